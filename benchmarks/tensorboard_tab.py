@@ -23,7 +23,7 @@ from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.writer import RecordWriter
-from tf_libra.tuning import Conclusion
+from tf_libra.tuning import TuningResult
 from tools import tensorboard_tab
 
 _DRAWN = """
@@ -71,7 +71,7 @@ def large_plan() -> PlanRecord:
     )
     plan = Plan.for_profile(profile, groups, 8, "libra")
     return PlanRecord(
-        "step", 1, "made", strategies.Libra(), (1, 2, 4), Conclusion(plan, profile, cost)
+        "step", 1, "made", strategies.Libra(), (1, 2, 4), TuningResult(plan, profile, cost)
     )
 
 

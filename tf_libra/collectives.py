@@ -46,7 +46,7 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
     for running in control.left_over(job.world(timeout_seconds)):
         running.close(control.LEFT)
     if engine_lib.running() is None:
-        terms = control.Terms(1, timeout_seconds, stall_warning_seconds)
+        terms = control.ControlConfig(1, timeout_seconds, stall_warning_seconds)
         engine = lanes_meeting.meet(job, terms)
         atexit.register(lambda: engine.close(control.why_program_ends()))
 

@@ -21,19 +21,19 @@ from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
-from tf_libra.tuning import Conclusion, Origin, Phase
+from tf_libra.tuning import Phase, PlanSource, TuningResult
 
 if TYPE_CHECKING:
-    from tf_libra.session.training import Training
+    from tf_libra.session.training import TrainingStep
     from tf_libra.stages.planning.planner import Planner
 
 _COLUMNS = 100
 
 
-@options_lib.takes_all_options()
+@options_lib.with_option_signature()
 def optimize(
     strategy: strategies.Strategy | PipelineStrategy | BurstStrategy | str = "libra",
-    **options: Unpack[options_lib.Asked],
+    **options: Unpack[options_lib.OptimizeKwargs],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 
@@ -79,7 +79,9 @@ def optimize(
             make_planner=functools.partial(_burst_planner, burst, plan),
         )
     resolved = options_lib.resolve({"strategy": strategy, **options})
-    options_lib.refuse_others(options_lib.DATA_PARALLELISM, resolved.strategy.name, options)
+    options_lib.reject_unsupported_options(
+        options_lib.DATA_PARALLELISM, resolved.strategy.name, options
+    )
     return functools.partial(Optimized, options=resolved)
 
 
@@ -111,7 +113,7 @@ def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> op
     Raises:
         ValueError: an option is given that this kind does not have, or that is out of its range.
     """
-    options_lib.refuse_others(kind, strategy, given)
+    options_lib.reject_unsupported_options(kind, strategy, given)
     engine = given.get("engine", "auto")
     if engine not in ("auto", "lanes"):
         raise ValueError(f"engine must be 'lanes' for {kind}, got {engine!r}")
@@ -167,7 +169,7 @@ class Optimized:
         # Threads that call it at once take turns: the ranks' steps are one after the other.
         self._turn = threading.RLock()
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
-        self._training: Training
+        self._training: TrainingStep
         if make_planner is None:
             self._training = TrainingFunction(function, options, tuner, weights)
         else:
@@ -259,10 +261,10 @@ class Optimized:
         return None if conclusion is None else conclusion.cost_model
 
     @property
-    def tuned(self) -> Conclusion | None:
+    def tuned(self) -> TuningResult | None:
         """All that tuning came to, in this job or in an earlier one; None before."""
         state = self._training.state
-        return None if state.origin is Origin.GIVEN else state.conclusion
+        return None if state.origin is PlanSource.GIVEN else state.conclusion
 
     @property
     def settled(self) -> bool:

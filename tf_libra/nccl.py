@@ -1,9 +1,9 @@
 """Thread counts for NCCL under Horovod: `prepare` before `hvd.init()`."""
 
 from tf_libra.backends.nccl import (
-    AllReduce,
-    Counters,
-    Settings,
+    ChannelCounters,
+    NcclAllReduce,
+    NcclSettings,
     all_reduces,
     allowed_threads,
     apply,
@@ -15,9 +15,9 @@ from tf_libra.backends.nccl import (
 )
 
 __all__ = [
-    "AllReduce",
-    "Counters",
-    "Settings",
+    "ChannelCounters",
+    "NcclAllReduce",
+    "NcclSettings",
     "all_reduces",
     "allowed_threads",
     "apply",

@@ -24,7 +24,7 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.versions import versions
 from tf_libra.records.writer import RecordWriter
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import Candidate, Race
 from tools import tensorboard_tab
 
 CASES = tuple((groups, ranks) for groups in (2, 20, 100) for ranks in (1, 8))
@@ -89,7 +89,7 @@ def _raced(record: PlanRecord) -> PlanRecord:
     one = dataclasses.replace(record.plan, groups=whole, strategy="syneasgd")
     race = Race(
         tuple(
-            Contender(plan, predicted, tuple(random.normal(seconds, 0.001, 4).tolist()))
+            Candidate(plan, predicted, tuple(random.normal(seconds, 0.001, 4).tolist()))
             for plan, predicted, seconds in ((record.plan, 0.050, 0.050), (one, 0.060, 0.056))
         )
     )

@@ -12,7 +12,7 @@ from benchmarks.gpu.overlap import Span, last_to_arrive
 from tf_libra import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
-from tf_libra.tuning import Observation
+from tf_libra.tuning import TrialResult
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Seen:
     spans: tuple[tuple[int, Span], ...]
 
 
-def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> Observation:
+def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> TrialResult:
     """A step as the first rank saw it, without what it waited for the others.
 
     An all-reduce ends on all ranks at once, so it takes as long as on the rank that arrived last.
@@ -68,7 +68,7 @@ def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> Observation:
         inferred={},
         backward_start_ns=0,
     )
-    return Observation(production, tuple(records))
+    return TrialResult(production, tuple(records))
 
 
 def _ns(seconds: float) -> int:

@@ -40,7 +40,7 @@ from tf_libra import (
     simulate,
     strategies,
 )
-from tf_libra.tuning import Budget, Conclusion, Experiment, Observation, TensorSpec, Tuner, tune
+from tf_libra.tuning import Budget, TensorSpec, Trial, TrialResult, Tuner, TuningResult, tune
 
 BASELINES = ("ddp", "mg-wfbp", "syneasgd", "none")
 # In "own" nobody but NCCL knows its threads: all its samples go by this number.
@@ -180,7 +180,7 @@ def run(context: Context) -> None:
     context.write(results, complete=complete)
 
 
-def _tune(trainer: _Trainer) -> dict[str, Conclusion]:
+def _tune(trainer: _Trainer) -> dict[str, TuningResult]:
     """What Algorithm 2 comes to in each team; first in one, then in the other."""
     context, job = trainer.context, trainer.context.job
     share = context.agree(context.time_left() * _TUNING_SHARE)
@@ -196,11 +196,11 @@ def _tune(trainer: _Trainer) -> dict[str, Conclusion]:
     return conclusions
 
 
-def _driven(trainer: _Trainer, tuning: Tuner, team: str) -> Conclusion:
+def _driven(trainer: _Trainer, tuning: Tuner, team: str) -> TuningResult:
     """Makes a team's experiments while the other waits; the team's first rank judges."""
     context, job = trainer.context, trainer.context.job
     source = job.teams[team][0]
-    observed: Observation | None = None
+    observed: TrialResult | None = None
     for step in itertools.count(1):
         experiment, conclusion = None, None
         if job.rank == source:
@@ -215,7 +215,7 @@ def _driven(trainer: _Trainer, tuning: Tuner, team: str) -> Conclusion:
     raise AssertionError("itertools.count ends")
 
 
-def _experiment(trainer: _Trainer, experiment: Experiment, step: int) -> Observation | None:
+def _experiment(trainer: _Trainer, experiment: Trial, step: int) -> TrialResult | None:
     """One step under a plan, as the whole team saw it; None where nobody is to look."""
     context = trainer.context
     context.team_barrier()

@@ -18,7 +18,7 @@ from benchmarks.jobs.job import SecondJob as Job
 from benchmarks.jobs.training import begin
 from tf_libra import options as options_lib
 from tf_libra.model.plan import Plan
-from tf_libra.tuning import Experiment, Observation, Phase, Tuner, tune
+from tf_libra.tuning import Phase, Trial, TrialResult, Tuner, tune
 from tf_libra.tuning.beside import standings
 
 _STRATEGY = "aiacc"
@@ -73,7 +73,7 @@ def _searched(tried: Sequence[str], relative: Mapping[str, float]) -> dict[str, 
 
 
 def _remembering(tuning: Tuner, tried: list[Plan]) -> Tuner:
-    observation: Observation | None = None
+    observation: TrialResult | None = None
     while True:
         try:
             experiment = tuning.send(observation)
@@ -87,13 +87,13 @@ def _remembering(tuning: Tuner, tried: list[Plan]) -> Tuner:
 def _in_turns(plans: Sequence[Plan], job: Job) -> Any:
     """Yields steps under the plans in turns; returns the logarithms of their seconds."""
     for plan in plans:
-        yield Experiment(Phase.RACE, plan, traced=False, is_first=True)
+        yield Trial(Phase.RACE, plan, traced=False, is_first=True)
     random = np.random.default_rng(job.seed)
     order: list[int] = []
     seconds = []
     for _ in range(job.rounds):
         for index in random.permutation(len(plans)).tolist():
-            seen = yield Experiment(Phase.RACE, plans[index], traced=False)
+            seen = yield Trial(Phase.RACE, plans[index], traced=False)
             order.append(index)
             seconds.append(seen.seconds)
     return standings(order, seconds, len(plans)).logarithms

@@ -23,12 +23,12 @@ from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
 from tf_libra.tuning import (
-    Conclusion,
-    Experiment,
-    Observation,
     Phase,
     TensorSpec,
+    Trial,
+    TrialResult,
     Tuner,
+    TuningResult,
     random_plans,
     tune,
 )
@@ -66,7 +66,7 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
         tensors: Sequence[TensorSpec], strategy: strategies.Strategy, *args: Any, **kwargs: Any
     ) -> Tuner:
         seen: dict[str, Sampled] = {}
-        conclusion: Conclusion = yield from _remembering(
+        conclusion: TuningResult = yield from _remembering(
             tune(tensors, strategy, *args, **kwargs), seen, found
         )
         found["conclusion"] = conclusion
@@ -97,7 +97,7 @@ class Sampled:
 
 def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any]) -> Tuner:
     """The same experiments; keeps what they ran under and took, and how many there were."""
-    observation: Observation | None = None
+    observation: TrialResult | None = None
     found["tuning_steps"] = 0
     while True:
         try:
@@ -113,7 +113,7 @@ def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any])
 
 
 def drawn(
-    conclusion: Conclusion, strategy: strategies.Strategy, lanes: int, job: Job, seen: set[str]
+    conclusion: TuningResult, strategy: strategies.Strategy, lanes: int, job: Job, seen: set[str]
 ) -> list[Plan]:
     """Plans that differ in number and sizes of groups and in threads, none of them in `seen`.
 
@@ -152,12 +152,12 @@ def _on_two_streams(plan: Plan, lanes: int, random: np.random.Generator) -> Plan
 
 
 def _measured(
-    plans: Sequence[Plan], controls: Sequence[Sampled], conclusion: Conclusion, job: Job
+    plans: Sequence[Plan], controls: Sequence[Sampled], conclusion: TuningResult, job: Job
 ) -> Any:
     """Runs the plans in turns; yields experiments, returns what came of each, drift and pace."""
     running = [*plans, *(one.plan for one in controls)]
     for plan in running:
-        yield Experiment(Phase.RACE, plan, traced=False, is_first=True)
+        yield Trial(Phase.RACE, plan, traced=False, is_first=True)
     random = np.random.default_rng(job.seed)
     steps: list[list[float]] = [[] for _ in running]
     ends: list[list[float]] = [[] for _ in plans]
@@ -165,14 +165,14 @@ def _measured(
     starts: list[tuple[int, float]] = []
     for _ in range(job.rounds):
         for index in random.permutation(len(running)).tolist():
-            seen = yield Experiment(Phase.RACE, running[index], traced=False)
+            seen = yield Trial(Phase.RACE, running[index], traced=False)
             steps[index].append(seen.seconds)
             if index < len(plans):
                 last_ns = max(record.finished_ns for record in seen.records)
                 ends[index].append((last_ns - seen.called_ns[0]) * 1e-9)
                 ready[index].append(_first_ready(seen))
         for index in random.permutation(len(plans))[:TRACED_STEPS].tolist():
-            seen = yield Experiment(Phase.RACE, plans[index], traced=True)
+            seen = yield Trial(Phase.RACE, plans[index], traced=True)
             if seen.production is not None:
                 start_ns = seen.production.backward_start_ns - seen.called_ns[0]
                 starts.append((index, start_ns * 1e-9 / _first_ready(seen)))
@@ -199,6 +199,6 @@ def _measured(
     ], {"drift": drift, "pace": pace.tolist()}
 
 
-def _first_ready(seen: Observation) -> float:
+def _first_ready(seen: TrialResult) -> float:
     """Seconds from a step's start until the engine had its first group."""
     return (min(record.enqueued_ns for record in seen.records) - seen.called_ns[0]) * 1e-9

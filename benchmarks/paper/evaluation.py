@@ -14,7 +14,7 @@ from benchmarks.paper.parameters import (
     asc_gamma,
 )
 from tf_libra import strategies
-from tf_libra.planning.compare import Compared, ideal
+from tf_libra.planning.compare import PlanComparison, ideal
 from tf_libra.planning.compare import compare as side_by_side
 
 IDEAL = "MG-CF"
@@ -70,7 +70,7 @@ def compare(parameters: Parameters, workload: Workload, workers: int | None = No
     ]
 
 
-def _planned(compared: Compared) -> tf_libra.Plan:
+def _planned(compared: PlanComparison) -> tf_libra.Plan:
     if compared.plan is None:
         raise ValueError(f"{compared.name}: {compared.problem}")
     return compared.plan

@@ -11,7 +11,7 @@ import tf_libra
 from tests.launching import Job
 from tf_libra import options
 from tf_libra.backends import backend
-from tf_libra.backends.other_library import OtherLibrary
+from tf_libra.backends.other_library import ExternalOpBackend
 from tf_libra.model.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
@@ -23,7 +23,7 @@ def toy() -> Iterator[type]:
 
     @backend.register
     @dataclass(frozen=True)
-    class Toy(OtherLibrary):
+    class Toy(ExternalOpBackend):
         name: ClassVar[str] = "toy"
         op: ClassVar[str] = "ToyAllReduce"
         max_threads: ClassVar[int] = 5

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.backends import backend
-from tf_libra.backends.choosing import Circumstances, choose, connections
+from tf_libra.backends.choosing import EngineEnvironment, choose, connections
 
 
-def ranks(size: int, hosts: int = 1, **found: Any) -> list[Circumstances]:
+def ranks(size: int, hosts: int = 1, **found: Any) -> list[EngineEnvironment]:
     """All find the same, on hosts of as many each."""
     per_host = size // hosts
-    one = Circumstances(local_size=per_host, **found)
+    one = EngineEnvironment(local_size=per_host, **found)
     return [dataclasses.replace(one, machine=f"m{rank // per_host}") for rank in range(size)]
 
 
-def but(which: int, found: list[Circumstances], **changes: Any) -> list[Circumstances]:
+def but(which: int, found: list[EngineEnvironment], **changes: Any) -> list[EngineEnvironment]:
     """One rank finds something else."""
     found[which] = dataclasses.replace(found[which], **changes)
     return found
@@ -71,7 +71,7 @@ FABRIC = {"on_mpi": True, "fabrics": ("mlx5_0",)}
         (but(1, ranks(4), only_lanes="threads must be 1, got 4"), "lanes", "CPUs of one host"),
     ],
 )
-def test_engine_and_reason(found: list[Circumstances], engine: str, why: str) -> None:
+def test_engine_and_reason(found: list[EngineEnvironment], engine: str, why: str) -> None:
     chosen, reason = choose(found)
     assert chosen == engine
     assert re.search(why, reason), reason
@@ -94,7 +94,7 @@ def test_a_grid_of_ranks_is_within_reach_of_lanes() -> None:
 @given(
     st.lists(
         st.builds(
-            Circumstances,
+            EngineEnvironment,
             local_size=st.integers(1, 8),
             machine=st.sampled_from(["", "a", "b", "c"]),
             num_gpus=st.integers(0, 8),
@@ -112,7 +112,7 @@ def test_a_grid_of_ranks_is_within_reach_of_lanes() -> None:
     )
 )
 def test_a_choice_is_known_and_more_descriptors_never_take_lanes_away(
-    found: list[Circumstances],
+    found: list[EngineEnvironment],
 ) -> None:
     chosen, reason = choose(found)
     assert chosen in backend.BY_NAME and reason

@@ -9,7 +9,7 @@ from tests.backends.alone import alone
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.ranks import machine
-from tf_libra.ranks.control import Terms
+from tf_libra.ranks.control import ControlConfig
 from tf_libra.ranks.world import World
 
 ONE_HOST = World(rank=0, size=4, local_size=4)
@@ -97,7 +97,7 @@ def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting
 ) -> None:
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
     world = World(rank=0, size=1, local_size=0)  # on several hosts, as far as this rank can tell
-    terms = Terms(1, 10.0, 5.0)
+    terms = ControlConfig(1, 10.0, 5.0)
     engine = lanes_meeting.connect(world, terms, [lanes_meeting.offer(world, terms.num_lanes)])
     try:
         assert engine.machine == machine.here() != ""
@@ -123,7 +123,7 @@ def connect(ranks: list[tuple[str, str, str, str]]) -> None:
         for one in ranks
     ]
     world = World(rank=0, size=len(ranks), local_size=len(ranks))
-    lanes_meeting.connect(world, Terms(1, 1.0, 1.0), offers)
+    lanes_meeting.connect(world, ControlConfig(1, 1.0, 1.0), offers)
 
 
 @pytest.mark.parametrize(

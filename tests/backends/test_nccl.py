@@ -17,7 +17,7 @@ from tf_libra.backends import nccl
 from tf_libra.backends.horovod_backend import Horovod
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.nccl import AllReduce, Counters
+from tf_libra.nccl import ChannelCounters, NcclAllReduce
 
 PLUGIN = Path("/somewhere/libnccl-tuner-libra.so")
 
@@ -26,7 +26,7 @@ def settings_of(
     environ: dict[str, str],
     threads: tuple[int, ...] = nccl.THREADS,
     multiprocessors: int | None = None,
-) -> nccl.Settings:
+) -> nccl.NcclSettings:
     return nccl.environment(
         threads, environ=environ, library=PLUGIN, multiprocessors=multiprocessors
     )
@@ -239,10 +239,10 @@ def test_groups_become_all_reduces() -> None:
     fusion = Fusion(buffer_bytes=100, padding=16)
     plan = plan_of(([20, 4], 256), ([7], 128), ([0, 0], 128), ([40, 40, 40], 512))
     assert nccl.all_reduces(plan, 128, fusion) == (
-        AllReduce(group=0, num_bytes=24, padded_bytes=48, num_channels=2),
-        AllReduce(group=1, num_bytes=7, padded_bytes=7, num_channels=1),
-        AllReduce(group=3, num_bytes=80, padded_bytes=96, num_channels=4),
-        AllReduce(group=3, num_bytes=40, padded_bytes=40, num_channels=4),
+        NcclAllReduce(group=0, num_bytes=24, padded_bytes=48, num_channels=2),
+        NcclAllReduce(group=1, num_bytes=7, padded_bytes=7, num_channels=1),
+        NcclAllReduce(group=3, num_bytes=80, padded_bytes=96, num_channels=4),
+        NcclAllReduce(group=3, num_bytes=40, padded_bytes=40, num_channels=4),
     )
     assert [a.num_bytes for a in nccl.all_reduces(plan, 128, Fusion())] == [24, 7, 120]
 
@@ -278,7 +278,7 @@ def test_every_byte_is_asked_for_and_no_part_overflows(
 
 
 def test_counters_in_words() -> None:
-    zero = Counters(**{field.name: 0 for field in dataclasses.fields(Counters)[:-1]})
+    zero = ChannelCounters(**{field.name: 0 for field in dataclasses.fields(ChannelCounters)[:-1]})
     assert zero.describe() == "NCCL has not asked the tuner for anything yet"
     some = dataclasses.replace(zero, interface_version=5, asked=10, applied=10)
     assert some.describe() == (

@@ -15,7 +15,7 @@ from harness import RANK, SIZE, Cases, restart_engine
 
 import tf_libra
 from tf_libra.backends import backend, choosing
-from tf_libra.backends.other_library import OtherLibrary
+from tf_libra.backends.other_library import ExternalOpBackend
 from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import control, interrupts
@@ -34,7 +34,7 @@ applied: list[Plan] = []
 
 @backend.register
 @dataclass(frozen=True)
-class Toy(OtherLibrary):
+class Toy(ExternalOpBackend):
     """Writes Horovod's op under a name of its own, and is told of thread counts."""
 
     name: ClassVar[str] = "toy"

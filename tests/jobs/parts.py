@@ -20,7 +20,7 @@ from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.ranks import horovod
-from tf_libra.ranks.control import Terms
+from tf_libra.ranks.control import ControlConfig
 from tf_libra.session import grappler
 from tf_libra.tracing import marked_function
 
@@ -109,7 +109,7 @@ def gradients(rank: int, number: int, size: int) -> list[np.ndarray]:
 
 def met(size: int) -> engine_lib.Engine | None:
     """The engine of the first `size` ranks; None on the others, which have to call this, too."""
-    job, terms = horovod.HorovodJob(), Terms(3 * MOST_STREAMS, 60.0, 30.0)
+    job, terms = horovod.HorovodJob(), ControlConfig(3 * MOST_STREAMS, 60.0, 30.0)
     world = job.world(terms.timeout_seconds)
     takes_part = world.rank < size
     world = dataclasses.replace(world, size=size, local_size=size)

@@ -18,9 +18,9 @@ from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import horovod
-from tf_libra.ranks.control import Terms
+from tf_libra.ranks.control import ControlConfig
 from tf_libra.session import grappler
-from tf_libra.session.checking import Checking
+from tf_libra.session.checking import ProfilingPolicy
 from tf_libra.tracing import marked_function
 
 cases = Cases()
@@ -141,7 +141,7 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    engine = lanes_meeting.meet(horovod.HorovodJob(), Terms(3, 60.0, 30.0))
+    engine = lanes_meeting.meet(horovod.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = marked_function.marked_function(
@@ -338,14 +338,14 @@ def loop_inside_of_the_step() -> Any:
 def closed() -> Any:
     """Whether each call was judged as one that something is written of, by when training closed."""
     judged: list[bool] = []
-    usual = Checking.wants
+    usual = ProfilingPolicy.wants
 
-    def wants(self: Checking, steps_of_plan: int, is_written: bool) -> bool:
+    def wants(self: ProfilingPolicy, steps_of_plan: int, is_written: bool) -> bool:
         judged.append(is_written)
         return usual(self, steps_of_plan, is_written)
 
     found = {}
-    with mock.patch.object(Checking, "wants", wants):
+    with mock.patch.object(ProfilingPolicy, "wants", wants):
         for closed_before in (0, 1, 3):
             model = models.HandWritten("float32", "sgd")
             logdir = FOLDER / f"closed_before_{closed_before}"

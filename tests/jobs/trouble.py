@@ -28,14 +28,14 @@ from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler, meeting
 from tf_libra.tracing import marking
 from tf_libra.tuning import (
-    Conclusion,
-    Experiment,
     Phase,
     TensorSpec,
+    Trial,
+    TuningResult,
     measuring_plans,
     one_group_plan,
 )
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import Candidate, Race
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -519,14 +519,14 @@ def tries_and_concludes(
     one = one_group_plan(tensors, 1, num_workers, "first")
     tried = [*measuring_plans(tensors, (1, 2), num_workers), *[one] * 2]
     for plan in tried if in_force is None else tried * 3:
-        yield Experiment(Phase.MEASURE, plan, traced=plan is not one)
+        yield Trial(Phase.MEASURE, plan, traced=plan is not one)
     if in_force is None:
-        return Conclusion(one, race=Race((Contender(one, None, (1e-9, 1e-9)),)))
+        return TuningResult(one, race=Race((Candidate(one, None, (1e-9, 1e-9)),)))
     assert in_force.fingerprint == one.fingerprint
     half = len(tensors) // 2
     groups = (TensorGroup(0, half, 1), TensorGroup(half, len(tensors), 2))
     two = replace(one, groups=groups, strategy="second")
-    return Conclusion(two, race=Race((Contender(two, None, ()),)))
+    return TuningResult(two, race=Race((Candidate(two, None, ()),)))
 
 
 @cases

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tf_libra.launch.outcome import Outcome
+from tf_libra.launch.outcome import ExitSummary
 
 
-def outcome(*lines: str) -> Outcome:
-    found = Outcome()
+def outcome(*lines: str) -> ExitSummary:
+    found = ExitSummary()
     for line in lines:
         found.read(f"{line}\n")
     return found
@@ -214,7 +214,7 @@ def test_what_tensorflow_notes_is_no_reason_for_an_exit_status(said: str) -> Non
 
 
 def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
-    found = Outcome()
+    found = ExitSummary()
     for line in ("Traceback (most recent call last):", "KeyError: 1"):
         found.read(f"[0,3]<stderr>:{line}\n")
         found.read(f"Sun Nov 22 10:00:00 2026[1]<stderr>:{line}\n")
@@ -233,7 +233,7 @@ def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
 
 
 def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
-    found = Outcome()
+    found = ExitSummary()
     hidden = [
         status(1, 1),
         "Terminating remaining workers after failure of Process 1.",

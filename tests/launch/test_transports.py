@@ -7,11 +7,11 @@ import horovod.tensorflow as hvd
 import pytest
 
 from tf_libra.launch import transports
-from tf_libra.launch.transports import Transports, built_with
+from tf_libra.launch.transports import HorovodBuildInfo, built_with
 
 
 def test_the_library_says_what_horovod_says() -> None:
-    assert built_with() == Transports(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()))
+    assert built_with() == HorovodBuildInfo(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()))
 
 
 def test_where_it_cannot_be_asked_horovod_is(

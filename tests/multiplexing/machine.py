@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Pacing
+from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
 
 _SLOWER = 1.38  # how much, while cores are slow by themselves
 
@@ -59,7 +59,7 @@ class Paced:
 
 
 def paced(
-    ranks: Sequence[Pacing],
+    ranks: Sequence[Throttle],
     cost: float | Callable[[int], float],
     num_cycles: int,
     machine: Machine | None = None,

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from tf_libra.multiplexing.background import Background
-from tf_libra.multiplexing.gaps import Gaps, Manner
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Pacing
+from tf_libra.multiplexing.gaps import IdleGaps, SchedulingMode
+from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
 
 MOST = CYCLE - ALONE
 LIMIT = 0.05
 
 
 def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
-    gaps = Gaps()
+    gaps = IdleGaps()
     assert not gaps.is_long("x")
     for what, seconds in ("x", 0.03), ("y", 1e-5), ("z", 0.01):
         gaps.took(what, seconds)
@@ -33,11 +33,11 @@ def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
 
 def lived(
     in_gaps: float, beside: float, share: float, cycles: int, seed: int = 0
-) -> tuple[Pacing, list[tuple[bool, int]]]:
+) -> tuple[Throttle, list[tuple[bool, int]]]:
     """Steps that lose so much of a step alone to it in gaps, or beside; by cycle what it did."""
     random = np.random.default_rng(seed)
-    pacing = Pacing(LIMIT)
-    manner = Manner(pacing)
+    pacing = Throttle(LIMIT)
+    manner = SchedulingMode(pacing)
     found = []
     for _ in range(cycles):
         ran = 0

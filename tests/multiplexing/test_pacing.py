@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.multiplexing.machine import Machine, paced
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Pacing
+from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
 
 MOST = CYCLE - ALONE
 ALL = MOST / CYCLE  # of the steps, what a background may have
@@ -26,7 +26,7 @@ def test_steps_stay_within_the_limit_in_the_mean(
     limit: float, cost: float, machine: Machine, seed: int
 ) -> None:
     """Of the whole run from its first step on, whatever the machine does by itself."""
-    found = paced([Pacing(limit)], cost, 200, machine, seed)
+    found = paced([Throttle(limit)], cost, 200, machine, seed)
     assert found.slowdown <= 1.2 * limit + cost / (200 * CYCLE)
 
 
@@ -34,7 +34,7 @@ def test_steps_stay_within_the_limit_in_the_mean(
 @given(LIMITS, st.floats(0.0, 4.0))
 def test_the_background_gets_what_the_limit_leaves(limit: float, cost: float) -> None:
     """Once it is known what it costs; of what costs more than a step, whole steps are few."""
-    pacing = Pacing(limit)
+    pacing = Throttle(limit)
     paced([pacing], cost, 100)
     found = paced([pacing], cost, 200)
     free = min(limit, ALL * cost)
@@ -45,7 +45,7 @@ def test_the_background_gets_what_the_limit_leaves(limit: float, cost: float) ->
 @given(LIMITS, st.floats(0.0, 4.0))
 def test_it_does_not_oscillate(limit: float, cost: float) -> None:
     """Once it is known what it costs, runs differ by the step that does not go into all of them."""
-    found = paced([Pacing(limit)], cost, 200)
+    found = paced([Throttle(limit)], cost, 200)
     assert np.ptp(found.runs[100:]) <= 1
 
 
@@ -53,29 +53,29 @@ def test_it_does_not_oscillate(limit: float, cost: float) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_makes_it_waver_little(cost: float, seed: int) -> None:
     for machine, most in (Machine(noise=0.03), 0.12), (Machine(noise=0.03, pace_seconds=2), 0.3):
-        found = paced([Pacing(0.05)], cost, 200, machine, seed)
+        found = paced([Throttle(0.05)], cost, 200, machine, seed)
         assert np.std(found.runs[20:]) / MOST < most
         assert found.slowdown == pytest.approx(0.045, abs=0.01)
 
 
 @pytest.mark.parametrize("pace_seconds", [0, 2])
 def test_what_costs_nothing_always_runs_but_for_the_steps_that_say_so(pace_seconds: float) -> None:
-    found = paced([Pacing(0.05)], 0.0, 100, Machine(noise=0.03, pace_seconds=pace_seconds))
+    found = paced([Throttle(0.05)], 0.0, 100, Machine(noise=0.03, pace_seconds=pace_seconds))
     assert np.mean(np.array(found.runs[20:]) == MOST) > 0.95
-    found = paced([Pacing(0.05)], 0.0, 40)
+    found = paced([Throttle(0.05)], 0.0, 40)
     assert set(found.runs[12:]) == {MOST}
 
 
 @pytest.mark.parametrize(("cost", "limit"), [(0.3, 0.05), (0.6, 0.05), (1.0, 0.05), (1.0, 0.1)])
 def test_the_limit_holds_from_the_first_cycle_on(cost: float, limit: float) -> None:
     for cycles in (1, 2, 3, 4, 6, 8, 16):
-        assert paced([Pacing(limit)], cost, cycles).slowdown <= limit
+        assert paced([Throttle(limit)], cost, cycles).slowdown <= limit
 
 
 @pytest.mark.parametrize("cost", [5.0, 20.0, 200.0])
 def test_what_always_costs_too_much_is_paused_nearly_all_the_time(cost: float) -> None:
     for seed in range(3):
-        found = paced([Pacing(0.02)], cost, 1000, Machine(noise=0.03), seed)
+        found = paced([Throttle(0.02)], cost, 1000, Machine(noise=0.03), seed)
         assert found.shares[0] <= 0.005
         # But for what is not believed before it was seen again.
         assert found.slowdown <= 0.02 + 3 * cost / (1000 * CYCLE)
@@ -84,14 +84,14 @@ def test_what_always_costs_too_much_is_paused_nearly_all_the_time(cost: float) -
 @pytest.mark.parametrize(("early", "late"), [(5.0, 0.0), (0.0, 1.0), (0.5, 0.05)])
 def test_what_a_background_costs_may_change(early: float, late: float) -> None:
     changes = 100 * CYCLE
-    found = paced([Pacing(0.05)], lambda number: early if number < changes else late, 300)
-    always = paced([Pacing(0.05)], late, 200)
+    found = paced([Throttle(0.05)], lambda number: early if number < changes else late, 300)
+    always = paced([Throttle(0.05)], late, 200)
     assert found.runs[-1] == pytest.approx(always.runs[-1], abs=1)
     assert found.slowdown <= 0.055
 
 
 def test_one_disturbed_step_is_soon_forgotten() -> None:
-    pacing = Pacing(0.05)
+    pacing = Throttle(0.05)
     paced([pacing], 0.0, 40)
     while not pacing.runs:
         pacing.took(0.1)
@@ -101,7 +101,7 @@ def test_one_disturbed_step_is_soon_forgotten() -> None:
 
 
 def test_a_machine_that_gets_slower_is_not_the_backgrounds_fault() -> None:
-    pacing = Pacing(0.05)
+    pacing = Throttle(0.05)
     for index in range(80 * CYCLE):
         pacing.took(0.1 * 1.0005**index)
     assert pacing.duty == 1
@@ -111,20 +111,20 @@ def test_a_machine_that_gets_slower_is_not_the_backgrounds_fault() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_ranks_that_wait_for_each_other_share_the_limit(cost: float, seed: int) -> None:
     """Each decides by itself, and no background starves."""
-    ranks = [Pacing(0.05) for _ in range(4)]
+    ranks = [Throttle(0.05) for _ in range(4)]
     found = paced(ranks, cost, 300, Machine(noise=0.03, pace_seconds=2), seed)
     assert found.slowdown <= 0.055
     assert min(found.shares) > 0.5 * max(found.shares)
 
 
 def test_ranks_that_start_with_other_limits_keep_the_largest() -> None:
-    found = paced([Pacing(0.02), Pacing(0.1)], 0.5, 300, Machine(noise=0.03))
+    found = paced([Throttle(0.02), Throttle(0.1)], 0.5, 300, Machine(noise=0.03))
     assert found.slowdown <= 0.1
     assert 0 < found.shares[0] < found.shares[1]
 
 
 def test_steps_that_are_not_usual_say_nothing() -> None:
-    pacing = Pacing(0.05)
+    pacing = Throttle(0.05)
     for _ in range(20 * CYCLE):
         pacing.took(9.0 if pacing.runs else 0.1, usual=not pacing.runs)
     assert pacing.slowdown is None
@@ -132,7 +132,7 @@ def test_steps_that_are_not_usual_say_nothing() -> None:
 
 
 def test_what_it_says_of_a_run() -> None:
-    pacing = Pacing(0.05)
+    pacing = Throttle(0.05)
     found = paced([pacing], 0.25, 100)
     assert pacing.slowdown == pytest.approx(0.25)
     assert pacing.share_of_steps == pytest.approx(found.shares[0])
@@ -142,4 +142,4 @@ def test_what_it_says_of_a_run() -> None:
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), "5%"])
 def test_limit_is_a_share_above_0(limit: float) -> None:
     with pytest.raises(ValueError, match="max_slowdown must be"):
-        Pacing(limit)
+        Throttle(limit)

@@ -44,9 +44,11 @@ def test_defaults_in_signatures_are_those_declared() -> None:
 
 
 def test_static_checkers_know_every_option_as_declared() -> None:
-    known = {name: one.__forward_arg__ for name, one in options.Asked.__annotations__.items()}
+    known = {
+        name: one.__forward_arg__ for name, one in options.OptimizeKwargs.__annotations__.items()
+    }
     assert known == {one.alone or one.name: one.kind for one in ALL if one.name != "strategy"}
-    assert not options.Asked.__required_keys__
+    assert not options.OptimizeKwargs.__required_keys__
 
 
 def test_strategy_alone_may_be_given_by_place() -> None:

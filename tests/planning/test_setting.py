@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.checks import MAX_INT32
-from tf_libra.planning.setting import Setting, setting_of
+from tf_libra.planning.setting import CommConfig, setting_of
 
 numbers = st.integers(1, MAX_INT32)
 
 
 @given(numbers, numbers, numbers)
 def test_reads_what_was_written(unit_bytes: int, num_streams: int, num_threads: int) -> None:
-    setting = Setting(unit_bytes, num_streams, num_threads)
+    setting = CommConfig(unit_bytes, num_streams, num_threads)
     assert setting_of(json.loads(json.dumps(dataclasses.asdict(setting)))) == setting
     assert setting.num_lanes == num_streams * num_threads
 
@@ -26,13 +26,13 @@ def test_reads_what_was_written(unit_bytes: int, num_streams: int, num_threads: 
 )
 def test_numbers_beyond_what_there_can_be_are_named(field: str, most: int | None) -> None:
     fields = {"unit_bytes": 1, "num_streams": 1, "num_threads": 1}
-    assert Setting(**fields)
+    assert CommConfig(**fields)
     wrong = [0, -1, 1.5, True, None, *([] if most is None else [most + 1])]
     for value in wrong:
         with pytest.raises(ValueError, match=rf"{field} must be .*{value}"):
             setting_of(fields | {field: value})
     if most is not None:
-        assert Setting(**fields | {field: most})
+        assert CommConfig(**fields | {field: most})
 
 
 @pytest.mark.parametrize("document", [{"unit_bytes": 1}, [1, 1, 1], None])
@@ -42,5 +42,5 @@ def test_other_documents_are_refused(document: object) -> None:
 
 
 def test_in_words() -> None:
-    text = Setting(4 << 20, 3, 2).describe()
+    text = CommConfig(4 << 20, 3, 2).describe()
     assert text == "units of 4.194 MB on 3 streams of 2 threads"

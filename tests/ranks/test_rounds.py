@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.ranks.control import EngineError, LostRankError, Terms
-from tf_libra.ranks.rounds import Note, Rounds
+from tf_libra.ranks.control import ControlConfig, EngineError, LostRankError
+from tf_libra.ranks.rounds import LockstepMailbox, LockstepMessage
 
-PATIENT = Terms(0, 60.0, 60.0)
+PATIENT = ControlConfig(0, 60.0, 60.0)
 PERIOD = 0.02
 
 
@@ -54,11 +54,11 @@ class Collective:
 class Job:
     """Ranks that are threads."""
 
-    def __init__(self, size: int, terms: Terms, period: float) -> None:
+    def __init__(self, size: int, terms: ControlConfig, period: float) -> None:
         self.collective = Collective(size)
         self.failed: list[tuple[int, str, bool]] = []
         self.ranks = [
-            Rounds(
+            LockstepMailbox(
                 rank,
                 terms,
                 functools.partial(self.collective.gather, rank),
@@ -72,16 +72,16 @@ class Job:
     def _fail(self, rank: int, reason: str, in_step: bool) -> None:
         self.failed.append((rank, reason, in_step))
 
-    def on(self, rank: int, call: Callable[[Rounds], Any]) -> "Future[Any]":
+    def on(self, rank: int, call: Callable[[LockstepMailbox], Any]) -> "Future[Any]":
         return self.pool.submit(call, self.ranks[rank])
 
-    def on_all(self, call: Callable[[int, Rounds], Any]) -> list[Any]:
+    def on_all(self, call: Callable[[int, LockstepMailbox], Any]) -> list[Any]:
         futures = [self.pool.submit(call, *one) for one in enumerate(self.ranks)]
         return [one.result(60) for one in futures]
 
 
 @contextlib.contextmanager
-def job(size: int, terms: Terms = PATIENT, period: float = PERIOD) -> Iterator[Job]:
+def job(size: int, terms: ControlConfig = PATIENT, period: float = PERIOD) -> Iterator[Job]:
     one = Job(size, terms, period)
     try:
         yield one
@@ -103,7 +103,7 @@ def test_every_rank_gets_what_all_have_said(
 ) -> None:
     in_steps = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
 
-    def take_part(rank: int, rounds: Rounds) -> list[list[bytes]]:
+    def take_part(rank: int, rounds: LockstepMailbox) -> list[list[bytes]]:
         found = []
         for number, payload in enumerate(payloads):
             if in_steps[rank]:
@@ -129,7 +129,7 @@ def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
         entered = threading.Barrier(3)
         leave = threading.Event()
 
-        def in_step(rounds: Rounds) -> None:
+        def in_step(rounds: LockstepMailbox) -> None:
             with rounds.executing("step 7 of f"):
                 entered.wait()
                 leave.wait(60)
@@ -163,7 +163,7 @@ def test_rank_whose_step_waits_for_who_waits_here_is_named() -> None:
     with job(2) as one:
         entered, leave = threading.Event(), threading.Event()
 
-        def in_step(rounds: Rounds) -> None:
+        def in_step(rounds: LockstepMailbox) -> None:
             with rounds.executing("step 1 of f"):
                 entered.set()
                 leave.wait(60)
@@ -182,13 +182,13 @@ def test_rank_that_is_late_with_a_step_which_others_have_ended_is_waited_for() -
     with job(2) as one:
         entered, leave = threading.Event(), threading.Event()
 
-        def slow(rounds: Rounds) -> list[bytes]:
+        def slow(rounds: LockstepMailbox) -> list[bytes]:
             with rounds.executing("step 1 of f"):
                 entered.set()
                 leave.wait(60)
             return rounds.exchange("a gathering", b"0")
 
-        def fast(rounds: Rounds) -> list[bytes]:
+        def fast(rounds: LockstepMailbox) -> list[bytes]:
             with rounds.executing("step 1 of f"):
                 pass
             return rounds.exchange("a gathering", b"1")
@@ -213,16 +213,16 @@ def test_ranks_at_different_exchanges_both_say_so() -> None:
 
 
 def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
-    with job(2, Terms(0, 1.0, 60.0)) as one:
+    with job(2, ControlConfig(0, 1.0, 60.0)) as one:
         leave = threading.Event()
 
-        def slow(rounds: Rounds) -> None:
+        def slow(rounds: LockstepMailbox) -> None:
             with rounds.executing("step 1 of f"):
                 pass
             with rounds.executing("step 2 of f"):
                 leave.wait(60)
 
-        def fast(rounds: Rounds) -> None:
+        def fast(rounds: LockstepMailbox) -> None:
             for number in (1, 2):
                 with rounds.executing(f"step {number} of f"):
                     pass
@@ -248,7 +248,9 @@ def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[s
         failed.append((reason, in_step))
         told.set()
 
-    rounds = Rounds(0, Terms(0, 1.0, 0.1), lambda p: collective.gather(0, p), fail, PERIOD)
+    rounds = LockstepMailbox(
+        0, ControlConfig(0, 1.0, 0.1), lambda p: collective.gather(0, p), fail, PERIOD
+    )
     with rounds.executing("step 1 of f"):
         assert told.wait(60)
     assert failed == [(str(rounds.failure), True)]
@@ -281,8 +283,10 @@ def test_after_a_quiet_exchange_nothing_is_gathered_until_all_go_on() -> None:
 
 
 @given(
-    note=st.builds(Note, st.integers(0, 9), *[st.text() for _ in range(2)], quiet=st.booleans()),
+    note=st.builds(
+        LockstepMessage, st.integers(0, 9), *[st.text() for _ in range(2)], quiet=st.booleans()
+    ),
     payload=st.binary(),
 )
-def test_notes_arrive_as_they_were(note: Note, payload: bytes) -> None:
-    assert Note.unpack(note.pack(payload)) == (note, payload)
+def test_notes_arrive_as_they_were(note: LockstepMessage, payload: bytes) -> None:
+    assert LockstepMessage.unpack(note.pack(payload)) == (note, payload)

@@ -11,15 +11,15 @@ from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.records import kept
-from tf_libra.tuning import Conclusion, TensorSpec
+from tf_libra.tuning import TensorSpec, TuningResult
 
 TENSORS = (TensorSpec("b", 20, "float32"), TensorSpec("w", 180, "float32"))
 VERSIONS = {"tensorflow": "2.21.0", "tf_libra": "0.1.0"}
 
 
 @pytest.fixture
-def conclusion(three_groups: Plan) -> Conclusion:
-    return Conclusion(
+def conclusion(three_groups: Plan) -> TuningResult:
+    return TuningResult(
         three_groups,
         BackwardProfile.from_arrays([20, 180], [1e-3, 2e-3], ["b", "w"]),
         ContentionModel(
@@ -36,20 +36,20 @@ def conclusion(three_groups: Plan) -> Conclusion:
     )
 
 
-def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: Conclusion) -> None:
+def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: TuningResult) -> None:
     path = kept.store(tmp_path / "new" / "folder", "k" * 64, conclusion)
     assert kept.load(tmp_path / "new" / "folder", "k" * 64) == conclusion
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_later_replaces_earlier(tmp_path: Path, conclusion: Conclusion) -> None:
+def test_later_replaces_earlier(tmp_path: Path, conclusion: TuningResult) -> None:
     kept.store(tmp_path, "key", conclusion)
     without_model = replace(conclusion, profile=None, cost_model=None)
     kept.store(tmp_path, "key", without_model)
     assert kept.load(tmp_path, "key") == without_model
 
 
-def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: Conclusion) -> None:
+def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningResult) -> None:
     kept.store(tmp_path, "key", conclusion)
     assert kept.load(tmp_path, "other") is None
     assert kept.load(tmp_path / "nowhere", "key") is None
@@ -73,14 +73,14 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: Conclusio
     ],
 )
 def test_malformed_file_is_a_value_error(
-    tmp_path: Path, conclusion: Conclusion, content: bytes
+    tmp_path: Path, conclusion: TuningResult, content: bytes
 ) -> None:
     kept.store(tmp_path, "key", conclusion).write_bytes(content)
     with pytest.raises(ValueError):
         kept.load(tmp_path, "key")
 
 
-def test_huge_file_is_not_read(tmp_path: Path, conclusion: Conclusion) -> None:
+def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None:
     with kept.store(tmp_path, "key", conclusion).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
     with pytest.raises(ValueError, match="has 1099511627776 bytes"):
@@ -90,7 +90,7 @@ def test_huge_file_is_not_read(tmp_path: Path, conclusion: Conclusion) -> None:
 @pytest.mark.parametrize("field", ["plan", "profile", "cost_model", "samples"])
 @pytest.mark.parametrize("value", [3, [3], {}, "{}", "null"])
 def test_malformed_part_is_a_value_error(
-    tmp_path: Path, conclusion: Conclusion, field: str, value: object
+    tmp_path: Path, conclusion: TuningResult, field: str, value: object
 ) -> None:
     path = kept.store(tmp_path, "key", conclusion)
     path.write_text(json.dumps(json.loads(conclusion.to_json()) | {field: value}))

@@ -7,7 +7,7 @@ import pytest
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.records.plan import PlanRecord
-from tf_libra.tuning import Conclusion
+from tf_libra.tuning import TuningResult
 
 RECORD = examples.plan_record()
 
@@ -19,7 +19,7 @@ def test_every_strategy_survives_json(kind: type[strategies.Strategy]) -> None:
 
 
 def test_a_plan_without_profile_and_model_survives_json() -> None:
-    record = PlanRecord("f", 1, "given", RECORD.strategy, (1, 2), Conclusion(RECORD.plan))
+    record = PlanRecord("f", 1, "given", RECORD.strategy, (1, 2), TuningResult(RECORD.plan))
     assert PlanRecord.from_json(record.to_json()) == record
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.records.test_writer import values
 from tests.tensorboard import examples
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.records import history, recorder
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step import StepRecord
@@ -72,7 +72,7 @@ def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
         one.clocks(((1, 2), (3, 4)))
         for step in (5, 6):
             one.executed(step, (10 * step, 10 * step + 5), ())
-        one.background(Got(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
+        one.background(BackgroundStats(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
         one.close()
     first, second = series(tmp_path), series(tmp_path, 1)
     assert first[history.DRIFTED_STEP_SECONDS] == [(3, 0.5)]

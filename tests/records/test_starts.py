@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.records import starts
-from tf_libra.tuning.similar import Job, Layer, Outline, Start
+from tf_libra.tuning.similar import JobSignature, LayerSignature, PlanOutline, WarmStart
 
-JOB = Job((Layer(8, "float32"), Layer(80, "float16")), 4, 2)
-START = Start(JOB, "aiacc", Outline((0.5, 1.0), (1, 2), (0, 1)), (Setting(2**20, 2, 1),))
+JOB = JobSignature((LayerSignature(8, "float32"), LayerSignature(80, "float16")), 4, 2)
+START = WarmStart(JOB, "aiacc", PlanOutline((0.5, 1.0), (1, 2), (0, 1)), (CommConfig(2**20, 2, 1),))
 
 
 def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
-    other = Start(JOB, "libra", START.outline)
+    other = WarmStart(JOB, "libra", START.outline)
     for index, one in enumerate((START, other)):
         os.utime(starts.store(tmp_path, one), (index, index))
     assert starts.load(tmp_path) == ([other, START], [])
@@ -24,7 +24,9 @@ def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
 
 def test_the_same_job_has_one(tmp_path: Path) -> None:
     starts.store(tmp_path, START)
-    newer = Start(JOB, "aiacc", START.outline, (Setting(2**18, 1, 1), Setting(2**20, 2, 1)))
+    newer = WarmStart(
+        JOB, "aiacc", START.outline, (CommConfig(2**18, 1, 1), CommConfig(2**20, 2, 1))
+    )
     starts.store(tmp_path, newer)
     assert starts.load(tmp_path) == ([newer], [])
 
@@ -32,9 +34,9 @@ def test_the_same_job_has_one(tmp_path: Path) -> None:
 def test_each_network_has_its_own(tmp_path: Path) -> None:
     """However exactly its rate was measured."""
 
-    def at(rate: float, units: int) -> Start:
+    def at(rate: float, units: int) -> WarmStart:
         job = replace(JOB, bytes_per_second=rate)
-        return Start(job, "aiacc", START.outline, (Setting(units, 2, 1),))
+        return WarmStart(job, "aiacc", START.outline, (CommConfig(units, 2, 1),))
 
     kept = [at(1.1e8, 1), at(1.2e8, 2), at(3e9, 3)]
     for index, one in enumerate((START, *kept)):
@@ -60,7 +62,7 @@ def test_what_is_damaged_is_named_and_the_others_are_read(
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
-    other = Start(JOB, "libra", START.outline)
+    other = WarmStart(JOB, "libra", START.outline)
     starts.store(tmp_path, other)
     found, problems = starts.load(tmp_path)
     assert found == [other]

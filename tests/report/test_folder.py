@@ -16,19 +16,21 @@ from tf_libra.records.kinds import plugin_content
 from tf_libra.records.writer import RecordWriter
 from tf_libra.report.folder import Folder
 from tf_libra.tensorboard import routes
-from tf_libra.tensorboard.provided import Provided
+from tf_libra.tensorboard.provided import DataProviderSource
 from tf_libra.tensorboard.reading import HISTORY_POINTS
 from tf_libra.tensorboard.runs import runs
 
 WRITTEN_BEFORE = Path(__file__).parents[1] / "records" / "written_before"
 
 
-def provided(logdir: Path) -> Provided:
+def provided(logdir: Path) -> DataProviderSource:
     """The same as TensorBoard reads it, with all of its values."""
     multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 10**6})
     multiplexer.AddRunsFromDirectory(str(logdir))
     multiplexer.Reload()
-    return Provided(MultiplexerDataProvider(multiplexer, str(logdir)), RequestContext(), "")
+    return DataProviderSource(
+        MultiplexerDataProvider(multiplexer, str(logdir)), RequestContext(), ""
+    )
 
 
 def made(tmp_path: Path) -> Path:

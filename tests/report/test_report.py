@@ -20,8 +20,8 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.report.answers import Answers, answers_about
 from tf_libra.report.pictures import draw_all
-from tf_libra.tuning import Conclusion
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning import TuningResult
+from tf_libra.tuning.race import Candidate, Race
 from tools.tensorboard_tab import VIEWS, Tab
 
 MADE = examples.plan_record(names=examples.HOSTILE)
@@ -31,8 +31,8 @@ OTHER = make_plan(MADE.conclusion.profile, MADE.conclusion.cost_model, strategie
 # Two plans that steps in turns do not tell apart.
 RACE = Race(
     (
-        Contender(MADE.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
-        Contender(OTHER, None, (0.051, 0.050, 0.050, 0.0505)),
+        Candidate(MADE.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
+        Candidate(OTHER, None, (0.051, 0.050, 0.050, 0.0505)),
     )
 )
 RECORD = replace(MADE, conclusion=replace(MADE.conclusion, race=RACE, max_model_error=0.05))
@@ -54,7 +54,7 @@ def traced(logdir: Path, function: str) -> None:
     """Adds a plan that rests on nothing, of whose steps the timeline alone can be drawn."""
     record = replace(RECORD, function=function)
     writer = RecordWriter(logdir, 0)
-    writer.record(record.step, replace(record, conclusion=Conclusion(record.plan)))
+    writer.record(record.step, replace(record, conclusion=TuningResult(record.plan)))
     for one in examples.traced_steps(record):
         writer.record(one.step, one)
     writer.close()

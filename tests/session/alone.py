@@ -8,7 +8,7 @@ from tests.tracing.traces import Traces, loss_of
 from tf_libra.backends import backend
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tracing.marked_function import marked_function
-from tf_libra.tracing.marks import Rules
+from tf_libra.tracing.marks import ReductionPolicy
 
 NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
 # TensorFlow traces no op that it takes for cheap, and these have to be seen.
@@ -30,7 +30,7 @@ def step(*others: str) -> Any:
             layer.assign_sub(0.1 * gradient)
         return loss
 
-    rules = Rules(function="step", place=lambda: (0, 1))
+    rules = ReductionPolicy(function="step", place=lambda: (0, 1))
     return marked_function(train, Traces().add, lambda: rules)
 
 

@@ -7,13 +7,13 @@ import pytest
 from tests.session.alone import LANES
 from tf_libra import options
 from tf_libra.backends.engine import Engine
-from tf_libra.session.applying import Applying
-from tf_libra.story.story import Story
+from tf_libra.session.applying import PlanActivator
+from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture
-def applying(engine: Engine) -> Iterator[Applying]:
+def applying(engine: Engine) -> Iterator[PlanActivator]:
     """Under the module's engine; whatever becomes of the test, no plan of it stays registered."""
-    given = Applying(engine, LANES, Story(options.resolve({})))
+    given = PlanActivator(engine, LANES, RunReporter(options.resolve({})))
     yield given
     given.release(all_but=None)

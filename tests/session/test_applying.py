@@ -14,11 +14,11 @@ from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.records import event_files
 from tf_libra.session import grappler
-from tf_libra.session.applying import Applying
-from tf_libra.session.session import Session
-from tf_libra.session.state import State
-from tf_libra.story.story import Story
-from tf_libra.tuning import Conclusion, Origin, Phase, TensorSpec
+from tf_libra.session.applying import PlanActivator
+from tf_libra.session.session import TuningSession
+from tf_libra.session.state import TuningState
+from tf_libra.story.story import RunReporter
+from tf_libra.tuning import Phase, PlanSource, TensorSpec, TuningResult
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ def expected(plan: Plan) -> list[tuple[int, int, tuple[str, ...]]]:
     ]
 
 
-def test_calls_follow_the_plan_that_was_applied_last(engine: Engine, applying: Applying) -> None:
+def test_calls_follow_the_plan_that_was_applied_last(
+    engine: Engine, applying: PlanActivator
+) -> None:
     train = step()
     applying.call(1, lambda: train(INPUTS), traced=False)
     assert [names for _, _, names in executed(engine)] == [(name,) for name in NAMES]
@@ -62,7 +64,7 @@ def test_calls_follow_the_plan_that_was_applied_last(engine: Engine, applying: A
         grappler.unregister(TWO)
 
 
-def test_call_that_fails_does_not_count(engine: Engine, applying: Applying) -> None:
+def test_call_that_fails_does_not_count(engine: Engine, applying: PlanActivator) -> None:
     train = step()
 
     def fail() -> None:
@@ -78,7 +80,7 @@ def test_call_that_fails_does_not_count(engine: Engine, applying: Applying) -> N
 
 
 def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(
-    engine: Engine, applying: Applying
+    engine: Engine, applying: PlanActivator
 ) -> None:
     applying.apply(TWO)
 
@@ -90,7 +92,7 @@ def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(
 
 
 def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
-    applying: Applying, caplog: pytest.LogCaptureFixture
+    applying: PlanActivator, caplog: pytest.LogCaptureFixture
 ) -> None:
     applying.apply(TWO)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
@@ -99,7 +101,7 @@ def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
 
 
 def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_from_it(
-    engine: Engine, applying: Applying, caplog: pytest.LogCaptureFixture
+    engine: Engine, applying: PlanActivator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as gradients of averages, which `inner_gradients="average"` asks for."""
     train = step("other")
@@ -114,10 +116,10 @@ def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_fro
 
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
-    train, story = step(), Story(options.resolve({}))
+    train, story = step(), RunReporter(options.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = Session("step", engine, options.resolve({}), story, tensors, "", TWO)
-    assert session.state == State(Phase.RUN, Conclusion(TWO), Origin.GIVEN)
+    session = TuningSession("step", engine, options.resolve({}), story, tensors, "", TWO)
+    assert session.state == TuningState(Phase.RUN, TuningResult(TWO), PlanSource.GIVEN)
     assert not session.settled
     for number in range(1, 8):
         engine.set_step(number)
@@ -139,7 +141,7 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
     kept: list[int] = []
     traced: list[int] = []
 
-    class Noting(Story):
+    class Noting(RunReporter):
         def graph(self, step, trace, groups):
             kept.append(step)
             super().graph(step, trace, groups)
@@ -153,7 +155,7 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
     story.met(0, asked)
     story.named("step")
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = Session("step", engine, asked, story, tensors, {}, TWO)
+    session = TuningSession("step", engine, asked, story, tensors, {}, TWO)
     graph = train.get_concrete_function(INPUTS).graph
     for number in range(1, 4):
         engine.set_step(number)
@@ -167,9 +169,9 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
 
 
 def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
-    story = Story(options.resolve({}))
-    session = Session("step", engine, options.resolve({}), story, (), "")
-    assert session.state == State(Phase.RUN)
+    story = RunReporter(options.resolve({}))
+    session = TuningSession("step", engine, options.resolve({}), story, (), "")
+    assert session.state == TuningState(Phase.RUN)
     assert session.settled
     assert session.step(1, lambda: "result") == "result"
     assert story.explain().startswith("phase: run")
@@ -180,7 +182,7 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
     engine: Engine, given: Plan | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
-    train, story = step(), Story(options.resolve({}))
+    train, story = step(), RunReporter(options.resolve({}))
     told: list[tuple[int, bool]] = []
 
     def took(_: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
@@ -188,7 +190,7 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
 
     monkeypatch.setattr(story, "took", took)
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
-    session = Session("step", engine, options.resolve({}), story, tensors, "", given)
+    session = TuningSession("step", engine, options.resolve({}), story, tensors, "", given)
     # Of single steps under a plan the next few are traced.
     for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
         engine.set_step(number)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra.session.checking import CHECK_SHARE, CHECKED_STEPS, Checking
+from tf_libra.session.checking import CHECK_SHARE, CHECKED_STEPS, ProfilingPolicy
 
 STEP, TRACED = 0.01, 0.03
 
@@ -10,7 +10,7 @@ STEP, TRACED = 0.01, 0.03
 def traced_at(num_steps: int, is_written: bool) -> tuple[list[int], float]:
     """Numbers of the steps that are traced, and the share of time that tracing has taken."""
     now = 0.0
-    checking = Checking(clock=lambda: now)
+    checking = ProfilingPolicy(clock=lambda: now)
     found = []
     for number in range(num_steps):
         traced = checking.wants(number, is_written)

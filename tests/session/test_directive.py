@@ -5,16 +5,16 @@ import json
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.session.directive import Directive, GoOn
-from tf_libra.tuning import Experiment, Origin, Phase, Postponed
+from tf_libra.session.directive import Directive, KeepPlan
+from tf_libra.tuning import Phase, PlanSource, Postponed, Trial
 
 CONCLUSION = examples.plan_record().conclusion
 DIRECTIVES = [
-    Directive("step", 3, Experiment(Phase.SAMPLE, CONCLUSION.plan, traced=True)),
-    Directive("step", 3, Experiment(Phase.MEASURE, CONCLUSION.plan, traced=False)),
-    *(Directive("step", 99, GoOn(then_try)) for then_try in (False, True)),
+    Directive("step", 3, Trial(Phase.SAMPLE, CONCLUSION.plan, traced=True)),
+    Directive("step", 3, Trial(Phase.MEASURE, CONCLUSION.plan, traced=False)),
+    *(Directive("step", 99, KeepPlan(then_try)) for then_try in (False, True)),
     Directive("step", 7, Postponed()),
-    *(Directive("step#1", 61, CONCLUSION, origin) for origin in (Origin.MADE, Origin.KEPT)),
+    *(Directive("step#1", 61, CONCLUSION, origin) for origin in (PlanSource.MADE, PlanSource.KEPT)),
 ]
 
 

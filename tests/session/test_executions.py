@@ -7,7 +7,7 @@ import pytest
 from tf_libra import library
 from tf_libra.ranks.control import EngineError
 from tf_libra.session import executions
-from tf_libra.tracing.certain import Certain
+from tf_libra.tracing.certain import UnconditionalReduces
 
 FUNCTION = "step of tests/session/test_executions.py"
 
@@ -18,8 +18,8 @@ def execute(*names: str) -> None:
         library.load().ops.libra_all_reduce_done(tensor_names=[name], function=FUNCTION)
 
 
-def certain(*names: str, perhaps_others: bool = False) -> Certain:
-    return Certain(Counter(names), perhaps_others)
+def certain(*names: str, has_conditional: bool = False) -> UnconditionalReduces:
+    return UnconditionalReduces(Counter(names), has_conditional)
 
 
 def test_what_was_executed_is_all_right() -> None:
@@ -40,10 +40,10 @@ def test_others_do_not_make_up_for_it() -> None:
     executions.forget(FUNCTION)
     execute("a", "other")
     with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
-        executions.check(FUNCTION, certain("a", "b", perhaps_others=True), step=4, num_steps=2)
+        executions.check(FUNCTION, certain("a", "b", has_conditional=True), step=4, num_steps=2)
 
 
 def test_what_a_condition_leaves_out_is_not_missed() -> None:
     executions.forget(FUNCTION)
     execute("a", "sometimes")
-    executions.check(FUNCTION, certain("a", perhaps_others=True), step=1)
+    executions.check(FUNCTION, certain("a", has_conditional=True), step=1)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.model.plan import Plan
-from tf_libra.session.keeping import Keeping
-from tf_libra.tuning.similar import Job, Layer
+from tf_libra.session.keeping import PlanCache
+from tf_libra.tuning.similar import JobSignature, LayerSignature
 
 CONCLUSION = examples.plan_record().conclusion
 LOG = logging.getLogger("test of keeping")
@@ -24,7 +24,7 @@ def refuse(plan: Plan) -> None:
 
 
 def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
-    keeping = Keeping(tmp_path, "key", LOG)
+    keeping = PlanCache(tmp_path, "key", LOG)
     assert keeping.load(accept) is None
     keeping.store(replace(CONCLUSION, is_complete=False))
     assert keeping.load(accept) is None
@@ -34,8 +34,8 @@ def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
 
 
 def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) -> None:
-    job = Job((Layer(8, "float32"),), 2, 1)
-    keeping = Keeping(tmp_path, "key", LOG, job, "libra")
+    job = JobSignature((LayerSignature(8, "float32"),), 2, 1)
+    keeping = PlanCache(tmp_path, "key", LOG, job, "libra")
     for rate in (1e8, 1e9):
         keeping.store(replace(CONCLUSION, bytes_per_second=rate))
     nearest = keeping.nearest()
@@ -47,13 +47,13 @@ def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) 
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    keeping = Keeping(None, "key", LOG)
+    keeping = PlanCache(None, "key", LOG)
     keeping.store(CONCLUSION)
     assert keeping.load(accept) is None
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeping = Keeping(tmp_path, "key", LOG)
+    keeping = PlanCache(tmp_path, "key", LOG)
     keeping.store(CONCLUSION)
     assert keeping.load(refuse) is None
     assert "what is kept cannot be used, measuring anew: made for 3 workers" in caplog.text
@@ -63,5 +63,5 @@ def test_folder_that_cannot_be_made_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    Keeping(tmp_path / "file" / "folder", "key", LOG).store(CONCLUSION)
+    PlanCache(tmp_path / "file" / "folder", "key", LOG).store(CONCLUSION)
     assert "cache_dir: nothing could be kept" in caplog.text

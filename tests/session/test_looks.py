@@ -3,41 +3,41 @@
 from tests.tuning.machine import Machine, drive
 from tf_libra import options
 from tf_libra.model.plan import Plan
-from tf_libra.session.directive import GoOn
-from tf_libra.session.looks import Looks
-from tf_libra.story.story import Story
+from tf_libra.session.directive import KeepPlan
+from tf_libra.session.looks import DriftMonitor
+from tf_libra.story.story import RunReporter
 from tf_libra.tuning import (
     CALLS_PER_LOOK,
     DOSE,
     Budget,
-    Conclusion,
-    Experiment,
     Phase,
+    Retuner,
+    Trial,
     Tuner,
-    TuningAgain,
+    TuningResult,
 )
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import Candidate, Race
 
 
-def conclusion(seconds: float) -> Conclusion:
+def conclusion(seconds: float) -> TuningResult:
     found, _ = drive(Machine(), budget=Budget(max_steps=1))
-    return found.after(Race((Contender(found.plan, None, (seconds, seconds)),)))
+    return found.after(Race((Candidate(found.plan, None, (seconds, seconds)),)))
 
 
-def looks(expected_seconds: float, is_kept: bool = False) -> Looks:
+def looks(expected_seconds: float, is_kept: bool = False) -> DriftMonitor:
     tried = conclusion(expected_seconds)
 
     def tuner(in_force: Plan) -> Tuner:
         for _ in range(DOSE + 1):
-            yield Experiment(Phase.RACE, in_force, traced=False)
+            yield Trial(Phase.RACE, in_force, traced=False)
         return tried
 
-    again = TuningAgain(1.0, tried, tuner, is_kept)
-    return Looks(again, Story(options.resolve({})))
+    again = Retuner(1.0, tried, tuner, is_kept)
+    return DriftMonitor(again, RunReporter(options.resolve({})))
 
 
 def test_they_are_due_on_every_rank_after_as_many_calls() -> None:
-    for one in (looks(1.0), Looks(None, Story(options.resolve({})))):
+    for one in (looks(1.0), DriftMonitor(None, RunReporter(options.resolve({})))):
         for number in range(CALLS_PER_LOOK):
             assert not one.is_due
             one.ran(1.0, usual=number % 2 == 0)
@@ -50,7 +50,7 @@ def test_they_are_due_on_every_rank_after_as_many_calls() -> None:
 def test_steps_as_expected_go_on_and_others_are_looked_into() -> None:
     for seconds, tries in ((1.1, False), (2.0, True), (0.5, True)):
         one = looks(1.0)
-        found = [GoOn()]
+        found = [KeepPlan()]
         for number in range(3 * CALLS_PER_LOOK):
             if one.is_due:
                 found.append(one.look(number))
@@ -59,8 +59,8 @@ def test_steps_as_expected_go_on_and_others_are_looked_into() -> None:
         assert any(how.then_try for how in found) == tries
         if tries:
             dose = [one.next(None) for _ in range(DOSE + 1)]
-            assert [type(what) for what in dose] == [Experiment] * DOSE + [GoOn]
-            assert dose[-1] == GoOn(then_try=False)
+            assert [type(what) for what in dose] == [Trial] * DOSE + [KeepPlan]
+            assert dose[-1] == KeepPlan(then_try=False)
 
 
 def test_what_another_job_has_left_is_looked_into_without_a_pause() -> None:
@@ -68,7 +68,7 @@ def test_what_another_job_has_left_is_looked_into_without_a_pause() -> None:
     for number in range(2):
         for _ in range(CALLS_PER_LOOK):
             one.ran(10.0, usual=True)
-        assert one.look(number) == GoOn(then_try=number == 1)
+        assert one.look(number) == KeepPlan(then_try=number == 1)
         one.begin()
     found = [one.next(None) for _ in range(DOSE + 2)]
-    assert [type(what) for what in found] == [Experiment] * (DOSE + 1) + [Conclusion]
+    assert [type(what) for what in found] == [Trial] * (DOSE + 1) + [TuningResult]

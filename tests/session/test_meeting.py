@@ -9,8 +9,8 @@ from horovod.common import elastic
 from tests.session.alone import ONE
 from tf_libra import options
 from tf_libra.session import identity
-from tf_libra.session.meeting import Meeting
-from tf_libra.story.story import Story
+from tf_libra.session.meeting import Rendezvous
+from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ def state(horovod: None) -> Iterator[elastic.ObjectState]:
     elastic.notification_manager.remove_listener(one)
 
 
-def meeting(**asked: object) -> tuple[Meeting, Story]:
+def meeting(**asked: object) -> tuple[Rendezvous, RunReporter]:
     resolved = options.resolve(asked)
-    return Meeting("train_step", "module.train_step", resolved), Story(resolved)
+    return Rendezvous("train_step", "module.train_step", resolved), RunReporter(resolved)
 
 
 def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:

@@ -11,7 +11,7 @@ from tests.backends.alone import alone
 from tests.session.alone import INPUTS, NAMES, TWO, step
 from tf_libra.backends.engine import Engine
 from tf_libra.model.telemetry import AllReduceRecord
-from tf_libra.session.applying import Applying
+from tf_libra.session.applying import PlanActivator
 from tf_libra.session.observing import lie_within, timed
 
 HOUR_NS = 3600 * 10**9
@@ -63,7 +63,7 @@ def engine() -> Iterator[Engine]:
 
 
 def test_traced_step_says_when_gradients_came_and_what_was_reduced(
-    engine: Engine, applying: Applying, tmp_path: Path
+    engine: Engine, applying: PlanActivator, tmp_path: Path
 ) -> None:
     train = step()
     applying.apply(TWO)
@@ -92,7 +92,7 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
 
 
 def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_same(
-    engine: Engine, applying: Applying, tmp_path: Path
+    engine: Engine, applying: PlanActivator, tmp_path: Path
 ) -> None:
     train = step()
 

@@ -11,7 +11,7 @@ from tests.launching import Job
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning import CALLS_PER_LOOK, Conclusion
+from tf_libra.tuning import CALLS_PER_LOOK, TuningResult
 
 RANKS = [0, 1]
 
@@ -252,7 +252,7 @@ def test_budget_of_no_seconds_still_gives_a_plan(trouble: Job) -> None:
 def test_kept_plan_goes_straight_to_run_with_all_that_it_rests_on(trouble: Job) -> None:
     value = trouble.value("cache_and_log_folders")
     assert value["first"]["phases"] == ["measure"]
-    conclusion = Conclusion.from_json(value["first"]["tuned"])
+    conclusion = TuningResult.from_json(value["first"]["tuned"])
     assert conclusion.is_complete
     assert conclusion.is_fitted
     # The conclusion for its like, and what jobs of other models may begin with.

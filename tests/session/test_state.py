@@ -1,6 +1,6 @@
 import pytest
 
-from tf_libra.session.state import State
+from tf_libra.session.state import TuningState
 from tf_libra.tuning import Phase
 
 TRIES = {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
@@ -8,6 +8,6 @@ TRIES = {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_phase_tries_something_out_or_runs_or_neither(phase: Phase) -> None:
-    state = State(phase)
+    state = TuningState(phase)
     assert state.is_tuning == (phase in TRIES)
     assert state.is_running == (phase is Phase.RUN)

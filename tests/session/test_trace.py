@@ -10,7 +10,7 @@ from tests.tracing.traces import INPUTS, Traces, chain, loss_of
 from tf_libra.session.trace import Call, KnownTrace
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.marked_function import marked_function
-from tf_libra.tracing.marks import Rules
+from tf_libra.tracing.marks import ReductionPolicy
 
 VALUES = tf.ones([2, 4])
 
@@ -29,7 +29,7 @@ def made() -> tuple[Any, Any, KnownTrace, list[tf.Variable]]:
         return loss
 
     traces = Traces()
-    function: Any = marked_function(step, traces.add, lambda: Rules())
+    function: Any = marked_function(step, traces.add, lambda: ReductionPolicy())
     concrete = function.get_concrete_function(INPUTS, given)
     return function, concrete, KnownTrace(traces.traces[-1]), [captured, given, other]
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tests.backends.alone import alone
 from tf_libra import options
 from tf_libra.backends.engine import Engine, EngineError
-from tf_libra.session.traces import Traces
-from tf_libra.story.story import Story
+from tf_libra.session.traces import ConcreteTraces
+from tf_libra.story.story import RunReporter
 from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marks import MarkedGradient
+from tf_libra.tracing.marks import ReducedGradient
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def engine() -> Iterator[Engine]:
     running.close()
 
 
-def marked(name: str, **others: Any) -> MarkedGradient:
-    return MarkedGradient(name=name, shape=(2,), dtype="float32", num_bytes=8, **others)
+def marked(name: str, **others: Any) -> ReducedGradient:
+    return ReducedGradient(name=name, shape=(2,), dtype="float32", num_bytes=8, **others)
 
 
 def trace(*names: str, **others: Any) -> Trace:
@@ -35,10 +35,10 @@ class Step:
     """A function whose every trace is added as one that all-reduces what it is told to."""
 
     def __init__(self, control: Engine | None = None) -> None:
-        self.traces = Traces("train_step")
+        self.traces = ConcreteTraces("train_step")
         self.meetings = 0
         self._control = control
-        self._story = Story(options.resolve({}))
+        self._story = RunReporter(options.resolve({}))
 
     def traced(self, one: Trace, is_first: bool = False) -> Any:
         """The new graph."""

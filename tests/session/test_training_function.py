@@ -11,7 +11,7 @@ import tf_libra
 from tests.launching import Job
 from tf_libra import options
 from tf_libra.session import identity
-from tf_libra.session.state import State
+from tf_libra.session.state import TuningState
 from tf_libra.session.training_function import TrainingFunction
 from tf_libra.tuning import Phase
 
@@ -33,12 +33,12 @@ def training() -> TrainingFunction:
 
 def test_before_the_first_step_nothing_is_known() -> None:
     one = training()
-    assert one.state == State(Phase.TRACE)
+    assert one.state == TuningState(Phase.TRACE)
     assert not one.settled
     assert one.explain() == "phase: trace"
     one.check_variables()  # there is nothing to compare, and nobody to compare it with
     one.close()
-    assert one.state == State(Phase.TRACE)
+    assert one.state == TuningState(Phase.TRACE)
 
 
 def test_step_before_horovod_knows_the_job_is_refused_every_time() -> None:

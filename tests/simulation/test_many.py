@@ -10,7 +10,7 @@ from tf_libra import simulate
 from tf_libra.cost_model import ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.planning.draft import groups_from_stops
-from tf_libra.simulation.many import steps_of_many
+from tf_libra.simulation.many import vectorized_steps
 
 
 @settings(max_examples=100, deadline=None)
@@ -22,7 +22,7 @@ def test_says_what_simulate_says_of_each(data, profile, cost, by_work):
     drawn = data.draw(st.lists(plans, min_size=1, max_size=5))
     stops = [ends for ends, _ in drawn]
     threads = [list(lanes[: len(ends)]) for ends, lanes in drawn]
-    steps = steps_of_many(profile, cost, stops, threads)
+    steps = vectorized_steps(profile, cost, stops, threads)
     for found, ends, lanes in zip(steps.tolist(), stops, threads, strict=True):
         plan = Plan.for_profile(profile, groups_from_stops(ends, lanes), cost.num_workers, "x")
         assert found == pytest.approx(

@@ -2,9 +2,13 @@
 
 import pytest
 
-from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
+from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
-STAGES = (Stage(0.0, 0.0, 2.0, 0.0), Stage(2.0, 3.0, 1.0, 0.0), Stage(6.0, 0.5, 0.0, 1.5))
+STAGES = (
+    TimelineStage(0.0, 0.0, 2.0, 0.0),
+    TimelineStage(2.0, 3.0, 1.0, 0.0),
+    TimelineStage(6.0, 0.5, 0.0, 1.5),
+)
 SPANS = (GroupSpan(2.0, 2.0, 5.0), GroupSpan(6.0, 6.0, 8.0))
 
 
@@ -23,7 +27,11 @@ def test_a_step_ends_with_the_last_all_reduce_or_update(updates, step):
 def test_computation_ends_before_what_is_communication_alone():
     assert Timeline(STAGES, SPANS).computation_end_seconds == 6.5
     assert Timeline(STAGES[:2], SPANS[:1]).computation_end_seconds == 6.0
-    after = (Stage(0.0, 0.0, 2.0, 0.0), Stage(2.0, 0.0, 0.0, 1.0), Stage(3.0, 0.0, 0.0, 1.0))
+    after = (
+        TimelineStage(0.0, 0.0, 2.0, 0.0),
+        TimelineStage(2.0, 0.0, 0.0, 1.0),
+        TimelineStage(3.0, 0.0, 0.0, 1.0),
+    )
     assert Timeline(after, SPANS).computation_end_seconds == 2.0
-    nothing = (Stage(0.0, 0.0, 0.0, 0.0), Stage(0.0, 0.0, 0.0, 1.0))
+    nothing = (TimelineStage(0.0, 0.0, 0.0, 0.0), TimelineStage(0.0, 0.0, 0.0, 1.0))
     assert Timeline(nothing, SPANS[:1]).computation_end_seconds == 0.0

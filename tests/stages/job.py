@@ -19,15 +19,15 @@ from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import given_devices
 from tf_libra.planning.pipeline.pe import execution_orders
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares
+from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traced, Traces
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.executing.reducing import Groups
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.planning.grouping import in_production_order
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.stages.recording.step_graph import StepGraph
 
 
@@ -46,7 +46,7 @@ class Made:
     trained: Trained
     variables: Sequence[tf.Variable]
     values: Sequence[Any]
-    recorder: Recorder
+    recorder: StepRecorder
 
     def handles(self, other: "Made") -> dict[int, Any]:
         """By the id of each handle that another such model has, this one's."""
@@ -66,7 +66,7 @@ def made(make: Callable[[], Trained], number: int) -> Made:
 def _made(make: Callable[[], Trained], number: int) -> Made:
     trained, variables = _created(make)
     values = [tf.identity(one) for one in variables]
-    return Made(trained, variables, values, Recorder(tf.function(trained.step)))
+    return Made(trained, variables, values, StepRecorder(tf.function(trained.step)))
 
 
 def fresh(make: Callable[[], Trained]) -> Trained:
@@ -111,7 +111,7 @@ def trained_alone(
     return returned, values
 
 
-def traced(recorder: Recorder, images: Any, labels: Any, size: int) -> StepGraph:
+def traced(recorder: StepRecorder, images: Any, labels: Any, size: int) -> StepGraph:
     specs = [tf.TensorSpec([size, *one.shape[1:]], one.dtype) for one in (images, labels)]
     return StepGraph(recorder.record(specs, {}))
 
@@ -133,8 +133,8 @@ def plan_of(
 class Rank:
     trained: Trained
     graph: StepGraph
-    cut: Cut
-    execution: Execution
+    cut: StagePartition
+    execution: StageExecutor
     batches: Sequence[tuple[Any, Any]]
     returned: list[dict[str, Any]]
 
@@ -205,12 +205,12 @@ def rank_of(
     """What one rank, a process of its own, has before the first step; see `train_laid_out`."""
     trained = fresh(make)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups)
-    recorder = Recorder(tf.function(trained.step))
+    recorder = StepRecorder(tf.function(trained.step))
     return _rank(trained, *_planned(recorder, *how), transport, batches)
 
 
 def _planned(
-    recorder: Recorder,
+    recorder: StepRecorder,
     layout_of: Callable[[Sequence[str]], Layout],
     num_ranks: int,
     num_microbatches: int,
@@ -244,12 +244,12 @@ def _rank(
     handles: Mapping[int, Any] | None = None,
 ) -> Rank:
     """One rank; where another has traced, `handles` are by the id of each of its own the rank's."""
-    shares = Shares(layout, traces.samples_per_rank)
+    shares = BatchShards(layout, traces.samples_per_rank)
     sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
     traced = {size: traces.traced(size, layout.starts) for size in sizes}
     if handles is not None:
         traced = {size: _with_handles(one, handles) for size, one in traced.items()}
-    execution = Execution(layout, traced, traces.samples_per_rank, transport)
+    execution = StageExecutor(layout, traced, traces.samples_per_rank, transport)
     cut = next(iter(traced.values())).cut
     return Rank(trained, cut.graph, cut, execution, batches, [])
 
@@ -271,7 +271,7 @@ def _with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
     return Traced(cut, traced.axes, extraction)
 
 
-def _groups(cut: Cut, stage: int, count: int) -> Groups:
+def _groups(cut: StagePartition, stage: int, count: int) -> Groups:
     parts = np.array_split(in_production_order(cut, stage), count)
     return tuple(tuple(map(str, some)) for some in parts if len(some))
 
@@ -291,7 +291,7 @@ def names_of(make: Callable[[], Trained]) -> list[str]:
     """Names of a model's layers, as bursts have them."""
     images, labels = batches(1, 4)[0]
     given = ((images, labels), {})
-    traces = Traces(Recorder(tf.function(fresh(make).step)), given, 4, 4, has_branches=True)
+    traces = Traces(StepRecorder(tf.function(fresh(make).step)), given, 4, 4, has_branches=True)
     return [one.name for one in traces.whole.layers]
 
 

@@ -13,7 +13,7 @@ from tests.stages.job import burst_plan, trained_alone
 from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import BurstStrategy, DataParallel
+from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
 from tf_libra.report.folder import Folder
 from tf_libra.stages.planning.burst_planner import BurstPlanner
 from tf_libra.strategies import DeepPool
@@ -156,8 +156,8 @@ def test_a_number_of_ranks_that_does_not_divide_the_batch_is_refused(trained: Jo
     [
         (DeepPool(device_counts=(1, 3)), "device_counts must divide the batch .* got 3"),
         (DeepPool(device_counts=(1, 8)), "device_counts must be at most the number .* 4, got 8"),
-        (DataParallel(num_devices=3), "num_devices must divide the batch .* got 3"),
-        (DataParallel(num_devices=8), "num_devices must be at most the number .* 4, got 8"),
+        (DataParallelBurst(num_devices=3), "num_devices must divide the batch .* got 3"),
+        (DataParallelBurst(num_devices=8), "num_devices must be at most the number .* 4, got 8"),
     ],
 )
 def test_what_the_user_has_set_is_named(strategy: BurstStrategy, message: str) -> None:

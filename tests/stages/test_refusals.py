@@ -9,15 +9,15 @@ import tensorflow as tf
 
 import tf_libra
 from tests.stages.job import batches, plan_of, traced
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update
 from tf_libra.stages.planning.executable import plan_for
-from tf_libra.stages.recording.axes import Axes
+from tf_libra.stages.recording.axes import BatchAxes
 from tf_libra.stages.recording.batches import as_tensors, num_samples
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.strategies import GPipe, Spp
 
 IMAGES, LABELS = batches(1, 8)[0]
@@ -25,8 +25,8 @@ IMAGES, LABELS = batches(1, 8)[0]
 
 def planned(step: Any) -> None:
     """As far as a step gets before it is planned."""
-    graph = traced(Recorder(tf.function(step)), IMAGES, LABELS, 8)
-    Update(Cut(graph, range(len(graph.layers))))
+    graph = traced(StepRecorder(tf.function(step)), IMAGES, LABELS, 8)
+    Update(StagePartition(graph, range(len(graph.layers))))
 
 
 def weights() -> list[tf.Variable]:
@@ -336,10 +336,10 @@ def test_what_horovod_is_asked_in_stages_is_refused(average: str, message: str) 
 
 def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
     """By the first op that is another one."""
-    recorder = Recorder(tf.function(by_size()))
+    recorder = StepRecorder(tf.function(by_size()))
     graphs = [traced(recorder, IMAGES, LABELS, size) for size in (8, 16)]
     with pytest.raises(ValueError, match=r"computes .* for a batch of 8 samples where it"):
-        Axes(graphs[0], 8, graphs[1], 16)
+        BatchAxes(graphs[0], 8, graphs[1], 16)
 
 
 RETURNED = {
@@ -363,7 +363,7 @@ def test_a_step_that_returns_the_size_of_its_batch_is_refused(returned):
             one.assign_sub(gradient)
         return RETURNED[returned](tf.shape(images)[0], loss, variables[0])
 
-    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    traces = Traces(StepRecorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
     with contextlib.ExitStack() as stack:
         if is_refused:
             stack.enter_context(pytest.raises(ValueError, match="made of the size of the batch"))
@@ -381,7 +381,7 @@ def test_a_layer_does_not_end_in_counts():
             one.assign_sub(gradient)
 
     with pytest.raises(ValueError, match=r"boundary is given .*int32"):
-        Recorder(tf.function(step)).record((IMAGES, LABELS), {})
+        StepRecorder(tf.function(step)).record((IMAGES, LABELS), {})
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -398,7 +398,7 @@ def test_a_step_that_counts_samples_in_its_update_is_refused(counts):
         for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             one.assign_sub(gradient / tf.cast(size, tf.float32))
 
-    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    traces = Traces(StepRecorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
     with contextlib.ExitStack() as stack:
         if counts:
             stack.enter_context(pytest.raises(ValueError, match="'seen' is updated by the size"))
@@ -439,7 +439,7 @@ def test_samples_of_text_are_refused_where_a_rank_would_need_them(is_used: bool)
         if is_used:
             refused = pytest.raises(ValueError, match=r"'names', samples of string.*look words up")
             stack.enter_context(refused)
-        Traces(Recorder(tf.function(step)), ((IMAGES, tf.fill([8], "name")), {}), 8, 8)
+        Traces(StepRecorder(tf.function(step)), ((IMAGES, tf.fill([8], "name")), {}), 8, 8)
 
 
 def test_a_plan_that_leaves_a_rank_without_a_stage_is_refused():
@@ -474,7 +474,7 @@ def test_weights_that_are_written_by_samples_have_no_replicas(written, replicas,
         for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             one.assign_sub(gradient)
 
-    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    traces = Traces(StepRecorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
     names = [one.name for one in traces.whole.layers]
     layout = Layout.of_pipeline(plan_of(names, (0, 2), replicas, 1))
     with contextlib.ExitStack() as stack:
@@ -505,7 +505,7 @@ def test_a_shared_layer_that_writes_joins_what_lies_between():
             for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
                 one.assign_sub(gradient)
 
-        graph = traced(Recorder(tf.function(step)), IMAGES, LABELS, 8)
+        graph = traced(StepRecorder(tf.function(step)), IMAGES, LABELS, 8)
         return tuple(layer.name for layer in graph.layers)
 
     assert len(make(shared=False)) == 5

@@ -1,16 +1,16 @@
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.story.facts import Facts
+from tf_libra.story.facts import RunSnapshot
 from tf_libra.tuning import Phase
 
 
 def test_medians_are_of_what_was_measured() -> None:
     timelines = tuple(MeasuredTimeline((), 0.1, seconds) for seconds in (0.3, 0.1, 0.9))
-    facts = Facts(timelines=timelines, step_seconds={Phase.RUN: (0.4, 0.2)})
+    facts = RunSnapshot(timelines=timelines, step_seconds={Phase.RUN: (0.4, 0.2)})
     assert facts.median_backward_seconds() == 0.3
     assert round(facts.median_step_seconds(Phase.RUN) or 0.0, 9) == 0.3
 
 
 def test_what_was_not_measured_has_none() -> None:
-    assert Facts().median_backward_seconds() is None
-    assert Facts(step_seconds={Phase.RACE: ()}).median_step_seconds(Phase.RACE) is None
-    assert Facts().median_step_seconds(Phase.RUN) is None
+    assert RunSnapshot().median_backward_seconds() is None
+    assert RunSnapshot(step_seconds={Phase.RACE: ()}).median_step_seconds(Phase.RACE) is None
+    assert RunSnapshot().median_step_seconds(Phase.RUN) is None

@@ -6,19 +6,19 @@ import itertools
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.story.facts import Facts
-from tf_libra.story.journal import Journal
+from tf_libra.story.facts import RunSnapshot
+from tf_libra.story.journal import RunHistory
 from tf_libra.tuning import Phase
 
 RECORD = examples.plan_record()
 
 
 def test_journal_that_was_told_nothing_knows_nothing() -> None:
-    assert Journal("lanes").facts() == Facts()
+    assert RunHistory("lanes").facts() == RunSnapshot()
 
 
 def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
-    journal = Journal("lanes")
+    journal = RunHistory("lanes")
     for phase, steps in itertools.groupby([Phase.MEASURE] * 3 + [Phase.RUN] * 2):
         assert journal.entered(phase)
         for number, _ in enumerate(steps):
@@ -36,7 +36,7 @@ def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
     after_backward: bool,
 ) -> None:
     """Also where the plan stays: it is compared with what is measured and predicted now."""
-    journal = Journal("lanes")
+    journal = RunHistory("lanes")
     journal.entered(Phase.RUN)
     journal.in_force(RECORD.conclusion)
     journal.took(0.1, usual=True, num_steps=1)
@@ -49,7 +49,7 @@ def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
 
 
 def test_what_is_tried_out_again_says_nothing_of_steps_before() -> None:
-    journal = Journal("lanes")
+    journal = RunHistory("lanes")
     for phase, again, seconds in (
         (Phase.MEASURE, False, 0.1),
         (Phase.RUN, False, 0.2),
@@ -63,7 +63,7 @@ def test_what_is_tried_out_again_says_nothing_of_steps_before() -> None:
 
 
 def test_remark_is_new_once() -> None:
-    journal = Journal("horovod")
+    journal = RunHistory("horovod")
     assert [journal.remarked(text) for text in ("a", "b", "a")] == [True, True, False]
     assert journal.facts().remarks == ("a", "b")
     assert journal.facts().engine == "horovod"
@@ -72,7 +72,7 @@ def test_remark_is_new_once() -> None:
 
 
 def test_facts_do_not_change_with_what_is_told_later() -> None:
-    journal = Journal("lanes")
+    journal = RunHistory("lanes")
     journal.named("step")
     journal.measured(examples.measured(RECORD))
     before = journal.facts()

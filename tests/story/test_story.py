@@ -13,10 +13,10 @@ from tests.tensorboard import examples
 from tf_libra.model.plan import Plan
 from tf_libra.options import Options
 from tf_libra.report.run import read_run
-from tf_libra.story.story import Story
-from tf_libra.tuning import Conclusion, Found, Origin, Phase
+from tf_libra.story.story import RunReporter
+from tf_libra.tuning import DriftVerdict, Phase, PlanSource, TuningResult
 from tf_libra.tuning.drift import Drift
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import Candidate, Race
 
 CONCLUSION = examples.plan_record().conclusion
 
@@ -26,8 +26,8 @@ def asked(**options: Any) -> Options:
     return found
 
 
-def story(**options: Any) -> Story:
-    return Story(asked(**options))
+def story(**options: Any) -> RunReporter:
+    return RunReporter(asked(**options))
 
 
 def files(folder: Path) -> set[str]:
@@ -35,18 +35,18 @@ def files(folder: Path) -> set[str]:
 
 
 def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) -> None:
-    conclusion = Conclusion(three_groups)
+    conclusion = TuningResult(three_groups)
     early, late = story(logdir=tmp_path / "early"), story(logdir=tmp_path / "late")
     early.close()
     for one, folder in (early, "early"), (late, "late"):
         one.met(0, asked(logdir=tmp_path / folder))
         one.named("step")
-        one.in_force(conclusion, Origin.GIVEN, 1)
+        one.in_force(conclusion, PlanSource.GIVEN, 1)
     assert files(tmp_path / "early") == set()
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert files(tmp_path / "late") == {"plan", "events"}
     late.close()
-    late.in_force(conclusion, Origin.GIVEN, 2)
+    late.in_force(conclusion, PlanSource.GIVEN, 2)
     late.took(2, 0.1, usual=True)
     late.executed(2, (0, 1), ())
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -62,10 +62,10 @@ def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: 
     one.named("step")
     drift = Drift(0.02, 0.1)
     for found, seconds in (
-        (Found.NOTHING, 0.1),
-        (Found.DRIFT, 0.2),
-        (Found.PASSED, 0.1),
-        (Found.STALE, 0.3),
+        (DriftVerdict.NOTHING, 0.1),
+        (DriftVerdict.DRIFT, 0.2),
+        (DriftVerdict.PASSED, 0.1),
+        (DriftVerdict.STALE, 0.3),
     ):
         drift.ran(seconds, 1)
         drift.look()
@@ -104,17 +104,17 @@ def test_plan_that_is_not_used_is_named(
         assert ("the plan given is not used" in " ".join(told.split())) == given
 
 
-@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("origin", PlanSource)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_0_tells_what_a_plan_rests_on_unless_it_was_given(
-    origin: Origin, rank: int, caplog: pytest.LogCaptureFixture
+    origin: PlanSource, rank: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = story()
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         one.met(rank, asked())
         logging.getLogger("tf_libra").setLevel(logging.INFO)
         one.in_force(CONCLUSION, origin, 8)
-    told = rank == 0 and origin is not Origin.GIVEN
+    told = rank == 0 and origin is not PlanSource.GIVEN
     assert ("fit: g(b, r) = b /" in caplog.text) == told
     assert ("note: a note" in caplog.text) == told
     assert f"({origin.value}) is in force from step 8 on" in caplog.text
@@ -129,15 +129,15 @@ def test_what_the_plan_is_and_how_it_was_measured_stands_before_the_fit(
     won = tf_libra.make_plan(profile, model, "wfbp")
     race = Race(
         (
-            Contender(won, 0.04, (0.050, 0.052, 0.049, 0.051)),
-            Contender(CONCLUSION.plan, 0.03, (0.060, 0.063, 0.058, 0.061)),
+            Candidate(won, 0.04, (0.050, 0.052, 0.049, 0.051)),
+            Candidate(CONCLUSION.plan, 0.03, (0.060, 0.063, 0.058, 0.061)),
         )
     )
     one = story(strategy="libra")
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         one.met(0, asked(strategy="libra"))
         logging.getLogger("tf_libra").setLevel(logging.INFO)
-        one.in_force(CONCLUSION.after(race), Origin.MADE, 8)
+        one.in_force(CONCLUSION.after(race), PlanSource.MADE, 8)
     order = [
         "The plan is of wfbp, not of libra",
         "note: race over 4 rounds",
@@ -151,7 +151,7 @@ def test_what_the_plan_is_and_how_it_was_measured_stands_before_the_fit(
 
 def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None:
     explained = []
-    for origin in (Origin.MADE, Origin.KEPT):
+    for origin in (PlanSource.MADE, PlanSource.KEPT):
         one = story()
         one.in_force(CONCLUSION, origin, 1)
         explained.append(one.explain())
@@ -162,7 +162,7 @@ def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None
 
 def test_conclusion_whose_errors_nobody_has_kept_is_explained_without() -> None:
     one = story()
-    one.in_force(replace(CONCLUSION, samples=()), Origin.KEPT, 1)
+    one.in_force(replace(CONCLUSION, samples=()), PlanSource.KEPT, 1)
     assert "fitted model" not in one.explain()
     assert "plan, counted from the start of backward" in one.explain()
 
@@ -186,10 +186,10 @@ def test_graph_that_cannot_be_written_leaves_everything_else(
             raise tf.errors.InvalidArgumentError(None, None, "Cannot serialize protocol buffer")
 
     options = asked(logdir=tmp_path)
-    told = Story(options)
+    told = RunReporter(options)
     told.met(0, options)
     told.named("step")
-    told.in_force(Conclusion(three_groups), Origin.GIVEN, 1)
+    told.in_force(TuningResult(three_groups), PlanSource.GIVEN, 1)
     told.graph(1, TooLarge(), ())
     assert "the graph of the step is not written: Cannot serialize" in caplog.text
     told.executed(2, (1, 2), ())

@@ -13,10 +13,10 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation import simulate
-from tf_libra.story.facts import Facts
+from tf_libra.story.facts import RunSnapshot
 from tf_libra.story.summary import describe, plan_table, summary_line
-from tf_libra.tuning import Conclusion, Phase
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning import Phase, TuningResult
+from tf_libra.tuning.race import Candidate, Race
 
 PROFILE = BackwardProfile.from_arrays(
     [4_000_000, 1_500, 250_000_000], [1e-3, 2e-3, 3e-3], ["a", "b", "c"]
@@ -38,7 +38,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_table_has_a_row_per_group_and_lines_up() -> None:
-    table = plan_table(Conclusion(PLAN, PROFILE, MODEL))
+    table = plan_table(TuningResult(PLAN, PROFILE, MODEL))
     lines = table.splitlines()
     assert len(lines) == 3
     assert len({len(line) for line in lines}) == 1
@@ -54,7 +54,10 @@ def test_table_has_a_row_per_group_and_lines_up() -> None:
 
 
 def test_table_without_a_model_predicts_nothing() -> None:
-    for table in (plan_table(Conclusion(PLAN, PROFILE)), plan_table(Conclusion(PLAN, None, MODEL))):
+    for table in (
+        plan_table(TuningResult(PLAN, PROFILE)),
+        plan_table(TuningResult(PLAN, None, MODEL)),
+    ):
         assert [line.split()[-2:] for line in table.splitlines()[1:]] == [["-", "-"]] * 2
 
 
@@ -62,22 +65,22 @@ def test_a_plan_that_the_model_says_nothing_of_is_told_all_the_same() -> None:
     """Beside 22 threads computation would go on no more."""
     groups = (TensorGroup(0, 2, 22), TensorGroup(2, 3, 22))
     plan = Plan.for_profile(PROFILE, groups, 2, "by hand", notes=("a note",))
-    conclusion = Conclusion(plan, PROFILE, MODEL)
+    conclusion = TuningResult(plan, PROFILE, MODEL)
     assert [line.split()[-2:] for line in plan_table(conclusion).splitlines()[1:]] == [
         ["-", "-"]
     ] * 2
-    told = describe(Facts(phase=Phase.RUN, conclusion=conclusion)).splitlines()
+    told = describe(RunSnapshot(phase=Phase.RUN, conclusion=conclusion)).splitlines()
     assert any(line.startswith("the model says nothing of this plan: compute:") for line in told)
     assert "note: a note" in told
     assert max(map(len, told)) <= 100
 
 
 def test_before_the_first_step_only_the_phase_is_known() -> None:
-    assert describe(Facts()) == "phase: trace"
+    assert describe(RunSnapshot()) == "phase: trace"
 
 
 def test_remarks_are_kept() -> None:
-    told = describe(Facts(remarks=("Horovod reduces all of them", "and so on")))
+    told = describe(RunSnapshot(remarks=("Horovod reduces all of them", "and so on")))
     assert told.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
 
 
@@ -106,7 +109,7 @@ def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
 
 def test_measured_times_stand_beside_predicted_ones() -> None:
     timelines = [MeasuredTimeline(groups(start), 0.1, 0.2) for start in (0.1, 0.3, 0.2)]
-    header, first, second = plan_table(Conclusion(PLAN, PROFILE, MODEL), timelines).splitlines()
+    header, first, second = plan_table(TuningResult(PLAN, PROFILE, MODEL), timelines).splitlines()
     assert header.index("measured start") < header.index("predicted start")
     assert first.split()[6:10] == ["200", "ms", "250", "ms"]
     assert second.split()[6:8] == ["-", "-"]
@@ -117,9 +120,9 @@ def test_whole_story_fits_into_100_columns() -> None:
     seen = samples()
     fitted = fit(seen, 2)
     told = describe(
-        Facts(
+        RunSnapshot(
             phase=Phase.RUN,
-            conclusion=Conclusion(plan, PROFILE, fitted.model, 0.034, seen, plan.notes),
+            conclusion=TuningResult(plan, PROFILE, fitted.model, 0.034, seen, plan.notes),
             timelines=(
                 MeasuredTimeline(groups(0.1), 0.1, 0.2),
                 MeasuredTimeline(groups(0.3), 0.1, 0.4),
@@ -144,9 +147,9 @@ def test_whole_story_fits_into_100_columns() -> None:
 
 def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
     told = describe(
-        Facts(
+        RunSnapshot(
             phase=Phase.RUN,
-            conclusion=Conclusion(replace(PLAN, predicted_seconds=None)),
+            conclusion=TuningResult(replace(PLAN, predicted_seconds=None)),
             timelines=(MeasuredTimeline((), 0.1, 0.25),),
         )
     )
@@ -156,12 +159,12 @@ def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
 
 def test_summary_says_how_it_went() -> None:
     counts = {Phase.MEASURE: 6, Phase.RUN: 4}
-    told = Facts("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
+    told = RunSnapshot("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
     assert summary_line(told) == (
         "step: 1 step, which ended before a plan was in force (phase measure)"
     )
     assert summary_line(replace(told, phase=Phase.RUN)) == "step: 1 step, with nothing to plan"
-    told = replace(told, phase=Phase.RUN, num_steps=counts, conclusion=Conclusion(PLAN))
+    told = replace(told, phase=Phase.RUN, num_steps=counts, conclusion=TuningResult(PLAN))
     under = "step: 10 steps, 4 of them under a plan of by hand (2 groups)"
     assert summary_line(told) == under
     told = replace(told, step_seconds={Phase.RUN: (0.3, 0.3)})
@@ -169,12 +172,12 @@ def test_summary_says_how_it_went() -> None:
     # What ran before, at another time, is no comparison; what took turns is.
     told = replace(told, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
     assert summary_line(told) == f"{under}, 300 ms each"
-    raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.1)))
+    raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.1)))
     assert summary_line(raced) == (
         f"{under}, 300 ms each; -9.1 % against one all-reduce after backward"
         " (middle half -9.1 % to -9.1 %, 4 rounds in turns)"
     )
-    raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
+    raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
     assert f"{units.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
 
 
@@ -183,8 +186,8 @@ def race(seconds: tuple[float, ...], slower: float) -> Race:
     one = replace(PLAN, groups=(TensorGroup(0, 3, 4),), strategy="syneasgd")
     return Race(
         (
-            Contender(PLAN, 0.3, seconds),
-            Contender(one, 0.4, tuple(second * (1 + slower) for second in seconds)),
+            Candidate(PLAN, 0.3, seconds),
+            Candidate(one, 0.4, tuple(second * (1 + slower) for second in seconds)),
         )
     )
 
@@ -193,18 +196,20 @@ def test_nothing_is_said_to_have_run_in_turns_only_where_nothing_did() -> None:
     """One all-reduce may have had no part in it, or one round, which is no comparison."""
     told = "nothing was run in turns"
     split = replace(PLAN, groups=(TensorGroup(0, 1, 4), TensorGroup(1, 3, 16)))
-    of_groups = Race((Contender(PLAN, 0.3, (0.3,) * 4), Contender(split, 0.4, (0.4,) * 4)))
-    facts = Facts(step_seconds={Phase.RUN: (0.3,)})
+    of_groups = Race((Candidate(PLAN, 0.3, (0.3,) * 4), Candidate(split, 0.4, (0.4,) * 4)))
+    facts = RunSnapshot(step_seconds={Phase.RUN: (0.3,)})
     for raced in (of_groups, race((0.3,), 0.1)):
-        found = describe(replace(facts, conclusion=Conclusion(PLAN, race=raced)))
+        found = describe(replace(facts, conclusion=TuningResult(PLAN, race=raced)))
         assert told not in found and "measured, steps in turns:" in found
     for none in (None, race((), 0.1)):
-        assert told in describe(replace(facts, conclusion=Conclusion(PLAN, race=none)))
+        assert told in describe(replace(facts, conclusion=TuningResult(PLAN, race=none)))
 
 
 def test_measured_comes_before_predicted() -> None:
-    conclusion = Conclusion(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
-    told = describe(Facts(asked="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)}))
+    conclusion = TuningResult(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
+    told = describe(
+        RunSnapshot(asked="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)})
+    )
     order = [
         "not of libra",
         "step: measured",
@@ -220,8 +225,8 @@ def test_measured_comes_before_predicted() -> None:
 def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measured() -> None:
     of_libra = replace(PLAN, groups=(TensorGroup(0, 1, 1), TensorGroup(1, 3, 2)), strategy="libra")
     raced = race((0.3,) * 4, 0.1)
-    raced = Race((*raced.contenders, Contender(of_libra, 0.1, (0.36,) * 4)))
-    facts = Facts(asked="libra", conclusion=Conclusion(PLAN, PROFILE, MODEL, race=raced))
+    raced = Race((*raced.contenders, Candidate(of_libra, 0.1, (0.36,) * 4)))
+    facts = RunSnapshot(asked="libra", conclusion=TuningResult(PLAN, PROFILE, MODEL, race=raced))
     first = " ".join(describe(facts).split("phase: trace\n")[1].split())
     assert first.startswith(
         "The plan is of by hand, not of libra, which was asked for: in turns its step took 300 ms,"
@@ -232,8 +237,8 @@ def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measur
 
 @pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])
 def test_reasons_of_a_model_that_is_not_trusted_say_so(error: float | None, most: float) -> None:
-    conclusion = Conclusion(PLAN, PROFILE, MODEL, error, samples(), max_model_error=most)
-    told = describe(Facts(conclusion=conclusion))
+    conclusion = TuningResult(PLAN, PROFILE, MODEL, error, samples(), max_model_error=most)
+    told = describe(RunSnapshot(conclusion=conclusion))
     assert ("predicted by a model that misses by" in told) == (error is not None and error > most)
     assert ("what this model says:" in told) != ("by a model that misses by" in told)
     if error == 0.3 and most == 0.25:
@@ -242,7 +247,7 @@ def test_reasons_of_a_model_that_is_not_trusted_say_so(error: float | None, most
 
 def test_long_notes_are_wrapped() -> None:
     note = " ".join(["word"] * 60)
-    told = describe(Facts(conclusion=Conclusion(replace(PLAN, notes=(note,)))))
+    told = describe(RunSnapshot(conclusion=TuningResult(replace(PLAN, notes=(note,)))))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert told.count("word") == 60
 
@@ -250,8 +255,8 @@ def test_long_notes_are_wrapped() -> None:
 def test_many_thread_counts_are_wrapped() -> None:
     seen = tuple(replace(sample, num_threads=r) for r in range(1, 13) for sample in samples()[:3])
     fitted = fit(seen, 2)
-    conclusion = Conclusion(PLAN, None, fitted.model, None, seen)
-    told = describe(Facts(conclusion=conclusion))
+    conclusion = TuningResult(PLAN, None, fitted.model, None, seen)
+    told = describe(RunSnapshot(conclusion=conclusion))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "   r=12  " in told
     assert np.isfinite(fitted.median_error)
@@ -259,7 +264,7 @@ def test_many_thread_counts_are_wrapped() -> None:
 
 def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
-    assert "NCCL" not in describe(Facts())
+    assert "NCCL" not in describe(RunSnapshot())
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl.PATH))
     # As many lines as it takes: what was asked before in this process counts, too.
-    assert " ".join(describe(Facts()).split()).endswith(nccl.counters().describe())
+    assert " ".join(describe(RunSnapshot()).split()).endswith(nccl.counters().describe())

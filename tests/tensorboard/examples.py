@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
 from tf_libra.cost_model import CostModel, OverlapSample
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.plan import Plan, TensorGroup
@@ -28,7 +28,7 @@ from tf_libra.records.timeline import TimelineRecord
 from tf_libra.simulation import simulate_pipeline
 from tf_libra.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.simulation.pipeline_gantt import Bar, bars_of
-from tf_libra.tuning import Conclusion
+from tf_libra.tuning import TuningResult
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -130,7 +130,7 @@ def plan_record(
         origin="made",
         strategy=strategy,
         threads=strategy.allowed_threads,
-        conclusion=Conclusion(
+        conclusion=TuningResult(
             plan=plan,
             profile=gradients,
             cost_model=model,
@@ -198,7 +198,7 @@ def burst_record(
 
 
 def background_record(rank: int = 0, function: str = "train_step") -> BackgroundRecord:
-    got = Got(64, "python other.py <fast>", 0.05, 0.031, 0.75, 2, 8.0, 200 + 100 * rank)
+    got = BackgroundStats(64, "python other.py <fast>", 0.05, 0.031, 0.75, 2, 8.0, 200 + 100 * rank)
     return BackgroundRecord(function=function, rank=rank, **dataclasses.asdict(got))
 
 
@@ -215,7 +215,7 @@ def replicas_record() -> PipelineRecord:
 
 def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:
     """A plan that was given, and rests on nothing."""
-    return PlanRecord("f", 1, "given", strategy, strategy.allowed_threads, Conclusion(plan))
+    return PlanRecord("f", 1, "given", strategy, strategy.allowed_threads, TuningResult(plan))
 
 
 def measured(record: PlanRecord, stretch: float = 1.0) -> MeasuredTimeline:

@@ -19,14 +19,14 @@ from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
 from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.planning.explain import explain
 from tf_libra.records import kinds
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.loader import LibraLoader
-from tf_libra.tensorboard.provided import Provided
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tensorboard.provided import DataProviderSource
+from tf_libra.tuning.race import Candidate, Race
 from tf_libra.tuning.search.result import START, Search
 
 RECORD = examples.plan_record()
@@ -135,9 +135,9 @@ def test_a_race_says_what_was_measured(
     seconds = [(0.050, 0.052, 0.049, 0.051), (0.060, 0.063, 0.058, 0.061), ()]
     race = Race(
         (
-            Contender(RECORD.plan, 0.048, seconds[0]),
-            Contender(other, None, seconds[1]),
-            Contender(other, 0.07, seconds[2]),
+            Candidate(RECORD.plan, 0.048, seconds[0]),
+            Candidate(other, None, seconds[1]),
+            Candidate(other, 0.07, seconds[2]),
         )
     )
     raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
@@ -157,8 +157,8 @@ def test_measured_steps_that_are_compared_took_turns(plan: dict[str, str], tmp_p
     other = make_plan(RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.Wfbp())
     race = Race(
         (
-            Contender(RECORD.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
-            Contender(other, None, (0.051, 0.050, 0.050, 0.0505)),
+            Candidate(RECORD.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
+            Candidate(other, None, (0.051, 0.050, 0.050, 0.0505)),
         )
     )
     raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
@@ -191,9 +191,9 @@ def test_a_search_says_what_was_tried_by_whom_and_how_it_went(
     backend: Backend, plan: dict[str, str], tmp_path: Path
 ) -> None:
     assert backend.answer("plan", **plan)["search"] is None
-    found = Search().after(START, Setting(2**20, 1, 1), 0.05)
-    found = found.after("grid", Setting(2**18, 2, 1), 0.04)
-    found = found.after("grid", Setting(2**16, 4, 1), 0.06)
+    found = Search().after(START, CommConfig(2**20, 1, 1), 0.05)
+    found = found.after("grid", CommConfig(2**18, 2, 1), 0.04)
+    found = found.after("grid", CommConfig(2**16, 4, 1), 0.06)
     searched = replace(RECORD, conclusion=replace(RECORD.conclusion, search=found))
     write(tmp_path / "first", searched)
     view = Backend(tmp_path).answer("plan", **plan)["search"]
@@ -464,7 +464,7 @@ def test_a_plan_is_shown_without_reading_other_runs(tmp_path: Path, route: str) 
         writer.graph(RECORD.step, tf.Graph().as_graph_def().SerializeToString())
         writer.close()
     data = Noting(tmp_path)
-    source = Provided(data, RequestContext(), "")
+    source = DataProviderSource(data, RequestContext(), "")
     answer = routes.ROUTES[route].answer(source, RUN, RECORD.tag)
     assert answer["has_graph" if route == "plan" else "plans"]
     assert data.read == {RUN}

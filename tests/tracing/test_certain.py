@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_libra import library
 from tf_libra.tracing import traced_graph
-from tf_libra.tracing.certain import Certain, certain_all_reduces
+from tf_libra.tracing.certain import UnconditionalReduces, count_unconditional_reduces
 
 
 def reduced(name: str, tensor: Any = 1.0) -> Any:
@@ -16,8 +16,8 @@ def reduced(name: str, tensor: Any = 1.0) -> Any:
     return result
 
 
-def certain(step: Any, *args: Any) -> Certain:
-    return certain_all_reduces(
+def certain(step: Any, *args: Any) -> UnconditionalReduces:
+    return count_unconditional_reduces(
         traced_graph.read(tf.function(step).get_concrete_function(*args).graph)
     )
 
@@ -34,7 +34,7 @@ def test_functions_count_as_often_as_they_are_called() -> None:
     found = certain(lambda: twice() + inner() + reduced("outer"))
     assert found.times == {"inner": 3, "outer": 1}
     assert found.num_tensors == 4
-    assert not found.perhaps_others
+    assert not found.has_conditional
 
 
 def test_branches_and_loops_are_not_certain() -> None:
@@ -47,7 +47,7 @@ def test_branches_and_loops_are_not_certain() -> None:
 
     found = certain(step, tf.constant(1.0))
     assert found.times == {"always": 1}
-    assert found.perhaps_others
+    assert found.has_conditional
 
 
 def test_function_that_is_called_in_a_branch_and_outside() -> None:
@@ -60,7 +60,7 @@ def test_function_that_is_called_in_a_branch_and_outside() -> None:
 
     found = certain(step, tf.constant(1.0))
     assert found.times == {"inner": 1}
-    assert found.perhaps_others
+    assert found.has_conditional
 
 
 def test_datasets_are_not_certain() -> None:
@@ -68,7 +68,7 @@ def test_datasets_are_not_certain() -> None:
         for x in tf.data.Dataset.from_tensors(1.0):
             reduced("element", x)
 
-    assert certain(step) == Certain({}, perhaps_others=True)
+    assert certain(step) == UnconditionalReduces({}, has_conditional=True)
 
 
 def test_control_flow_of_old_graphs_is_not_certain() -> None:
@@ -87,4 +87,4 @@ def test_control_flow_of_old_graphs_is_not_certain() -> None:
 
     found = certain(imported, tf.constant(1.0))
     assert found.times == {"always": 1}
-    assert found.perhaps_others
+    assert found.has_conditional

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.tracing.label_flow import Flow, flow, nodes_of
+from tf_libra.tracing.label_flow import ForwardFlow, flow, nodes_of
 
 LABELS = {"Tanh": "tanh", "Sin": "sin"}
 A, B = (tf.Variable(1.0, name=name) for name in "ab")
 
 
-def followed(step: Callable[..., Any], *args: Any, **options: Any) -> tuple[Flow, list[set[str]]]:
+def followed(
+    step: Callable[..., Any], *args: Any, **options: Any
+) -> tuple[ForwardFlow, list[set[str]]]:
     """What a traced step does with outputs of Tanh and Sin; and what reaches A and B."""
     concrete = tf.function(step).get_concrete_function(*(args or (tf.constant(1.0),)))
     graph = concrete.graph

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tests.tracing.traces import INPUTS, Traces, all_reduces, chain, loss_of
 from tf_libra.tracing import marked_function
-from tf_libra.tracing.marked_function import MarkedFunction
+from tf_libra.tracing.marked_function import InstrumentedFunction
 from tf_libra.tracing.marking import marking
-from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tracing.marks import ReducedGradient, ReductionPolicy
 
 
 def test_gradients_are_marked_in_backward_order() -> None:
@@ -29,7 +29,7 @@ def test_gradients_are_marked_in_backward_order() -> None:
     concrete = call.get_concrete_function(INPUTS)
     assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
     assert all_reduces(concrete) == traces.names()
-    assert traces.marked[0][0] == MarkedGradient("layer3", (4, 4), "float32", 64)
+    assert traces.marked[0][0] == ReducedGradient("layer3", (4, 4), "float32", 64)
     assert set(concrete.structured_outputs) == {"a", "b"}
 
 
@@ -165,7 +165,7 @@ def test_gradient_of_an_average_is_averaged_too() -> None:
 
     def function(**rules: Any) -> Any:
         return marked_function.marked_function(
-            tf.function(step), traces.add, lambda: Rules(**rules)
+            tf.function(step), traces.add, lambda: ReductionPolicy(**rules)
         )
 
     with pytest.raises(ValueError, match=r"step takes the gradient of variable 'layer0' inside"):
@@ -326,7 +326,7 @@ def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> N
     before = inner.get_concrete_function(INPUTS)
     for function in ("one", "another"):
         call = marked_function.marked_function(
-            tf.function(step), traces.add, lambda function=function: Rules(function)
+            tf.function(step), traces.add, lambda function=function: ReductionPolicy(function)
         )
         call.get_concrete_function(INPUTS)
         assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
@@ -371,7 +371,7 @@ def test_inner_trace_belongs_to_the_trace_of_the_step_that_has_made_it(kind: str
     inner = getattr(model, kind)
     step = inner if kind == "decorated" else tf.function(lambda inputs: inner(inputs))
     calls = [
-        marked_function.marked_function(step, traces.add, lambda: Rules("step"))
+        marked_function.marked_function(step, traces.add, lambda: ReductionPolicy("step"))
         for traces in registries
     ]
     for inputs in (INPUTS, tf.TensorSpec([3, 4])):
@@ -419,7 +419,7 @@ def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
         return tape.gradient(loss, {"table": table, "final": final})
 
     call = marked_function.marked_function(
-        tf.function(step), traces.add, lambda: Rules(sparse_as_dense=dense)
+        tf.function(step), traces.add, lambda: ReductionPolicy(sparse_as_dense=dense)
     )
     concrete = call.get_concrete_function(tf.TensorSpec([None], tf.int64))
     assert [one.is_gathered for one in traces.marked[0]] == [False, not dense]
@@ -507,7 +507,7 @@ class Lazy:
         return tape.gradient(loss, self.layer)
 
 
-def lazy_step(traces: Traces, **given: Any) -> MarkedFunction:
+def lazy_step(traces: Traces, **given: Any) -> InstrumentedFunction:
     return marked_function.marked_function(
         tf.function(Lazy.step, **given), traces.add, is_method=lambda: True
     )

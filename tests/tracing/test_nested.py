@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.tracing.traces import INPUTS, chain, loss_of, traced
 from tf_libra.tracing.marking import marking
-from tf_libra.tracing.marks import Marks, Rules
+from tf_libra.tracing.marks import GradientRegistry, ReductionPolicy
 from tf_libra.tracing.nested import gradients_brought
 
 
@@ -80,7 +80,7 @@ def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> N
     inner = tf.function(lambda inputs: function(layers, inputs))
     outer = tf.function(lambda inputs: inner(inputs)) if nested else inner
     concrete = outer.get_concrete_function(INPUTS)
-    assert gradients_brought(concrete, Marks(Rules())) == MADE[function]
+    assert gradients_brought(concrete, GradientRegistry(ReductionPolicy())) == MADE[function]
 
 
 @pytest.mark.parametrize("function", MADE, ids=lambda one: one.__name__)

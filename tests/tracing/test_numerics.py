@@ -14,7 +14,7 @@ NAMES = ["first", "table", "last"]
 BAD = [np.nan, np.inf, -np.inf]
 
 
-def watched(watch: numerics.Watch, local: list[Any], reduced: list[Any] | None = None) -> Any:
+def watched(watch: numerics.FiniteCheck, local: list[Any], reduced: list[Any] | None = None) -> Any:
     """Notes three gradients in a graph, of which the second is sparse."""
 
     def sparse(value: Any) -> Any:
@@ -31,7 +31,7 @@ def watched(watch: numerics.Watch, local: list[Any], reduced: list[Any] | None =
 
 
 def test_finite_gradients_leave_nothing_to_tell() -> None:
-    watch = numerics.Watch()
+    watch = numerics.FiniteCheck()
     watched(watch, [1.0, 2.0, 3.0])
     assert watch.take() == (False, "")
 
@@ -39,7 +39,7 @@ def test_finite_gradients_leave_nothing_to_tell() -> None:
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("index", range(3))
 def test_the_first_local_culprit_is_told_once(index: int, value: float) -> None:
-    watch = numerics.Watch()
+    watch = numerics.FiniteCheck()
     local = [1.0, 2.0, 3.0]
     local[index] = value
     watched(watch, local)
@@ -50,14 +50,14 @@ def test_the_first_local_culprit_is_told_once(index: int, value: float) -> None:
 
 
 def test_what_only_another_rank_had_is_found_in_the_average() -> None:
-    watch = numerics.Watch()
+    watch = numerics.FiniteCheck()
     watched(watch, [1.0, 2.0, 3.0], [1.0, np.nan, 3.0])
     assert watch.take() == (True, "")
 
 
 def test_what_another_average_hides_does_not_count() -> None:
     """A local overflow that is in no average, such as a gradient that another rank has not."""
-    watch = numerics.Watch()
+    watch = numerics.FiniteCheck()
     watched(watch, [np.inf, 2.0, 3.0], [1.0, 2.0, 3.0])
     assert watch.take()[0] is False
 
@@ -77,7 +77,7 @@ def test_culprits_in_words() -> None:
 def test_a_snapshot_brings_values_back() -> None:
     variables = [tf.Variable(1.0), tf.Variable([1, 2]), tf.Variable("text")]
     before = [one.numpy() for one in variables]
-    snapshot = numerics.Snapshot(variables)
+    snapshot = numerics.VariableSnapshot(variables)
 
     @tf.function
     def step() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.tracing.order import Named, backward_order, unique_name
+from tf_libra.tracing.order import NamedGradient, backward_order, unique_name
 
 
 def test_the_longest_chain_of_ops_decides() -> None:
@@ -38,11 +38,11 @@ class Names:
     """Names that a trace gives, one after the other."""
 
     def __init__(self) -> None:
-        self.taken: list[Named] = []
+        self.taken: list[NamedGradient] = []
 
     def give(self, name: str, kind: str = "float32 (2,)") -> None:
         graph = tf.compat.v1.get_default_graph()
-        self.taken.append(Named(unique_name(name, kind, self.taken), graph, kind))
+        self.taken.append(NamedGradient(unique_name(name, kind, self.taken), graph, kind))
 
     @property
     def given(self) -> list[str]:

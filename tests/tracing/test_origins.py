@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.tracing.marks import Marks, Rules
+from tf_libra.tracing.marks import GradientRegistry, ReductionPolicy
 from tf_libra.tracing.origins import origins
 
 
@@ -17,7 +17,7 @@ def found_in(make: Callable[[Any, Any], Any]) -> list[tuple[str, bool]]:
     @tf.function(autograph=False)
     def step(x: Any) -> Any:
         first, second = 2.0 * x, 3.0 * x
-        marks = Marks(Rules())
+        marks = GradientRegistry(ReductionPolicy())
         marks.note(("a", "b"), (first, second), ("a", "b"), is_marked=False)
         result = make(first, second)
         found.extend((one.name, one.is_itself) for one in origins(marks, result))
@@ -51,7 +51,7 @@ def test_origins_are_found_from_inside_of_a_branch() -> None:
     @tf.function(autograph=False)
     def step(x: Any) -> Any:
         gradient = 2.0 * x
-        marks = Marks(Rules())
+        marks = GradientRegistry(ReductionPolicy())
         marks.note(("a",), (gradient,), ("a",), is_marked=False)
 
         def branch() -> Any:

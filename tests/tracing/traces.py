@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.tracing.label_flow import nodes_of
-from tf_libra.tracing.marked_function import MarkedFunction, Trace, marked_function
-from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tracing.marked_function import InstrumentedFunction, Trace, marked_function
+from tf_libra.tracing.marks import ReducedGradient, ReductionPolicy
 
 INPUTS = tf.TensorSpec([2, 4])
 
@@ -22,7 +22,7 @@ class Traces:
         self.traces.append(trace)
 
     @property
-    def marked(self) -> list[tuple[MarkedGradient, ...]]:
+    def marked(self) -> list[tuple[ReducedGradient, ...]]:
         return [trace.marked for trace in self.traces]
 
     def names(self, trace: int = -1) -> list[str]:
@@ -52,6 +52,8 @@ def all_reduces(concrete: Any) -> list[str]:
 def traced(step: Callable[..., Any], *args: Any, **rules: Any) -> tuple[Trace, list[str]]:
     """Traces a step once: what is told of it, and what its graph all-reduces."""
     traces = Traces()
-    function: MarkedFunction = marked_function(step, traces.add, lambda: Rules(**rules))
+    function: InstrumentedFunction = marked_function(
+        step, traces.add, lambda: ReductionPolicy(**rules)
+    )
     concrete = function.get_concrete_function(*(args or (INPUTS,)))
     return traces.traces[-1], all_reduces(concrete)

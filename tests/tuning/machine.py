@@ -13,7 +13,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.simulation import GroupSpan, simulate
-from tf_libra.tuning import Budget, Conclusion, Experiment, Observation, TensorSpec, tune
+from tf_libra.tuning import Budget, TensorSpec, Trial, TrialResult, TuningResult, tune
 
 NUM_WORKERS = 4
 MODEL = ContentionModel(
@@ -77,7 +77,7 @@ class Machine:
         order = range(len(tensors)) if order is None else order
         return [TensorSpec(tensors[i].name, tensors[i].num_bytes, "float32") for i in order]
 
-    def run(self, plan: Plan) -> Observation:
+    def run(self, plan: Plan) -> TrialResult:
         self._step += 1
         self.seconds += self.step_seconds
         self.seconds += self._first_seconds * (plan.fingerprint not in self._known)
@@ -119,7 +119,7 @@ class Machine:
             [*(record.finished_ns for record in records), *production.produced_ns.tolist()]
         )
         called_ns = (start_ns - round(BEFORE * 1e9), last_ns + round(AFTER * 1e9))
-        return at_pace(Observation(production, records, called_ns=called_ns), self._pace)
+        return at_pace(TrialResult(production, records, called_ns=called_ns), self._pace)
 
     def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
         """Without noise: when its groups run, and when tensors are there, in seconds.
@@ -187,7 +187,7 @@ def moved_records(
     )
 
 
-def at_pace(seen: Observation, pace: float) -> Observation:
+def at_pace(seen: TrialResult, pace: float) -> TrialResult:
     """As if all in it had taken `pace` times as long."""
     if pace == 1:
         return seen
@@ -221,7 +221,7 @@ def drive(
     order: Sequence[int] | None = None,
     traceable: bool = True,
     **options: Any,
-) -> tuple[Conclusion, list[Experiment]]:
+) -> tuple[TuningResult, list[Trial]]:
     """Tunes to the end, as a session does."""
     tuning = tune(
         machine.specs(order),
@@ -231,8 +231,8 @@ def drive(
         clock=lambda: machine.seconds,
         **options,
     )
-    experiments: list[Experiment] = []
-    observation: Observation | None = None
+    experiments: list[Trial] = []
+    observation: TrialResult | None = None
     while True:
         try:
             experiment = tuning.send(observation)

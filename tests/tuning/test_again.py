@@ -17,11 +17,11 @@ from tf_libra.tuning import (
     CALLS_PER_LOOK,
     DOSE,
     Budget,
-    Conclusion,
-    Found,
-    Observation,
+    DriftVerdict,
+    Retuner,
+    TrialResult,
     Tuner,
-    TuningAgain,
+    TuningResult,
     tune,
 )
 from tf_libra.tuning.race import Race
@@ -45,9 +45,9 @@ class Training:
     """Steps under the plan in force of a machine, looks and doses in between, as a session does."""
 
     machine: Machine
-    conclusion: Conclusion
+    conclusion: TuningResult
     share: float = 0.02
-    found: list[Found] = field(default_factory=list)
+    found: list[DriftVerdict] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     tried: int = 0
     total_seconds: float = 0.0
@@ -55,7 +55,7 @@ class Training:
     is_kept: bool = False
 
     def __post_init__(self) -> None:
-        self.again = TuningAgain(self.share, self.conclusion, self._tuner, self.is_kept)
+        self.again = Retuner(self.share, self.conclusion, self._tuner, self.is_kept)
 
     def _tuner(self, in_force: Plan) -> Tuner:
         budget = Budget(max_seconds=1e8)
@@ -75,7 +75,7 @@ class Training:
                 usual = self._usual()
                 self.again.drift.ran(usual)
             self.found.append(self.again.look())
-            if self.found[-1] in (Found.DRIFT, Found.STALE, Found.STILL):
+            if self.found[-1] in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL):
                 self._dose(usual)
 
     def _usual(self) -> float:
@@ -84,13 +84,13 @@ class Training:
         return seconds
 
     def _dose(self, usual: float) -> None:
-        observation: Observation | None = None
-        most = Budget().max_steps if self.found[-1] is Found.STALE else DOSE
+        observation: TrialResult | None = None
+        most = Budget().max_steps if self.found[-1] is DriftVerdict.STALE else DOSE
         for _ in range(most + 1):
             what = self.again.next(observation)
             if what is None:
                 return
-            if isinstance(what, Conclusion):
+            if isinstance(what, TuningResult):
                 self.conclusion = what
                 self.plans.append(what.plan)
                 return
@@ -104,7 +104,7 @@ class Training:
 
 
 @cache
-def tuned() -> Conclusion:
+def tuned() -> TuningResult:
     return drive(Machine())[0]
 
 
@@ -121,11 +121,11 @@ def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -
     run = training(Machine(noise=0.05))
     first = run.conclusion.plan
     run.run(20)
-    assert set(run.found) == {Found.NOTHING}
+    assert set(run.found) == {DriftVerdict.NOTHING}
     run.machine.model = SLOW
     assert not is_good(first, SLOW)
     run.run(300)
-    assert run.found.count(Found.DRIFT) == 1
+    assert run.found.count(DriftVerdict.DRIFT) == 1
     assert len(run.plans) == 1
     assert is_good(run.conclusion.plan, SLOW)
     run.machine.model = MODEL
@@ -139,18 +139,18 @@ def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_ten
     """As many steps as it would have taken without; then the share holds as for its own plan."""
     run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
     run.run(2)
-    assert run.found == [Found.NOTHING, Found.STALE]
+    assert run.found == [DriftVerdict.NOTHING, DriftVerdict.STALE]
     assert len(run.plans) == 1 and 0 < run.tried <= Budget().max_steps
     assert is_good(run.conclusion.plan, SLOW)
     rate = tuned().bytes_per_second
     assert rate is not None and run.conclusion.bytes_per_second is not None
     assert run.conclusion.bytes_per_second < rate / 5
     run.run(20)
-    assert set(run.found[2:]) == {Found.NOTHING}
+    assert set(run.found[2:]) == {DriftVerdict.NOTHING}
     before, run.extra_seconds, run.total_seconds = run.tried, 0.0, 0.0
     run.machine.model = MODEL
     run.run(300)
-    assert run.found.count(Found.STALE) == run.found.count(Found.DRIFT) == 1
+    assert run.found.count(DriftVerdict.STALE) == run.found.count(DriftVerdict.DRIFT) == 1
     assert run.tried > before and is_good(run.conclusion.plan, MODEL)
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
@@ -158,7 +158,7 @@ def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_ten
 def test_what_another_job_has_left_stays_on_its_network() -> None:
     run = training(Machine(noise=0.05), is_kept=True)
     run.run(20)
-    assert set(run.found) == {Found.NOTHING} and run.tried == 0
+    assert set(run.found) == {DriftVerdict.NOTHING} and run.tried == 0
 
 
 def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
@@ -200,12 +200,12 @@ def test_a_model_that_misses_is_no_drift() -> None:
     predicted = alone.predicted_step(alone.plan)
     winner = replace(tuned().race.winner, seconds=(predicted,), places=())
     for conclusion in (alone, replace(alone, race=Race((winner,)))):
-        again = TuningAgain(1.0, conclusion, partial(_blind, Machine()))
+        again = Retuner(1.0, conclusion, partial(_blind, Machine()))
         assert again.drift.expected_seconds is None
         for _ in range(4):
             for _ in range(CALLS_PER_LOOK):
                 again.drift.ran(2 * predicted)
-            assert again.look() is Found.NOTHING
+            assert again.look() is DriftVerdict.NOTHING
         assert again.drift.expected_seconds == 2 * predicted
 
 
@@ -213,11 +213,11 @@ def test_what_passes_before_anything_is_found_changes_nothing() -> None:
     run = training(Machine())
     first = run.conclusion.plan
     run.machine.model = SLOW
-    while Found.DRIFT not in run.found:
+    while DriftVerdict.DRIFT not in run.found:
         run.run(1)
     run.machine.model = MODEL
     run.run(100)
-    assert Found.PASSED in run.found
+    assert DriftVerdict.PASSED in run.found
     assert run.plans == [] and run.conclusion.plan == first
 
 
@@ -227,7 +227,7 @@ def test_machine_that_goes_to_and_fro_is_not_followed_for_ever(period: int) -> N
     for index in range(400 // period):
         run.machine.model = SLOW if index % 2 else MODEL
         run.run(period)
-    begun = [index for index, found in enumerate(run.found) if found is Found.DRIFT]
+    begun = [index for index, found in enumerate(run.found) if found is DriftVerdict.DRIFT]
     assert len(begun) <= 8
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
@@ -243,11 +243,11 @@ def test_costs_its_share() -> None:
 
 def test_nothing_measured_is_nothing_found() -> None:
     """No step can be traced: no model, no race, and so no reason to leave a plan."""
-    again = TuningAgain(1.0, tuned(), partial(_blind, Machine()))
+    again = Retuner(1.0, tuned(), partial(_blind, Machine()))
     for _ in range(10):
         for _ in range(CALLS_PER_LOOK):
             again.drift.ran(1.0)
-        if again.look() is Found.DRIFT:
+        if again.look() is DriftVerdict.DRIFT:
             break
     observation, results = None, []
     for _ in range(20):
@@ -256,11 +256,11 @@ def test_nothing_measured_is_nothing_found() -> None:
             results.append(what)
             if what is None:
                 break
-            assert not isinstance(what, Conclusion)
+            assert not isinstance(what, TuningResult)
             observation = replace(Machine().run(what.plan), production=None, problem="busy")
         for _ in range(CALLS_PER_LOOK):
             again.drift.ran(1.0)
-        if again.look() is Found.NOTHING:
+        if again.look() is DriftVerdict.NOTHING:
             break
     assert results[-1] is None
     assert again.drift.expected_seconds == 1.0

@@ -12,7 +12,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Observation, Phase
+from tf_libra.tuning import Phase, TrialResult
 from tf_libra.tuning.algorithm import BASELINE_STEPS_BEFORE_A_RACE as BASELINE_STEPS
 
 # As tracing might have guessed it: not quite the order of production.
@@ -46,7 +46,7 @@ def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
     class InOrder(Machine):
         """Produces in its own order, whatever order the plan lists tensors in."""
 
-        def run(self, plan: Plan) -> Observation:
+        def run(self, plan: Plan) -> TrialResult:
             listed = plan.tensor_names
             seen = super().run(replace(plan, tensor_names=PROFILE.names, num_bytes=tuple(SIZES)))
             assert seen.production is not None

@@ -8,8 +8,8 @@ import pytest
 from tests.tuning.machine import MODEL, PROFILE, SIZES, Machine, drive
 from tf_libra import strategies
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning import Budget, Conclusion, Phase
-from tf_libra.tuning.similar import MAX_SETTINGS, Job, Outline, Start
+from tf_libra.tuning import Budget, Phase, TuningResult
+from tf_libra.tuning.similar import MAX_SETTINGS, JobSignature, PlanOutline, WarmStart
 
 HUNDRED = Budget(100, 1e6)
 
@@ -35,7 +35,7 @@ def test_it_is_no_worse_than_one_all_reduce() -> None:
 
 def test_its_conclusion_is_kept_and_told() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
-    assert Conclusion.from_json(tuned.to_json()) == tuned
+    assert TuningResult.from_json(tuned.to_json()) == tuned
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5, 8])
@@ -88,7 +88,7 @@ def changed_profile() -> BackwardProfile:
     )
 
 
-def steps_until_good(conclusion: Conclusion, machine: Machine) -> int:
+def steps_until_good(conclusion: TuningResult, machine: Machine) -> int:
     """Searched steps before a setting within 2 % of the plan in force was measured."""
     final = machine.run(conclusion.plan).seconds
     seconds = [trial.seconds for trial in conclusion.search.trials]
@@ -111,7 +111,9 @@ MANY_STEPS = 8
 def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) -> None:
     first, _ = drive(Machine(gamma=gamma), "aiacc", HUNDRED, runs_streams=True)
     settings = tuple(first.search.seconds)[:MAX_SETTINGS]
-    start = Start(Job.of(Machine().specs(), 4, 1), "aiacc", Outline.of(first.plan), settings)
+    start = WarmStart(
+        JobSignature.of(Machine().specs(), 4, 1), "aiacc", PlanOutline.of(first.plan), settings
+    )
     shares = []
     for name, (sizes, seconds) in CHANGED.items():
         names = [f"t{i}" for i in range(len(sizes))]
@@ -139,7 +141,7 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
 
 def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
     first, _ = drive(Machine(), "libra")
-    start = Start(Job.of(Machine().specs(), 4, 1), "libra", Outline.of(first.plan))
+    start = WarmStart(JobSignature.of(Machine().specs(), 4, 1), "libra", PlanOutline.of(first.plan))
     tuned, _ = drive(Machine(changed_profile()), "libra", start=lambda rate: start)
     raced = [note for one in tuned.race.contenders for note in one.plan.notes]
     assert any("outlined by what a job that is alike has found under libra" in n for n in raced)

@@ -9,7 +9,7 @@ import pytest
 from tests.tensorboard import examples
 from tests.tuning.machine import Machine, drive
 from tf_libra.cost_model import prediction_errors
-from tf_libra.tuning import Budget, Conclusion
+from tf_libra.tuning import Budget, TuningResult
 
 WHOLE = examples.plan_record().conclusion
 
@@ -18,27 +18,27 @@ WHOLE = examples.plan_record().conclusion
     "conclusion",
     [
         WHOLE,
-        Conclusion(WHOLE.plan),
-        Conclusion(WHOLE.plan, WHOLE.profile, notes=("too short",)),
+        TuningResult(WHOLE.plan),
+        TuningResult(WHOLE.plan, WHOLE.profile, notes=("too short",)),
         replace(WHOLE, samples=(), held_out_error=None),
         replace(WHOLE, max_model_error=0.05),
         replace(WHOLE, contention=1.7),
     ],
 )
-def test_survives_json(conclusion: Conclusion) -> None:
-    assert Conclusion.from_json(conclusion.to_json()) == conclusion
+def test_survives_json(conclusion: TuningResult) -> None:
+    assert TuningResult.from_json(conclusion.to_json()) == conclusion
 
 
 def test_one_from_before_contention_was_kept_is_read() -> None:
     document = WHOLE.to_document()
     del document["contention"]
-    assert Conclusion.from_document(document) == replace(WHOLE, contention=None)
+    assert TuningResult.from_document(document) == replace(WHOLE, contention=None)
 
 
 @pytest.mark.parametrize("max_steps", [1, 10, 25, 100])
 def test_whatever_tuning_comes_to_survives_json(max_steps: int) -> None:
     conclusion, _ = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
-    assert Conclusion.from_json(conclusion.to_json()) == conclusion
+    assert TuningResult.from_json(conclusion.to_json()) == conclusion
 
 
 def test_of_more_threads_at_once_than_the_model_bears_nothing_is_predicted() -> None:
@@ -58,7 +58,7 @@ def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
         before, predicted_seconds=now.backward_seconds, notes=()
     )
     unknown = replace(before, predicted_seconds=None, notes=())
-    assert Conclusion(WHOLE.plan).renewed(before) == unknown
+    assert TuningResult(WHOLE.plan).renewed(before) == unknown
 
 
 def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:
@@ -69,7 +69,7 @@ def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:
     alone = WHOLE.cost_model.with_workers(1)  # where nothing is all-reduced
     assert replace(WHOLE, cost_model=alone).median_error is None
     document = WHOLE.to_document() | {"median_error": 0.9}  # as earlier versions kept it
-    assert Conclusion.from_document(document) == WHOLE
+    assert TuningResult.from_document(document) == WHOLE
 
 
 def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
@@ -96,4 +96,4 @@ def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
 def test_what_is_wrong_is_named(changes: dict, message: str) -> None:
     document = json.loads(WHOLE.to_json()) | changes
     with pytest.raises(ValueError, match=message):
-        Conclusion.from_json(json.dumps(document))
+        TuningResult.from_json(json.dumps(document))

@@ -14,12 +14,12 @@ from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Conclusion
+from tf_libra.tuning import TuningResult
 from tf_libra.tuning.contenders import MAX_CONTENDERS, contenders, distance, outlined
 from tf_libra.tuning.plans_to_try import simultaneous_plan, specs_of
-from tf_libra.tuning.similar import Job, Outline, Start
+from tf_libra.tuning.similar import JobSignature, PlanOutline, WarmStart
 
-CONCLUSION = Conclusion(
+CONCLUSION = TuningResult(
     make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, held_out_error=0.0, rest_seconds=0.01
 )
 
@@ -57,7 +57,7 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
     conclusion = replace(CONCLUSION, contention=contention)
     specs = specs_of(PROFILE)
     two_streams = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
-    start = Start(Job.of(specs, NUM_WORKERS, 1), "aiacc", Outline.of(two_streams))
+    start = WarmStart(JobSignature.of(specs, NUM_WORKERS, 1), "aiacc", PlanOutline.of(two_streams))
     kept = outlined(conclusion, strategies.Libra(), True, start)
     assert kept is not None and kept.num_streams == 2
     assert kept.contention == expected

@@ -8,36 +8,36 @@ from tests.tuning.machine import PROFILE, Machine, drive
 from tf_libra import units
 from tf_libra.model.plan import Plan
 from tf_libra.options import resolve
-from tf_libra.tuning import Budget, EndOfTuning, Observation
+from tf_libra.tuning import Budget, BudgetTracker, TrialResult
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])
 def test_every_experiment_takes_a_step_of_the_budget(max_steps: int) -> None:
-    end = EndOfTuning(Budget(max_steps, 1e9))
-    assert [end.has_come() for _ in range(max_steps)] == [False] * max_steps
+    end = BudgetTracker(Budget(max_steps, 1e9))
+    assert [end.is_exhausted() for _ in range(max_steps)] == [False] * max_steps
     assert not end.came_early
-    assert end.has_come()
-    assert end.has_come()
+    assert end.is_exhausted()
+    assert end.is_exhausted()
     assert end.came_early
 
 
 def test_seconds_count_from_when_it_is_made() -> None:
     now = 100.0
-    end = EndOfTuning(Budget(10, 2.0), clock=lambda: now)
+    end = BudgetTracker(Budget(10, 2.0), clock=lambda: now)
     now = 101.9
-    assert not end.has_come()
+    assert not end.is_exhausted()
     now = 102.0
-    assert end.has_come()
+    assert end.is_exhausted()
     assert "2 s" in end.note()
 
 
 def test_seconds_that_do_not_count_are_not_told() -> None:
     now = 0.0
-    end = EndOfTuning(Budget(3, math.inf), clock=lambda: now)
+    end = BudgetTracker(Budget(3, math.inf), clock=lambda: now)
     for _ in range(3):
-        assert not end.has_come()
+        assert not end.is_exhausted()
         now += 1e9
-    assert end.steps_left == 0 and end.has_come()
+    assert end.steps_left == 0 and end.is_exhausted()
     assert "the budget of 3 steps did not suffice" in end.note()
     with pytest.raises(ValueError, match="max_seconds"):
         Budget(3, math.nan)
@@ -45,7 +45,7 @@ def test_seconds_that_do_not_count_are_not_told() -> None:
 
 def test_what_is_left_is_told_by_how_long_steps_took() -> None:
     now = 0.0
-    end = EndOfTuning(Budget(100, 30.0), clock=lambda: now)
+    end = BudgetTracker(Budget(100, 30.0), clock=lambda: now)
     assert end.steps_left == 100
     assert end.affords(50, 50) and not end.affords(51, 50)
     # The first of all takes longer than any later one, and does not count.
@@ -56,22 +56,22 @@ def test_what_is_left_is_told_by_how_long_steps_took() -> None:
         (False, 9.0),
         (False, 1.0),
     ):
-        assert not end.has_come(is_first)
+        assert not end.is_exhausted(is_first)
         now += seconds
-    assert not end.has_come(True)
+    assert not end.is_exhausted(True)
     assert end.steps_left == 5
     assert end.affords(1, 1) and not end.affords(1, 2) and not end.affords(2, 0)
     now = 28.0
-    assert end.has_come(True)  # another would take 3.5 s, the median of 4 and 3
+    assert end.is_exhausted(True)  # another would take 3.5 s, the median of 4 and 3
     assert end.came_early
-    assert not end.has_come()
+    assert not end.is_exhausted()
 
 
 def test_some_steps_may_take_as_long_as_they_do() -> None:
     now = 0.0
-    end = EndOfTuning(Budget(100, 20.0, least_steps=3), clock=lambda: now)
+    end = BudgetTracker(Budget(100, 20.0, least_steps=3), clock=lambda: now)
     for number in range(4):
-        assert end.has_come() == (number == 3)
+        assert end.is_exhausted() == (number == 3)
         now += 15.0
     assert end.steps_left == 0
 
@@ -107,7 +107,7 @@ def test_race_that_the_budget_cuts_short_leaves_a_plan_and_what_may_be_kept(
     class Slowing(Machine):
         count = 0
 
-        def run(self, plan: Plan) -> Observation:
+        def run(self, plan: Plan) -> TrialResult:
             self.count += 1
             self.step_seconds = 0.05 if self.count <= 40 else then
             return super().run(plan)

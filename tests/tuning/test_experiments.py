@@ -6,8 +6,8 @@ import pytest
 
 from tests.tuning.machine import NUM_WORKERS, PROFILE
 from tf_libra.tuning import Phase, experiments
-from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
-from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.end_of_tuning import Budget, BudgetTracker
+from tf_libra.tuning.findings import Observations
 from tf_libra.tuning.plans_to_try import one_group_plan, specs_of
 
 SPECS = specs_of(PROFILE)
@@ -63,13 +63,13 @@ def test_sampled_plans_take_turns(num_rounds: int) -> None:
     ("steps", "rounds"), [(200, 3), (50, 3), (49, 2), (43, 1), (38, 1), (37, 0)]
 )
 def test_sampling_leaves_a_race_its_steps(steps: int, rounds: int) -> None:
-    end = EndOfTuning(Budget(steps, 1e6), lambda: 0.0)
+    end = BudgetTracker(Budget(steps, 1e6), lambda: 0.0)
     assert experiments.rounds_before_a_race(6, end) == rounds
 
 
 def test_experiments_end_when_the_budget_does() -> None:
-    end = EndOfTuning(Budget(4, 1e6), lambda: 0.0)
+    end = BudgetTracker(Budget(4, 1e6), lambda: 0.0)
     tried = experiments.measuring(SPECS, (1, 2, 4), NUM_WORKERS)
-    made = list(experiments.made(tried, Findings(), end))
+    made = list(experiments.made(tried, Observations(), end))
     assert len(made) == 4
     assert end.came_early

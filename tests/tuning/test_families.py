@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.data_parallel import reference
-from tf_libra.tuning.families import Family, Processors, Slowed
+from tf_libra.tuning.families import CpuShareFamily, Family, ScaledContentionFamily
 
 THREADS = (1, 2, 5)
 parameters = st.floats(-12, 12).map(np.exp)
 sizes = st.integers(0, 10**9)
 
 processors = st.builds(
-    Processors,
+    CpuShareFamily,
     st.integers(2, 64),
     st.sampled_from([2, 1, 3, None]),
     st.sampled_from([None, 1, 2, 4]),
@@ -29,7 +29,8 @@ models = reference.lawful_costs(THREADS).map(
     st.one_of(
         st.tuples(processors, st.lists(st.tuples(*[parameters] * 5), min_size=1, max_size=3)),
         st.tuples(
-            models.map(Slowed), st.lists(st.tuples(*[parameters] * 2), min_size=1, max_size=3)
+            models.map(ScaledContentionFamily),
+            st.lists(st.tuples(*[parameters] * 2), min_size=1, max_size=3),
         ),
     ),
     st.lists(st.tuples(sizes, st.sampled_from(THREADS)), min_size=1, max_size=4),

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tests.tuning.machine import BEFORE, NUM_WORKERS, PROFILE, Machine
-from tf_libra.tuning import Experiment, Observation, Phase, measuring_plans, random_plans
-from tf_libra.tuning.findings import Findings
+from tf_libra.tuning import Phase, Trial, TrialResult, measuring_plans, random_plans
+from tf_libra.tuning.findings import Observations
 
 
-def observed(num_plans: int, steps: int) -> Findings:
-    machine, findings = Machine(), Findings()
+def observed(num_plans: int, steps: int) -> Observations:
+    machine, findings = Machine(), Observations()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, num_plans):
         for _ in range(steps):
-            findings.note(Experiment(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+            findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
     return findings
 
 
@@ -28,10 +28,10 @@ def test_of_a_plan_that_is_left_out_no_step_is_left() -> None:
 
 
 def test_steps_are_told_apart_by_phase() -> None:
-    machine, findings = Machine(), Findings()
+    machine, findings = Machine(), Observations()
     measuring = measuring_plans(machine.specs(), (1, 2), NUM_WORKERS)
     for plan in measuring:
-        findings.note(Experiment(Phase.MEASURE, plan, traced=True), machine.run(plan))
+        findings.note(Trial(Phase.MEASURE, plan, traced=True), machine.run(plan))
     assert [step.plan for step in findings.after_backward] == measuring
     assert findings.overlapped == []
     profile = findings.profile(machine.specs())
@@ -40,22 +40,22 @@ def test_steps_are_told_apart_by_phase() -> None:
 
 
 def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long_it_takes() -> None:
-    machine, findings = Machine(), Findings()
+    machine, findings = Machine(), Observations()
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
     silent = replace(machine.run(plan), records=())
-    findings.note(Experiment(Phase.MEASURE, plan, traced=True), silent)
-    findings.note(Experiment(Phase.SAMPLE, plan, traced=True), silent)
+    findings.note(Trial(Phase.MEASURE, plan, traced=True), silent)
+    findings.note(Trial(Phase.SAMPLE, plan, traced=True), silent)
     assert len(findings.after_backward) == 1
     assert findings.overlapped == []
 
 
 def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
-    machine, findings = Machine(), Findings()
+    machine, findings = Machine(), Observations()
     plans = [*measuring_plans(machine.specs(), (1, 2, 4), NUM_WORKERS)]
     plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
     for index, plan in enumerate(plans):
         phase = Phase.MEASURE if plan.after_backward else Phase.SAMPLE
-        findings.note(Experiment(phase, plan, traced=True), machine.run(plan))
+        findings.note(Trial(phase, plan, traced=True), machine.run(plan))
         of_phase = findings.after_backward if plan.after_backward else findings.overlapped
         if index in (0, 4, 5):
             of_phase[-1] = of_phase[-1].at_pace(1.38)
@@ -83,21 +83,21 @@ def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
 
 
 def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
-    machine, findings = Machine(), Findings()
+    machine, findings = Machine(), Observations()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):
-        findings.note(Experiment(Phase.SAMPLE, plan, traced=False), machine.run(plan))
-        findings.note(Experiment(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+        findings.note(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))
+        findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
         findings.overlapped[-1] = findings.overlapped[-1].at_pace(1.15)
     assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
     assert findings.before_seconds(findings.usual_steps()) == pytest.approx(BEFORE)
 
 
 def test_problems_are_counted_and_leave_no_profile() -> None:
-    machine, findings = Machine(), Findings()
+    machine, findings = Machine(), Observations()
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
     for problem in ("busy", "busy", "lost"):
-        experiment = Experiment(Phase.MEASURE, plan, traced=True)
-        findings.note(experiment, Observation(None, (), problem))
+        experiment = Trial(Phase.MEASURE, plan, traced=True)
+        findings.note(experiment, TrialResult(None, (), problem))
     assert findings.problems == {"busy": 2, "lost": 1}
     assert findings.profile(machine.specs()) is None
     assert len(findings.problems) == 3

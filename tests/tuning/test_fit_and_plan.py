@@ -26,7 +26,7 @@ from tf_libra.cost_model import fit as fit_model
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Budget, Observation, Phase, fit_and_plan, forms, random_plans
+from tf_libra.tuning import Budget, Phase, TrialResult, fit_and_plan, forms, random_plans
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
@@ -35,7 +35,7 @@ def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -
 
         count = 0
 
-        def run(self, plan: Plan) -> Observation:
+        def run(self, plan: Plan) -> TrialResult:
             self.count += 1
             seen = super().run(plan)
             return replace(seen, records=()) if self.count % 2 else seen
@@ -209,7 +209,7 @@ def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_n
     class Stopping(Machine):
         count = 0
 
-        def run(self, plan: Plan) -> Observation:
+        def run(self, plan: Plan) -> TrialResult:
             self.count += 1
             seen = super().run(plan)
             self.seconds += 100 * (self.count == (40 if name == "libra" else 44))
@@ -245,7 +245,7 @@ def test_one_plan_that_is_unlike_all_others_does_not_make_the_model_distrusted()
     """As many small all-reduces are, of which no other sampled plan has any."""
 
     class Unlike(Machine):
-        def run(self, plan: Plan) -> Observation:
+        def run(self, plan: Plan) -> TrialResult:
             seen = super().run(plan)
             is_unlike = len(plan.groups) == len(SIZES) and not plan.after_backward
             return at_pace(seen, 1.7) if is_unlike else seen

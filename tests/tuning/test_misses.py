@@ -7,7 +7,7 @@ from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning import TensorSpec, random_plans
-from tf_libra.tuning.families import Costs
+from tf_libra.tuning.families import FamilyCosts
 from tf_libra.tuning.misses import Candidates, MeasuredSteps
 from tf_libra.tuning.plans_to_try import measuring_plans
 from tf_libra.tuning.step_times import StepTimes
@@ -41,7 +41,7 @@ def test_are_those_of_simulated_steps(seed: int) -> None:
     columns = random.uniform(0.5, 2, (4, 2)) * [[0.03], [0.01], [1.0], [0.02]]
     measured = MeasuredSteps.of(profile, steps)
     asked = measured.num_bytes, measured.threads
-    costs = Costs(
+    costs = FamilyCosts(
         np.stack([model.overlapped_all_reduce(*asked) for model in MODELS]),
         np.stack([model.exclusive_all_reduce(*asked) for model in MODELS]),
         np.stack([model.compute_rate(measured.threads) for model in MODELS]),

@@ -8,11 +8,11 @@ from tests.tuning.machine import NUM_WORKERS, Machine
 from tf_libra import strategies
 from tf_libra.tuning import (
     Budget,
-    Conclusion,
-    Experiment,
     Pause,
     Postponed,
+    Trial,
     Tuner,
+    TuningResult,
     postponing,
     tune,
 )
@@ -27,11 +27,11 @@ class Script:
     def __init__(self, profiled: range, interrupted: range = range(0), step_seconds: float = 0.05):
         self.machine = Machine(step_seconds=step_seconds)
         self.profiled, self.interrupted = profiled, interrupted
-        self.tried: list[Experiment] = []
+        self.tried: list[Trial] = []
         self.postponed: list[int] = []
         self.lines: list[str] = []
 
-    def run(self, budget: Budget = BUDGET) -> Conclusion:
+    def run(self, budget: Budget = BUDGET) -> TuningResult:
         step = 1
         machine = self.machine
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.tuning import Budget, EndOfTuning, Experiment, Observation, Phase
-from tf_libra.tuning.race import MAX_ROUNDS, Contender, Race, race
+from tf_libra.tuning import Budget, BudgetTracker, Phase, Trial, TrialResult
+from tf_libra.tuning.race import MAX_ROUNDS, Candidate, Race, race
 
 
 def plan(index: int) -> Plan:
@@ -27,12 +27,12 @@ def run(
 ) -> tuple[Race, list[int]]:
     """Races `count` plans; `seconds_of(plan, step)` is what a step takes."""
     proposed = [(plan(index), predicted[index] if predicted else None) for index in range(count)]
-    racing = race(proposed, EndOfTuning(budget or Budget(max_steps=1000)), seed, error)
+    racing = race(proposed, BudgetTracker(budget or Budget(max_steps=1000)), seed, error)
     order: list[int] = []
     observation = None
     while True:
         try:
-            experiment: Experiment = racing.send(observation)
+            experiment: Trial = racing.send(observation)
         except StopIteration as finished:
             return finished.value, order
         assert experiment.phase is Phase.RACE
@@ -40,7 +40,7 @@ def run(
         index = experiment.plan.groups[0].num_threads - 1
         order.append(index)
         took = round(seconds_of(index, len(order)) * 1e9)
-        observation = Observation(None, (), called_ns=(10**18, 10**18 + took))
+        observation = TrialResult(None, (), called_ns=(10**18, 10**18 + took))
 
 
 def winners(result: Race) -> list[int]:
@@ -64,14 +64,14 @@ def test_without_noise_the_fastest_wins_and_every_round_is_fair(
 
 def test_plans_that_have_had_steps_need_no_first_one() -> None:
     proposed = [(plan(index), None) for index in range(3)]
-    racing = race(proposed, EndOfTuning(Budget(max_steps=4)), known={plan(0).fingerprint})
+    racing = race(proposed, BudgetTracker(Budget(max_steps=4)), known={plan(0).fingerprint})
     experiments, observation = [], None
     while True:
         try:
             experiments.append(racing.send(observation))
         except StopIteration:
             break
-        observation = Observation(None, (), called_ns=(10**18, 10**18 + 10**8))
+        observation = TrialResult(None, (), called_ns=(10**18, 10**18 + 10**8))
     assert [one.plan for one in experiments if one.is_first] == [plan(1), plan(2)]
     assert len(experiments) == 4 and not any(one.is_first for one in experiments[2:])
 
@@ -79,7 +79,7 @@ def test_plans_that_have_had_steps_need_no_first_one() -> None:
 def test_a_step_that_nobody_has_seen_is_made_again() -> None:
     """Data may come to an end in a race, and go on: the step has failed, and the next goes on."""
     random = np.random.default_rng(0)
-    racing = race([(plan(index), None) for index in range(3)], EndOfTuning(Budget(max_steps=200)))
+    racing = race([(plan(index), None) for index in range(3)], BudgetTracker(Budget(max_steps=200)))
     observation, num_steps, unseen = None, 0, 0
     while True:
         try:
@@ -89,14 +89,14 @@ def test_a_step_that_nobody_has_seen_is_made_again() -> None:
             break
         num_steps += 1
         took = 10**8 * experiment.plan.groups[0].num_threads
-        observation = Observation(None, (), called_ns=(10**18, 10**18 + took))
+        observation = TrialResult(None, (), called_ns=(10**18, 10**18 + took))
         if random.random() < 0.3:
             observation = random.choice([None, replace(observation, called_ns=(5, 5))])
             unseen += not experiment.is_first
     assert winners(result) == [0, 1, 2]
     assert unseen > 0
     assert num_steps == 3 + sum(len(one.seconds) for one in result.contenders) + unseen
-    blind = race([(plan(index), None) for index in range(2)], EndOfTuning(Budget(max_steps=9)))
+    blind = race([(plan(index), None) for index in range(2)], BudgetTracker(Budget(max_steps=9)))
     assert len([*blind]) == 9
 
 
@@ -177,8 +177,8 @@ def test_an_end_that_comes_early_leaves_whole_rounds(max_steps: int) -> None:
 
 
 def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
-    def contender(index: int, predicted: float | None, seconds: Sequence[float]) -> Contender:
-        return Contender(plan(index), predicted, tuple(seconds))
+    def contender(index: int, predicted: float | None, seconds: Sequence[float]) -> Candidate:
+        return Candidate(plan(index), predicted, tuple(seconds))
 
     best = contender(0, 1.1, [1.0, 1.0, 1.0, 1.0])
     near = contender(1, 1.0, [1.02, 0.99, 1.01, 1.0])
@@ -199,8 +199,8 @@ def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
 
 
 def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
-    def contender(index: int, seconds: Sequence[float]) -> Contender:
-        return Contender(plan(index), None, tuple(seconds))
+    def contender(index: int, seconds: Sequence[float]) -> Candidate:
+        return Candidate(plan(index), None, tuple(seconds))
 
     best = contender(0, [1.0, 1.0, 1.0, 1.0])
     near = contender(1, [1.02, 0.99, 1.01, 1.0])
@@ -217,7 +217,7 @@ def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
 def test_what_is_in_force_is_kept_where_the_race_ended_before_anything_was_clear(
     rounds: int,
 ) -> None:
-    best, near = (Contender(plan(i), None, (1.0 + i,) * rounds) for i in range(2))
+    best, near = (Candidate(plan(i), None, (1.0 + i,) * rounds) for i in range(2))
     assert Race((best, near)).keeping(near.plan).winner is near
 
 
@@ -276,16 +276,16 @@ def test_prediction_never_beats_what_steps_say_clearly(predicted: list[float], s
 
 
 def test_says_where_prediction_has_decided() -> None:
-    near = Contender(plan(0), 1.0, (1.01, 1.0, 1.02, 0.99))
-    best = Contender(plan(1), 1.2, (1.0, 1.0, 1.0, 0.995))
+    near = Candidate(plan(0), 1.0, (1.01, 1.0, 1.02, 0.99))
+    best = Candidate(plan(1), 1.2, (1.0, 1.0, 1.0, 0.995))
     told = Race((near, best)).describe()
     assert "predicted faster than what cannot be told apart from it" in told.split(";")[0]
     assert "predicted faster" not in Race((best, near)).describe()
     # In turns it was first, though not by its median: prediction has not decided.
-    slow = Contender(plan(0), 1.3, (1.01, 1.0, 1.02, 0.99))
+    slow = Candidate(plan(0), 1.3, (1.01, 1.0, 1.02, 0.99))
     assert "predicted faster" not in Race((slow, best)).describe()
 
 
 def test_nothing_proposed_is_an_error() -> None:
     with pytest.raises(ValueError, match="proposed must hold"):
-        next(race([], EndOfTuning(Budget())))
+        next(race([], BudgetTracker(Budget())))

@@ -9,33 +9,45 @@ from hypothesis import strategies as st
 
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tuning import TensorSpec, similar
-from tf_libra.tuning.similar import MAX_SECONDS, Comparison, Job, Layer, Outline, Start, distance
+from tf_libra.tuning.similar import (
+    MAX_SECONDS,
+    JobComparison,
+    JobSignature,
+    LayerSignature,
+    PlanOutline,
+    WarmStart,
+    distance,
+)
 
 layers = st.lists(
-    st.builds(Layer, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),
+    st.builds(LayerSignature, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),
     min_size=1,
     max_size=4,
 ).map(tuple)
 jobs = st.builds(
-    Job, layers, st.integers(1, 4), st.integers(1, 2), st.none() | st.floats(1e3, 1e11)
+    JobSignature, layers, st.integers(1, 4), st.integers(1, 2), st.none() | st.floats(1e3, 1e11)
 )
 
 
-def job(*sizes: int, workers: int = 2, per_host: int = 1) -> Job:
-    return Job(tuple(Layer(size, "float32") for size in sizes), workers, per_host)
+def job(*sizes: int, workers: int = 2, per_host: int = 1) -> JobSignature:
+    return JobSignature(tuple(LayerSignature(size, "float32") for size in sizes), workers, per_host)
 
 
-def start_of(one: Job) -> Start:
-    return Start(one, "aiacc", Outline((1.0,), (1,), (0,)))
+def start_of(one: JobSignature) -> WarmStart:
+    return WarmStart(one, "aiacc", PlanOutline((1.0,), (1,), (0,)))
 
 
-def nearest(here: Job, known: list[Start], seconds: float = MAX_SECONDS) -> Start | None:
-    return Comparison.of(here, known, seconds).nearest(here.bytes_per_second)
+def nearest(
+    here: JobSignature, known: list[WarmStart], seconds: float = MAX_SECONDS
+) -> WarmStart | None:
+    return JobComparison.of(here, known, seconds).nearest(here.bytes_per_second)
 
 
 @settings(max_examples=50, deadline=None)
 @given(jobs, jobs)
-def test_distance_is_a_share_and_the_same_from_both_sides(one: Job, other: Job) -> None:
+def test_distance_is_a_share_and_the_same_from_both_sides(
+    one: JobSignature, other: JobSignature
+) -> None:
     found = distance(one, other, 30.0)
     assert 0 <= found <= 1
     assert found == pytest.approx(distance(other, one, 30.0))
@@ -74,7 +86,7 @@ def test_topology_counts() -> None:
     assert distance(here, apart, 20.0) > 0
 
 
-def at(rate: float | None, one: Job | None = None) -> Start:
+def at(rate: float | None, one: JobSignature | None = None) -> WarmStart:
     return start_of(replace(one or job(2**20, 2**10), bytes_per_second=rate))
 
 
@@ -115,16 +127,16 @@ def test_graphs_are_compared_once_before_any_rate_is_known(
 ) -> None:
     changed = job(2**21, 2**10)
     known = [at(1e9, changed), at(10e9, changed), at(None, changed)]
-    compared = Comparison.of(at(None).job, known, 20.0)
+    compared = JobComparison.of(at(None).job, known, 20.0)
     monkeypatch.setattr(similar, "_edits", None)
     for rate, found in ((1e9, known[0]), (11e9, known[1]), (1e13, known[2]), (None, known[0])):
         assert compared.nearest(rate) is found
-    assert Comparison.of(at(None).job, []).nearest(1e9) is None
+    assert JobComparison.of(at(None).job, []).nearest(1e9) is None
 
 
 def test_nothing_in_common_is_nothing_to_begin_with() -> None:
     assert nearest(job(2**20), []) is None
-    known = Job((Layer(1, "float64"),), 2, 1)
+    known = JobSignature((LayerSignature(1, "float64"),), 2, 1)
     assert distance(job(2**30), known, 10.0) < 1.0  # the cluster is the same
 
 
@@ -135,7 +147,7 @@ def test_without_time_features_are_compared() -> None:
 def test_gradients_of_one_scope_are_a_layer() -> None:
     names = ["dense_1/bias", "dense_1/kernel", "dense/bias", "dense/kernel", "w", "v"]
     tensors = [TensorSpec(name, 8, "float32") for name in names]
-    assert [one.num_bytes for one in Job.of(tensors, 2, 1).layers] == [16, 16, 8, 8]
+    assert [one.num_bytes for one in JobSignature.of(tensors, 2, 1).layers] == [16, 16, 8, 8]
 
 
 @given(st.data(), st.lists(st.integers(1, 100), min_size=1, max_size=8))
@@ -148,7 +160,7 @@ def test_an_outline_gives_its_own_plan_back(data, sizes: list[int]) -> None:
         for a, b in itertools.pairwise(edges)
     )
     plan = Plan(groups, tuple(f"t{i}" for i in range(count)), tuple(sizes), 2, "x")
-    assert Outline.of(plan).groups(sizes) == groups
+    assert PlanOutline.of(plan).groups(sizes) == groups
 
 
 @given(
@@ -157,7 +169,7 @@ def test_an_outline_gives_its_own_plan_back(data, sizes: list[int]) -> None:
 )
 def test_an_outline_of_others_covers_all_tensors(shares, sizes: list[int]) -> None:
     stops = (*sorted(shares[:-1]), 1.0)
-    outline = Outline(stops, (1,) * len(stops), (0,) * len(stops))
+    outline = PlanOutline(stops, (1,) * len(stops), (0,) * len(stops))
     groups = outline.groups(sizes)
     assert groups[0].start == 0 and groups[-1].stop == len(sizes)
     assert all(a.stop == b.start for a, b in itertools.pairwise(groups))
@@ -166,14 +178,14 @@ def test_an_outline_of_others_covers_all_tensors(shares, sizes: list[int]) -> No
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Outline((), (), ()), "stops must ascend"),
-        (lambda: Outline((0.5, 0.2), (1, 1), (0, 0)), "stops must ascend"),
-        (lambda: Outline((1.0,), (0,), (0,)), "num_threads must be"),
-        (lambda: Outline((1.0,), (1, 1), (0,)), "num_threads"),
-        (lambda: Job((), 2, 1), "layers must hold"),
-        (lambda: Job((Layer(1, "x"),), 0, 1), "num_workers must be"),
-        (lambda: Job((Layer(1, "x"),), 2, 1, 0.0), "bytes_per_second must be"),
-        (lambda: Job((Layer(1, "x"),), 2, 1, "fast"), "bytes_per_second must be"),
+        (lambda: PlanOutline((), (), ()), "stops must ascend"),
+        (lambda: PlanOutline((0.5, 0.2), (1, 1), (0, 0)), "stops must ascend"),
+        (lambda: PlanOutline((1.0,), (0,), (0,)), "num_threads must be"),
+        (lambda: PlanOutline((1.0,), (1, 1), (0,)), "num_threads"),
+        (lambda: JobSignature((), 2, 1), "layers must hold"),
+        (lambda: JobSignature((LayerSignature(1, "x"),), 0, 1), "num_workers must be"),
+        (lambda: JobSignature((LayerSignature(1, "x"),), 2, 1, 0.0), "bytes_per_second must be"),
+        (lambda: JobSignature((LayerSignature(1, "x"),), 2, 1, "fast"), "bytes_per_second must be"),
     ],
 )
 def test_bad_values_are_named(make, message: str) -> None:

@@ -15,7 +15,7 @@ from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import REGISTRY, ChosenThreads, FixedThreads, Strategy
 from tf_libra.tuning import Budget, Phase, Tuner, asks_for_a_start, ways
 from tf_libra.tuning.algorithm import concluded
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.task import TuningProblem
 
 HUNDRED = Budget(100, 1e6)
 
@@ -123,7 +123,7 @@ def test_a_way_from_outside() -> None:
         def asks_for_a_start(self, strategy: Strategy) -> bool:
             return False
 
-        def tune(self, task: Task) -> Tuner:
+        def tune(self, task: TuningProblem) -> Tuner:
             return concluded(task)
 
     strategies.register(Patient)

@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.variables.buffers import digest_sample
-from tf_libra.variables.held import Held
+from tf_libra.variables.held import BoundVariable
 
 
-def held(value: tf.Tensor) -> Held:
+def held(value: tf.Tensor) -> BoundVariable:
     variable = tf.Variable(value, trainable=False)
-    return Held(0, "buffer", variable.handle, variable.dtype, variable.shape)
+    return BoundVariable(0, "buffer", variable.handle, variable.dtype, variable.shape)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int64", "bool"])

@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.variables import held as variables
-from tf_libra.variables.held import Held
+from tf_libra.variables.held import BoundVariable
 
 
-def touched(function: Any, *args: Any, **kwargs: Any) -> tuple[Held, ...]:
+def touched(function: Any, *args: Any, **kwargs: Any) -> tuple[BoundVariable, ...]:
     concrete = function.get_concrete_function(*args, **kwargs)
     return variables.held(concrete, variables.flat_arguments(function, concrete, args, kwargs))
 
 
-def using(*used: tf.Variable) -> tuple[Held, ...]:
+def using(*used: tf.Variable) -> tuple[BoundVariable, ...]:
     @tf.function
     def step() -> tf.Tensor:
         return tf.add_n([tf.reduce_sum(tf.cast(variable, tf.float32)) for variable in used])
@@ -25,7 +25,7 @@ def using(*used: tf.Variable) -> tuple[Held, ...]:
     return touched(step)
 
 
-def is_of(held: Held, variable: tf.Variable) -> bool:
+def is_of(held: BoundVariable, variable: tf.Variable) -> bool:
     return held.tensor is variable.handle
 
 
@@ -125,7 +125,7 @@ def test_tensors_that_were_captured_are_found_and_data_sets_are_not() -> None:
     assert [(one.name, one.is_variable) for one in found if one.is_number] == [("tensor", False)]
 
 
-def held(value: Any) -> Held:
+def held(value: Any) -> BoundVariable:
     return using(tf.Variable(value))[0]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.tracing.variable_flow import OWN, REDUCED, Flow, source
-from tf_libra.variables.kept_equal import Account, Standing, Traits, judge, settle
+from tf_libra.tracing.variable_flow import OWN, REDUCED, SourceFlow, source
+from tf_libra.variables.kept_equal import RankReport, Replication, Traits, judge, settle
 
 
 def flow(
@@ -13,16 +13,16 @@ def flow(
     num_inputs: int,
     random_states: frozenset = frozenset(),
     averaged: int = 0,
-) -> Flow:
-    return Flow(writes, random_states, num_inputs, (), averaged)
+) -> SourceFlow:
+    return SourceFlow(writes, random_states, num_inputs, (), averaged)
 
 
-def shared(found: Flow, variables: dict[int, Traits], data_alike: bool = True) -> set[int]:
+def shared(found: SourceFlow, variables: dict[int, Traits], data_alike: bool = True) -> set[int]:
     """The variables that have to be equal where all ranks have the same graph."""
     judged = judge(found, variables)
     ranks = [
         {
-            str(i): Account(
+            str(i): RankReport(
                 one.standing,
                 tuple(map(str, one.computed_of)),
                 one.constants,
@@ -48,12 +48,12 @@ WRITES = {
 def test_training_step_by_the_book() -> None:
     judged = judge(flow(WRITES, 6), VARIABLES)
     assert [judged[i].standing for i in range(6)] == [
-        Standing.SHARED,
-        Standing.SHARED,
-        Standing.SHARED,
-        Standing.OWN,
-        Standing.DERIVED,
-        Standing.DATA,
+        Replication.SHARED,
+        Replication.SHARED,
+        Replication.SHARED,
+        Replication.OWN,
+        Replication.DERIVED,
+        Replication.DATA,
     ]
     assert shared(flow(WRITES, 6), VARIABLES) == {W, SLOT, RATE, AVERAGE}
 
@@ -61,9 +61,9 @@ def test_training_step_by_the_book() -> None:
 def test_what_is_left_of_own_gradients_is_own() -> None:
     """Unless it reaches weights without being reduced."""
     residual = {W: REDUCED | source(W), SLOT: source(SLOT) | OWN | REDUCED}
-    assert judge(flow(residual, 6), VARIABLES)[SLOT].standing == Standing.OWN
+    assert judge(flow(residual, 6), VARIABLES)[SLOT].standing == Replication.OWN
     used = residual | {W: source(SLOT) | REDUCED}
-    assert judge(flow(used, 6), VARIABLES)[SLOT].standing == Standing.SHARED
+    assert judge(flow(used, 6), VARIABLES)[SLOT].standing == Replication.SHARED
 
 
 def test_learning_rate_that_is_an_argument_leaves_weights_shared() -> None:
@@ -106,7 +106,7 @@ def test_states_of_random_generators_are_own() -> None:
     writes = {0: OWN, 1: source(0)}
     variables = {i: Traits(trainable=False) for i in range(2)}
     judged = judge(flow(writes, 2, frozenset({0})), variables)
-    assert judged[0].standing is Standing.OWN
+    assert judged[0].standing is Replication.OWN
     assert shared(flow(writes, 2, frozenset({0})), variables) == set()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.variables.held import Held
-from tf_libra.variables.trained_in_stages import TrainedInStages
+from tf_libra.variables.held import BoundVariable
+from tf_libra.variables.trained_in_stages import ShardRegistry
 
 
 class Owner:
@@ -33,15 +33,15 @@ class Keeps:
     def warn(self) -> None:
         self.said.append(f"{self.name} warns")
 
-    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
+    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
         self.said.append(f"{self.name} brings back")
         brought = {one.key for one in self.old().values()} & held.keys()
         self.variables = [one for one in self.variables if int(one.handle._id) not in brought]
         return brought
 
-    def old(self) -> dict[int, Held]:
+    def old(self) -> dict[int, BoundVariable]:
         return {
-            number: Held(number, one.name, one.handle, one.dtype, one.shape)
+            number: BoundVariable(number, one.name, one.handle, one.dtype, one.shape)
             for number, one in enumerate(self.variables)
         }
 
@@ -65,9 +65,9 @@ class Rank:
 
 
 @pytest.fixture
-def every() -> Iterator[TrainedInStages]:
+def every() -> Iterator[ShardRegistry]:
     gc.disable()  # a collection at any other time would be told of
-    found = TrainedInStages()
+    found = ShardRegistry()
     yield found
     found._end()
     gc.enable()
@@ -78,12 +78,12 @@ def variables(*names: str) -> list[tf.Variable]:
     return [tf.Variable(0.0, name=name) for name in names]
 
 
-def held(*some: tf.Variable) -> dict[int, Held]:
-    every = (Held(0, one.name, one.handle, one.dtype, one.shape) for one in some)
+def held(*some: tf.Variable) -> dict[int, BoundVariable]:
+    every = (BoundVariable(0, one.name, one.handle, one.dtype, one.shape) for one in some)
     return {one.key: one for one in every}
 
 
-def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: TrainedInStages) -> None:
+def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: ShardRegistry) -> None:
     """Whatever the order in which functions were first called here."""
     a, b, c, other = variables("a", "b", "c", "other")
     said: list[str] = []
@@ -103,7 +103,7 @@ def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: TrainedInStag
     assert not every.anybody() and every.bring_back(held(a, b, c)) == set() and not said
 
 
-def test_what_every_rank_still_has_is_brought_back_by_all(every: TrainedInStages) -> None:
+def test_what_every_rank_still_has_is_brought_back_by_all(every: ShardRegistry) -> None:
     """A variable, or a whole function, may have gone on one rank and not yet on another."""
     a, b, c = variables("a", "b", "c")
     said: list[str] = []
@@ -121,7 +121,7 @@ def test_what_every_rank_still_has_is_brought_back_by_all(every: TrainedInStages
     assert every.reach() is None
 
 
-def test_a_keeper_stays_until_nobody_needs_it(every: TrainedInStages) -> None:
+def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
     said: list[str] = []
     owner = Owner()
     keeper = Keeps(said, "1", *variables("a"))
@@ -140,7 +140,7 @@ def test_a_keeper_stays_until_nobody_needs_it(every: TrainedInStages) -> None:
 
 
 def test_of_a_function_that_is_made_anew_the_keeper_before_is_not_told(
-    every: TrainedInStages,
+    every: ShardRegistry,
 ) -> None:
     said: list[str] = []
     owners = [Owner(), Owner()]
@@ -153,7 +153,7 @@ def test_of_a_function_that_is_made_anew_the_keeper_before_is_not_told(
     assert said == ["1th is left"]
 
 
-def test_in_another_job_all_is_forgotten_that_ranks_had(every: TrainedInStages) -> None:
+def test_in_another_job_all_is_forgotten_that_ranks_had(every: ShardRegistry) -> None:
     said: list[str] = []
     owner = Owner()
     every.register("1", Keeps(said, "1"), owner)

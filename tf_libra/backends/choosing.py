@@ -28,7 +28,7 @@ _WATCHES = 3
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class EngineEnvironment:
     """What the choice depends on, as one rank finds it. All fields are JSON values.
 
     Attributes:
@@ -62,7 +62,7 @@ class Circumstances:
         object.__setattr__(self, "fabrics", checks.texts("fabrics", self.fabrics))
 
 
-def choose(ranks: Sequence[Circumstances]) -> tuple[str, str]:
+def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
     """The name of the engine, and why in a few words.
 
     Lanes are what is faster on CPUs wherever both were measured (docs/benchmarks.md); what is left
@@ -78,7 +78,7 @@ def choose(ranks: Sequence[Circumstances]) -> tuple[str, str]:
     return engine, why
 
 
-def _preferred(ranks: Sequence[Circumstances]) -> tuple[str, str]:
+def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
     """As `choose`, whatever ranks are asked for."""
     num_hosts = _num_hosts(ranks)
     has_gpus, has_nccl = (
@@ -119,16 +119,18 @@ def _preferred(ranks: Sequence[Circumstances]) -> tuple[str, str]:
     return "lanes", f"ranks run on CPUs of {num_hosts} hosts, over TCP{less}"
 
 
-def _first(ranks: Sequence[Circumstances], wanted: Callable[[Circumstances], bool]) -> int | None:
+def _first(
+    ranks: Sequence[EngineEnvironment], wanted: Callable[[EngineEnvironment], bool]
+) -> int | None:
     """The lowest rank that is so."""
     return next((rank for rank, one in enumerate(ranks) if wanted(one)), None)
 
 
-def _on_one_host(ranks: Sequence[Circumstances]) -> bool:
+def _on_one_host(ranks: Sequence[EngineEnvironment]) -> bool:
     return all(one.local_size == len(ranks) for one in ranks)
 
 
-def _num_hosts(ranks: Sequence[Circumstances]) -> int:
+def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
     """That the ranks run on, at least."""
     if _on_one_host(ranks):
         return 1
@@ -138,7 +140,7 @@ def _num_hosts(ranks: Sequence[Circumstances]) -> int:
     return -(-len(ranks) // max(one.local_size for one in ranks))
 
 
-def _too_few_descriptors(ranks: Sequence[Circumstances]) -> str | None:
+def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
     """Which rank may have fewer than lanes need; None where all have enough."""
     for rank, (one, needed) in enumerate(zip(ranks, connections(ranks), strict=True)):
         if needed + _SPARE_DESCRIPTORS > one.most_descriptors:
@@ -149,7 +151,7 @@ def _too_few_descriptors(ranks: Sequence[Circumstances]) -> str | None:
     return None
 
 
-def connections(ranks: Sequence[Circumstances]) -> list[int]:
+def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
     """The descriptors that lanes take on each rank, at most (ops/lanes/connection_numbers.h).
 
     To every other rank one for messages, and a watched one where that is on another machine or
@@ -176,7 +178,7 @@ def connections(ranks: Sequence[Circumstances]) -> list[int]:
     return [size - 1 + size - here + control + lanes * (met + watches) for here in counts]
 
 
-def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> Circumstances:
+def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineEnvironment:
     """What this process finds.
 
     Args:
@@ -189,7 +191,7 @@ def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> Circums
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     own = os.environ.get("TF_LIBRA_INTERFACE", "")
-    return Circumstances(
+    return EngineEnvironment(
         local_size=world.local_size,
         machine=machine.here(),
         num_gpus=len(tf.config.get_visible_devices("GPU")),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra.backends import backend, horovod_fusion, nccl
-from tf_libra.backends.other_library import OtherLibrary
+from tf_libra.backends.other_library import ExternalOpBackend
 from tf_libra.model.plan import Plan
 from tf_libra.strategies import Strategy
 
@@ -15,7 +15,7 @@ _AUTOTUNE = "HOROVOD_AUTOTUNE"
 
 @backend.register
 @dataclass(frozen=True)
-class Horovod(OtherLibrary):
+class Horovod(ExternalOpBackend):
     """Horovod's grouped all-reduce; thread counts are NCCL's, where that takes any."""
 
     name: ClassVar[str] = "horovod"

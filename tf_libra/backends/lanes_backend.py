@@ -28,11 +28,13 @@ class LanesControl:
         """The engine of this process."""
         return engine_lib.running()
 
-    def offer(self, world: World, terms: control.Terms) -> dict[str, Any]:
+    def offer(self, world: World, terms: control.ControlConfig) -> dict[str, Any]:
         """Where this rank listens."""
         return lanes_meeting.offer(world, terms.num_lanes)
 
-    def start(self, world: World, terms: control.Terms, offers: Sequence[Any]) -> engine_lib.Engine:
+    def start(
+        self, world: World, terms: control.ControlConfig, offers: Sequence[Any]
+    ) -> engine_lib.Engine:
         """Connects the lanes of all ranks."""
         return lanes_meeting.connect(world, terms, offers)
 

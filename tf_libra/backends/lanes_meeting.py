@@ -15,7 +15,7 @@ from typing import Any
 
 from tf_libra.backends import engine as engine_lib
 from tf_libra.ranks import machine
-from tf_libra.ranks.control import Terms
+from tf_libra.ranks.control import ControlConfig
 from tf_libra.ranks.job import Job
 from tf_libra.ranks.world import World
 
@@ -57,7 +57,7 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
     }
 
 
-def meet(job: Job, terms: Terms) -> engine_lib.Engine:
+def meet(job: Job, terms: ControlConfig) -> engine_lib.Engine:
     """Connects the lanes of all ranks, for who agrees with them on nothing else before.
 
     Raises:
@@ -68,7 +68,9 @@ def meet(job: Job, terms: Terms) -> engine_lib.Engine:
     return connect(world, terms, job.exchange_json(mine, terms.timeout_seconds))
 
 
-def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> engine_lib.Engine:
+def connect(
+    world: World, terms: ControlConfig, offers: Sequence[dict[str, Any]]
+) -> engine_lib.Engine:
     """Connects the lanes of all ranks.
 
     Where ranks ask for different numbers of lanes all get the most, so that the lanes can carry

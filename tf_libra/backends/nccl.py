@@ -39,7 +39,7 @@ _GROUPS_APART = "HOROVOD_DISABLE_GROUP_FUSION"
 
 
 @dataclass(frozen=True)
-class Settings:
+class NcclSettings:
     """What the environment was set to, before NCCL starts.
 
     Attributes:
@@ -71,7 +71,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class AllReduce:
+class NcclAllReduce:
     """An all-reduce as NCCL will be asked for it.
 
     Attributes:
@@ -88,7 +88,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class Counters:
+class ChannelCounters:
     """What NCCL asked the tuner since the process began.
 
     Attributes:
@@ -145,7 +145,7 @@ def prepare(
     *,
     environ: MutableMapping[str, str] = os.environ,
     nccl_version: int | None = None,
-) -> Settings:
+) -> NcclSettings:
     """Sets what NCCL reads when it starts, and logs what was set, or what is missing.
 
     Call it before `hvd.init()`, on every rank. What the user has set is kept.
@@ -182,7 +182,7 @@ def environment(
     library: Path = PATH,
     multiprocessors: int | None = None,
     problem: str | None = None,
-) -> Settings:
+) -> NcclSettings:
     """What `prepare` sets, worked out from what is there.
 
     Args:
@@ -210,7 +210,7 @@ def environment(
         )
     problem = problem or _conflict(environ, library) or (None if allowed else notes[0])
     if problem is not None:
-        return Settings(threads=(), threads_per_channel=per_channel, problem=problem)
+        return NcclSettings(threads=(), threads_per_channel=per_channel, problem=problem)
     most = max(allowed) // per_channel
     values = {
         _PLUGIN: str(library),
@@ -220,7 +220,7 @@ def environment(
         # Groups that are ready at once stay all-reduces of their own.
         _GROUPS_APART: "1",
     }
-    return Settings(
+    return NcclSettings(
         threads=allowed,
         threads_per_channel=per_channel,
         variables=tuple((n, value) for n, value in values.items() if n not in environ),
@@ -298,7 +298,7 @@ def allowed_threads(
     )
 
 
-def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[AllReduce, ...]:
+def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[NcclAllReduce, ...]:
     """What NCCL will be asked for in one step of a plan, in order.
 
     A group is one all-reduce per dtype; one that does not fit into the fusion buffer is filled into
@@ -326,7 +326,7 @@ def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[A
                 exact = sum(part)
                 padded = exact if len(part) == 1 else sum(map(fusion.padded, part))
                 if exact:
-                    asked.append(AllReduce(index, exact, padded, channels))
+                    asked.append(NcclAllReduce(index, exact, padded, channels))
     return tuple(asked)
 
 
@@ -427,14 +427,14 @@ def statement(environ: Mapping[str, str] = os.environ) -> str:
     return f"plans, {environ.get(_NTHREADS)} threads per channel"
 
 
-def counters() -> Counters:
+def counters() -> ChannelCounters:
     """What NCCL asked so far, and what it was told.
 
     Raises:
         ImportError: the plugin was not built.
     """
     library = tuner_library.load(PATH)
-    return Counters(**library.counts(), all_reduces=library.applied())
+    return ChannelCounters(**library.counts(), all_reduces=library.applied())
 
 
 def _environments_threads_per_channel(environ: Mapping[str, str] = os.environ) -> int:

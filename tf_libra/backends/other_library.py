@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tf_libra.backends import backend
 from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.telemetry import AllReduceRecord
-from tf_libra.ranks.horovod_control import HorovodCarrier
+from tf_libra.ranks.horovod_control import HorovodControlTransport
 from tf_libra.ranks.world import World
 from tf_libra.strategies import Strategy
 
@@ -18,12 +18,12 @@ MAX_THREADS = 4096
 
 
 @dataclass(frozen=True)
-class OtherLibrary:
+class ExternalOpBackend:
     """Takes no thread counts, and needs nothing but that the pass writes its op."""
 
     name: ClassVar[str]
     op: ClassVar[str]
-    control: ClassVar[str] = HorovodCarrier.name
+    control: ClassVar[str] = HorovodControlTransport.name
     max_threads: ClassVar[int] = MAX_THREADS
     leaves_records: ClassVar[bool] = False
     runs_streams: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from tf_libra import options as options_lib
 from tf_libra.cost_model import CostModel
 from tf_libra.keras import of_workers
 from tf_libra.keras.batches import take, without_optionals
-from tf_libra.keras.up_to_date import UpToDate
+from tf_libra.keras.up_to_date import StagedFitSync
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
@@ -20,7 +20,7 @@ from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.strategies import Strategy
 from tf_libra.tracing.strategy_ops import refuse_several_replicas
-from tf_libra.tuning import Conclusion, Phase
+from tf_libra.tuning import Phase, TuningResult
 
 
 class OptimizedFit:
@@ -52,7 +52,7 @@ class OptimizedFit:
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
-        self._up_to_date = UpToDate(model, self._synchronize) if is_staged else None
+        self._up_to_date = StagedFitSync(model, self._synchronize) if is_staged else None
         of_workers.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
@@ -82,7 +82,7 @@ class OptimizedFit:
         return "fit has not been called yet" if self._steps is None else self._steps.explain()
 
     @property
-    def tuned(self) -> Conclusion | None:
+    def tuned(self) -> TuningResult | None:
         """All that tuning came to, in this job or in an earlier one; None before."""
         return None if self._steps is None else self._steps.tuned
 
@@ -149,11 +149,11 @@ class OptimizedFit:
         return model.train_function
 
 
-@options_lib.takes_all_options(progress=False)
+@options_lib.with_option_signature(progress=False)
 def optimize(
     model: keras.Model,
     strategy: Strategy | PipelineStrategy | BurstStrategy | str = "libra",
-    **options: Unpack[options_lib.Asked],
+    **options: Unpack[options_lib.OptimizeKwargs],
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
 
@@ -186,7 +186,7 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy; of
             a model that is not compiled yet, `fit` raises it.
     """
-    asked: options_lib.Asked = {"progress": False, **options}
+    asked: options_lib.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **asked)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
@@ -275,7 +275,7 @@ def _single_step(model: keras.Model) -> Any:
 
 
 def _staged_function(
-    model: keras.Model, steps: decorator.Optimized, up_to_date: UpToDate
+    model: keras.Model, steps: decorator.Optimized, up_to_date: StagedFitSync
 ) -> Callable[[Any], Any]:
     """What Keras calls for every `steps_per_execution` batches of a pipeline, one at a time."""
 

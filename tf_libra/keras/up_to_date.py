@@ -34,7 +34,7 @@ _LOOKING = (
 
 
 @dataclass
-class Look:
+class SyncPoint:
     """A callback that looks at weights after batches.
 
     Attributes:
@@ -56,7 +56,7 @@ class Look:
         return True
 
 
-def looks(callbacks: Any, steps_per_execution: int) -> Iterator[Look]:
+def looks(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
     """Which of the callbacks that `fit` is given look at weights after batches.
 
     A callback of the user's that is called there may do so, unless it says that it does not, by
@@ -68,15 +68,15 @@ def looks(callbacks: Any, steps_per_execution: int) -> Iterator[Look]:
             continue
         kinds = [_defines(one, hook) for hook in _AT_BATCHES]
         if any(kind is not None and not _is_keras(kind) for kind in kinds):
-            yield Look(type(one).__name__, 1)
+            yield SyncPoint(type(one).__name__, 1)
             continue
         every = getattr(one, "save_freq", "epoch")
         if type(one).__name__ in _SAVING and isinstance(every, int):
             if steps_per_execution > 1:  # Keras counts these otherwise than they are trained
-                yield Look(type(one).__name__, 1)
+                yield SyncPoint(type(one).__name__, 1)
             else:
                 seen = getattr(one, "_batches_seen_since_last_saving", 0)
-                yield Look(type(one).__name__, every, seen)
+                yield SyncPoint(type(one).__name__, every, seen)
 
 
 def _defines(callback: Any, hook: str) -> type | None:
@@ -93,7 +93,7 @@ def _is_keras(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "keras"
 
 
-class UpToDate:
+class StagedFitSync:
     """Stands between a model and what looks at its variables."""
 
     def __init__(self, model: keras.Model, synchronize: Callable[[], None]) -> None:
@@ -107,8 +107,8 @@ class UpToDate:
         self._synchronize = synchronize
         self._is_behind = False
         self._is_fitting = False
-        self._here: list[Look] = []
-        self._anywhere: list[Look] | None = None
+        self._here: list[SyncPoint] = []
+        self._anywhere: list[SyncPoint] | None = None
         self._has_told = False
         self._replaced = ["fit", "get_metrics_result", *_LOOKING]
         model.fit = self._fit
@@ -131,7 +131,7 @@ class UpToDate:
         if self._anywhere is None:
             control = next(iter(control_lib.running()))
             mine = [[one.callback, one.every, one.seen] for one in self._here]
-            self._anywhere = [Look(*one) for rank in control.all_gather(mine) for one in rank]
+            self._anywhere = [SyncPoint(*one) for rank in control.all_gather(mine) for one in rank]
             self._tell(control.rank)
         due = [one.is_next(num_batches) for one in self._anywhere]
         if any(due):

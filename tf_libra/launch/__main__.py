@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 from tf_libra.launch.hosts import check_hosts
-from tf_libra.launch.outcome import Outcome
+from tf_libra.launch.outcome import ExitSummary
 from tf_libra.launch.transports import built_with
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -26,7 +26,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 class Listening:
     """A stream that passes on what is written, and tells an outcome each line of it."""
 
-    def __init__(self, stream: TextIO, outcome: Outcome) -> None:
+    def __init__(self, stream: TextIO, outcome: ExitSummary) -> None:
         """Begins with an empty line."""
         self._stream, self._outcome = stream, outcome
         self._begun: dict[int, str] = {}
@@ -142,7 +142,7 @@ def main(lasting: list[Any]) -> int:
     gloo_run.register_shutdown_event = shutdown_event
     safe_shell_exec._create_event = lasting_event
     safe_shell_exec.codecs = TolerantCodecs
-    outcome = Outcome()
+    outcome = ExitSummary()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None
     sys.stdout, sys.stderr = Listening(out, outcome), Listening(err, outcome)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Variable:
+class EnvVar:
     """An environment variable.
 
     Attributes:
@@ -19,54 +19,54 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("TF_LIBRA_LOG_LEVEL", "info", "debug, info, warning or error; what rank 0 says"),
-    Variable(
+    EnvVar("TF_LIBRA_LOG_LEVEL", "info", "debug, info, warning or error; what rank 0 says"),
+    EnvVar(
         "TF_LIBRA_TIMEOUT_SECONDS",
         "600",
         "how long to wait for another rank at most, where `timeout_seconds` is not given",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_LIVENESS_SECONDS",
         "10",
         "after how long a host that does not answer is lost, where `liveness_seconds` is not given",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_INTERFACE",
         "that of `HOROVOD_GLOO_IFACE`, or the address in `TF_CONFIG`; none on one host",
         "the network interface between hosts, such as eth0",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_PORTS",
         "any free port",
         "where ranks may listen for each other, such as 20000-20063",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_TRACEBACK",
         "the script's frames alone",
         "full: tracebacks under `tf-libra run` with the frames of libraries, too",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_BACKGROUND",
         "none",
         "what runs beside training on every rank; `tf-libra run --background` sets it",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN",
         "0.05",
         "by how much it may make steps longer; `tf-libra run --max-slowdown` sets it",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_BACKGROUND_RANK",
         "not set",
         "tells a background job beside which rank it runs; nothing to set by hand",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_BACKGROUND_COUNT",
         "not set",
         "tells a background job which file holds the number of its steps, eight bytes, a"
         " little-endian integer; nothing to set by hand",
     ),
-    Variable(
+    EnvVar(
         "TF_LIBRA_LAUNCHED",
         "not set",
         "set by `tf-libra run` for its workers, which then end as it says; nothing to set by hand",

@@ -40,7 +40,7 @@ _UNCAUGHT = 1
 _TERMINATED = 128 + signal.SIGTERM
 
 
-class Outcome:
+class ExitSummary:
     """What is known so far of how a job ends."""
 
     def __init__(self) -> None:

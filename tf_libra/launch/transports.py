@@ -25,14 +25,14 @@ print(json.dumps({name: bool(built) for name, built in found.items()}))
 
 
 @dataclass(frozen=True)
-class Transports:
+class HorovodBuildInfo:
     """What Horovod can move data over."""
 
     gloo: bool
     mpi: bool
 
 
-def built_with() -> Transports | None:
+def built_with() -> HorovodBuildInfo | None:
     """What Horovod's library for TensorFlow says; None where that cannot be asked alone."""
     folders = {name: _folder(name) for name in ("tensorflow", "horovod")}
     tensorflow, horovod = folders["tensorflow"], folders["horovod"]
@@ -48,7 +48,7 @@ def built_with() -> Transports | None:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=True
         )
-        return Transports(**json.loads(done.stdout.splitlines()[-1]))
+        return HorovodBuildInfo(**json.loads(done.stdout.splitlines()[-1]))
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
         return None
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Got:
+class BackgroundStats:
     """Run time and cost of a background job so far.
 
     Attributes:

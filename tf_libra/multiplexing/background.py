@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import logs, units
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount
-from tf_libra.multiplexing.gaps import Gaps, Manner
-from tf_libra.multiplexing.pacing import Pacing
+from tf_libra.multiplexing.gaps import IdleGaps, SchedulingMode
+from tf_libra.multiplexing.pacing import Throttle
 from tf_libra.multiplexing.process import BackgroundProcess
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
@@ -50,7 +50,7 @@ class Background:
 
         Args:
             command: program and arguments.
-            max_slowdown: see `Pacing`.
+            max_slowdown: see `Throttle`.
             log: logger of the job's messages.
 
         Raises:
@@ -59,9 +59,9 @@ class Background:
         if not command:
             raise ValueError("background must be a command, got an empty one")
         check_program("background", command)
-        self.pacing = Pacing(max_slowdown)
-        self._manner = Manner(self.pacing)
-        self._gaps = Gaps()
+        self.pacing = Throttle(max_slowdown)
+        self._manner = SchedulingMode(self.pacing)
+        self._gaps = IdleGaps()
         self._uses_gaps = False  # in the current step
         self._command = tuple(command)
         self._log = log
@@ -163,7 +163,7 @@ class Background:
                 self._count.end()
             self._log.info("background: %s", self.describe())
 
-    def news(self) -> Got | None:
+    def news(self) -> BackgroundStats | None:
         """Return statistics at intervals and once the job is over; None between two reports."""
         if self._process is None or self._has_told_end:
             return None
@@ -171,7 +171,7 @@ class Background:
         if not self._is_over and now - self._told < _NEWS_SECONDS:
             return None
         self._told, self._has_told_end = now, self._is_over
-        return Got(
+        return BackgroundStats(
             step=self.pacing.num_steps,
             command=shlex.join(self._command),
             max_slowdown=self.pacing.max_slowdown,
@@ -215,7 +215,7 @@ def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
-class Beside:
+class BackgroundManager:
     """Holder of the background job of this process, if any."""
 
     def __init__(self, given: Background | None) -> None:
@@ -230,13 +230,13 @@ def waiting(what: str) -> contextlib.AbstractContextManager[None]:
 
 
 @functools.cache
-def of_this_process() -> Beside:
+def of_this_process() -> BackgroundManager:
     """Return the holder that all training functions of this process share.
 
     Raises:
         ValueError: the environment describes no valid background job.
     """
-    return Beside(from_environment(os.environ))
+    return BackgroundManager(from_environment(os.environ))
 
 
 def from_environment(environment: Mapping[str, str]) -> Background | None:
@@ -277,7 +277,7 @@ def check_program(name: str, command: Sequence[str]) -> None:
 def limit_of(text: str) -> float:
     """Parse a limit; an invalid text is a `ValueError`."""
     try:
-        return Pacing(float(text)).max_slowdown
+        return Throttle(float(text)).max_slowdown
     except ValueError:
         raise ValueError(f"max_slowdown must be a share above 0, got {text!r}") from None
 

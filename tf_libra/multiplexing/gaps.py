@@ -5,7 +5,7 @@ other ranks at known points. Outside of these gaps a background job costs more, 
 that cost is small.
 """
 
-from tf_libra.multiplexing.pacing import Pacing
+from tf_libra.multiplexing.pacing import Throttle
 
 # Least previous wait of a gap that justifies the two signals that use it.
 _SHORTEST_SECONDS = 1e-3
@@ -17,7 +17,7 @@ _GOES_WELL = 4
 _KNOWN = 8
 
 
-class Gaps:
+class IdleGaps:
     """Lengths of a step's waits.
 
     Attributes:
@@ -46,14 +46,14 @@ class Gaps:
         self._waited = 0.0
 
 
-class Manner:
+class SchedulingMode:
     """Scheduling mode of a background job: in gaps only, or overlapping whole steps.
 
     The job begins in gaps, if there are any. If that costs little at full duty, whole steps are
     tried. If those cost too much for full duty, the job stays in gaps permanently.
     """
 
-    def __init__(self, pacing: Pacing) -> None:
+    def __init__(self, pacing: Throttle) -> None:
         """Start in whole steps, as no gap is known."""
         self._pacing = pacing
         self._in_gaps = False

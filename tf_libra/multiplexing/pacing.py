@@ -34,7 +34,7 @@ _BELIEVED, _MORE = 4.0, 4.0
 _LONGEST_ALONE = 2.0
 
 
-class Pacing:
+class Throttle:
     """Step-by-step decision whether the background may run."""
 
     def __init__(self, max_slowdown: float) -> None:

@@ -1,10 +1,10 @@
 """What a user may ask of `optimize`, checked before anything runs."""
 
-from tf_libra.options.asked import Asked
-from tf_libra.options.given import refuse_others, resolve
+from tf_libra.options.asked import OptimizeKwargs
+from tf_libra.options.given import reject_unsupported_options, resolve
 from tf_libra.options.option import BURSTS, DATA_PARALLELISM, PIPELINES, Option
 from tf_libra.options.options import Faults, Options, Tuning, declared, most_threads
-from tf_libra.options.signature import takes_all_options
+from tf_libra.options.signature import with_option_signature
 from tf_libra.options.values import TIMEOUT_VARIABLE, load_burst_plan, load_plan
 
 __all__ = [
@@ -12,8 +12,8 @@ __all__ = [
     "DATA_PARALLELISM",
     "PIPELINES",
     "TIMEOUT_VARIABLE",
-    "Asked",
     "Faults",
+    "OptimizeKwargs",
     "Option",
     "Options",
     "Tuning",
@@ -21,7 +21,7 @@ __all__ = [
     "load_burst_plan",
     "load_plan",
     "most_threads",
-    "refuse_others",
+    "reject_unsupported_options",
     "resolve",
-    "takes_all_options",
+    "with_option_signature",
 ]

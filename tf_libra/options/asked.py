@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tf_libra.options.options import Faults, Tuning
 
 
-class Asked(TypedDict, total=False):
+class OptimizeKwargs(TypedDict, total=False):
     """The names and kinds of `options.py`, which tests hold this to; all may be left out."""
 
     engine: str

@@ -6,7 +6,7 @@ from typing import Any
 from tf_libra.options.options import GROUPS, Options, declared
 
 
-def refuse_others(kind: str, strategy: str, given: Mapping[str, Any]) -> None:
+def reject_unsupported_options(kind: str, strategy: str, given: Mapping[str, Any]) -> None:
     """Refuses what only strategies of other kinds can be asked for.
 
     Args:

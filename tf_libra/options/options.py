@@ -26,7 +26,7 @@ from tf_libra.options.option import (
     check_all,
     option,
 )
-from tf_libra.planning.strategy import Usual
+from tf_libra.planning.strategy import StrategyBase
 from tf_libra.tuning import Budget, way_of
 
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
@@ -35,7 +35,7 @@ LEAST_STEPS = 5
 
 def _wanted(limit: str) -> str:
     """What strategies want where the user says nothing: the usual, and that of those who differ."""
-    usual = getattr(Usual, limit)
+    usual = getattr(StrategyBase, limit)
     wanted = {name: getattr(kind, limit) for name, kind in strategies.BY_NAME.items()}
     others = [f"of `{name}` {value:g}" for name, value in wanted.items() if value != usual]
     return ", ".join([f"{usual:g}", *others])

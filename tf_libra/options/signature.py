@@ -13,7 +13,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ENTRY = re.compile(r"\*\*options: .*?(?=\n\n)", re.DOTALL)
 
 
-def takes_all_options(**defaults: Any) -> Callable[[_Function], _Function]:
+def with_option_signature(**defaults: Any) -> Callable[[_Function], _Function]:
     """Of a function with a parameter `strategy` and a last one `**options`: says which there are.
 
     Completes its signature, and the entry for `**options` in its docstring.

@@ -18,7 +18,7 @@ IDEAL = "mg-cf"
 
 
 @dataclass(frozen=True)
-class Compared:
+class PlanComparison:
     """One row of a comparison.
 
     Attributes:
@@ -36,19 +36,19 @@ class Compared:
 
 def compare(
     profile: BackwardProfile, cost: CostModel, strategies: Mapping[str, Strategy]
-) -> tuple[Compared, ...]:
+) -> tuple[PlanComparison, ...]:
     """Return the comparison of the given strategies, by name, in their order."""
     return tuple(_compared(name, profile, cost, one) for name, one in strategies.items())
 
 
-def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> Compared:
+def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> PlanComparison:
     """Return MG-WFBP's plan without contention, close to a lower bound of all strategies.
 
     Raises:
       ValueError: a rate is not positive at this number of threads.
     """
     plan = make_plan(profile, cost, MgWfbp(num_threads=num_threads))
-    return Compared(IDEAL, plan, simulate(profile, plan, cost.contention_free()))
+    return PlanComparison(IDEAL, plan, simulate(profile, plan, cost.contention_free()))
 
 
 def compared_kinds() -> dict[str, type[Strategy]]:
@@ -61,9 +61,11 @@ def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
     return {name: kind(**known_arguments(kind, given)) for name, kind in compared_kinds().items()}
 
 
-def _compared(name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy) -> Compared:
+def _compared(
+    name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy
+) -> PlanComparison:
     try:
         plan = make_plan(profile, cost, strategy)
-        return Compared(name, plan, simulate(profile, plan, cost))
+        return PlanComparison(name, plan, simulate(profile, plan, cost))
     except ValueError as error:  # a rate that is not positive at this number of threads
-        return Compared(name, None, None, str(error))
+        return PlanComparison(name, None, None, str(error))

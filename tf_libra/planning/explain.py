@@ -11,7 +11,7 @@ from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.simulation import GroupSpan, Timeline, simulate
-from tf_libra.simulation.many import steps_of_many
+from tf_libra.simulation.many import vectorized_steps
 from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100
@@ -371,7 +371,7 @@ class _Explainer:
         size = max(_BLOCK // len(plan.groups), 1)
         for block in (new[start : start + size] for start in range(0, len(new), size)):
             changed = [self._changed(one) for one in block]
-            steps = steps_of_many(
+            steps = vectorized_steps(
                 self._profile,
                 self._cost,
                 [[group.stop for group in groups] for groups in changed],

@@ -8,7 +8,7 @@ from tf_libra.simulation import Timeline
 
 
 @dataclass(frozen=True)
-class Loss:
+class GroupCost:
     """Cost of one group.
 
     Attributes:
@@ -25,10 +25,10 @@ class Loss:
         return self.slowed_seconds + self.residual_seconds
 
 
-def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[Loss, ...]:
+def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
     """Return the predicted cost of each group."""
     return tuple(
-        Loss(
+        GroupCost(
             stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
             stage.residual_communication_seconds,
         )
@@ -36,6 +36,6 @@ def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[Loss, ...]:
     )
 
 
-def bottleneck(found: tuple[Loss, ...]) -> int:
+def bottleneck(found: tuple[GroupCost, ...]) -> int:
     """Return the index of the group with the largest cost, the first of equals."""
     return max(range(len(found)), key=lambda index: found[index].seconds)

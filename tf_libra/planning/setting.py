@@ -7,7 +7,7 @@ from tf_libra import checks, units
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class CommConfig:
     """Size, concurrency and threads of all-reduces (AIACC, section VI).
 
     Attributes:
@@ -41,6 +41,6 @@ class Setting:
         )
 
 
-def setting_of(document: Any) -> Setting:
+def setting_of(document: Any) -> CommConfig:
     """Read settings from JSON values; a `ValueError` names the field that is wrong."""
-    return Setting(**checks.keys("setting", document, *checks.field_names(Setting)))
+    return CommConfig(**checks.keys("setting", document, *checks.field_names(CommConfig)))

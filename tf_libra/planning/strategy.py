@@ -87,7 +87,7 @@ def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
     return tuple(sorted(allowed))
 
 
-class Usual:
+class StrategyBase:
     """Defaults of most strategies: sequential all-reduces, planned by the cost model."""
 
     tuned_by: ClassVar[str] = "model"
@@ -116,7 +116,7 @@ class Usual:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FixedThreads(Usual):
+class FixedThreads(StrategyBase):
     """Defaults of strategies with one number of threads for all all-reduces.
 
     Attributes:
@@ -147,7 +147,7 @@ class FixedThreads(Usual):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChosenThreads(Usual):
+class ChosenThreads(StrategyBase):
     """Defaults of strategies that choose threads for each all-reduce.
 
     Attributes:

@@ -195,7 +195,7 @@ class Control(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class ControlConfig:
     """What the ranks start it with.
 
     Attributes:
@@ -212,7 +212,7 @@ class Terms:
     liveness_seconds: float = 10.0
 
 
-class Carrier(Protocol):
+class ControlTransport(Protocol):
     """A way to reach the other ranks: a frozen dataclass that registers itself.
 
     Attributes:
@@ -225,7 +225,7 @@ class Carrier(Protocol):
         """What this process has started, and not closed."""
         ...
 
-    def offer(self, world: World, terms: Terms) -> Any:
+    def offer(self, world: World, terms: ControlConfig) -> Any:
         """What the other ranks have to know of this one before `start`, as JSON values.
 
         Raises:
@@ -234,7 +234,7 @@ class Carrier(Protocol):
         """
         ...
 
-    def start(self, world: World, terms: Terms, offers: Sequence[Any]) -> Control:
+    def start(self, world: World, terms: ControlConfig, offers: Sequence[Any]) -> Control:
         """Lets all ranks meet, all of which call this with all of their offers, by rank.
 
         Raises:
@@ -244,7 +244,7 @@ class Carrier(Protocol):
         ...
 
 
-REGISTRY: Registry[Carrier] = Registry("tf_libra.ranks.control", "control")
+REGISTRY: Registry[ControlTransport] = Registry("tf_libra.ranks.control", "control")
 register = REGISTRY.register
 resolve = REGISTRY.resolve
 

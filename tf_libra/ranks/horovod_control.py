@@ -20,7 +20,7 @@ from tf_libra import library, patches
 from tf_libra.ranks import control
 from tf_libra.ranks import horovod as horovod_lib
 from tf_libra.ranks.control import EngineError, LostRankError
-from tf_libra.ranks.rounds import Rounds
+from tf_libra.ranks.rounds import LockstepMailbox
 from tf_libra.ranks.world import World
 
 _MAX_BROADCAST_BYTES = 64 << 20
@@ -31,13 +31,13 @@ _CAUSE_SECONDS = 3.0
 class HorovodControl:
     """Reaches the other ranks by rounds of Horovod's all-gather; see `Control`."""
 
-    def __init__(self, world: World, terms: control.Terms) -> None:
+    def __init__(self, world: World, terms: control.ControlConfig) -> None:
         """Begins, as every other rank does."""
         self._world = world
         self._shutdown = _Shutdown(self._on_shutdown)
         self._step = 0
         library.load().c.TfLibraStartHorovod(world.rank, world.size)
-        self._rounds = Rounds(
+        self._rounds = LockstepMailbox(
             world.rank, terms, lambda note: horovod_lib.gather(note, "tf_libra.control"), self._fail
         )
 
@@ -188,7 +188,7 @@ os.register_at_fork(after_in_child=_here.cache_clear)
 
 @control.register
 @dataclass(frozen=True)
-class HorovodCarrier:
+class HorovodControlTransport:
     """Control over Horovod's collectives."""
 
     name: ClassVar[str] = "horovod"
@@ -197,10 +197,12 @@ class HorovodCarrier:
         """What this process has started, and not closed."""
         return next(iter(_here()), None)
 
-    def offer(self, world: World, terms: control.Terms) -> None:
+    def offer(self, world: World, terms: control.ControlConfig) -> None:
         """Nothing: Horovod knows where everybody is."""
 
-    def start(self, world: World, terms: control.Terms, offers: Sequence[Any]) -> HorovodControl:
+    def start(
+        self, world: World, terms: control.ControlConfig, offers: Sequence[Any]
+    ) -> HorovodControl:
         """Begins the rounds."""
         _here().append(HorovodControl(world, terms))
         return _here()[-1]

@@ -29,7 +29,7 @@ _TRAINING = ("chief", "worker")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class WorkerAddresses:
     """Those that train together with this process.
 
     Attributes:
@@ -50,7 +50,7 @@ class Cluster:
         return self.tasks[rank][2].rpartition(":")[0].strip("[]")
 
 
-def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> Cluster:
+def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerAddresses:
     """Those of a cluster that train together with one of its tasks.
 
     Args:
@@ -59,17 +59,17 @@ def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> Cluster
         index: of the task.
     """
     if kind not in _TRAINING:
-        return Cluster(((kind, index, jobs[kind][index]),), 0)
+        return WorkerAddresses(((kind, index, jobs[kind][index]),), 0)
     tasks = [
         (one, number, address)
         for one in _TRAINING
         for number, address in enumerate(jobs.get(one, ()))
     ]
     rank = next(rank for rank, task in enumerate(tasks) if task[:2] == (kind, index))
-    return Cluster(tuple(tasks), rank)
+    return WorkerAddresses(tuple(tasks), rank)
 
 
-def joined() -> Cluster | None:
+def joined() -> WorkerAddresses | None:
     """The cluster that a strategy of this process has joined; None if none has."""
     import tensorflow as tf
     from tensorflow.python.eager import context as tf_context
@@ -96,7 +96,7 @@ class MultiWorkerJob:
         cluster: those that train.
     """
 
-    cluster: Cluster
+    cluster: WorkerAddresses
 
     name: ClassVar[str] = "MultiWorkerMirroredStrategy"
     by_strategy: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class MultiWorkerJob:
 class _Store:
     """Exchanges by keys of the coordination service, each used once."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: WorkerAddresses) -> None:
         self._cluster = cluster
         self._num_exchanges = 0
         self._machines: list[str] = []
@@ -197,7 +197,7 @@ class _Store:
 
 
 @functools.cache
-def _store(cluster: Cluster) -> _Store:
+def _store(cluster: WorkerAddresses) -> _Store:
     """The one of this process: keys are counted."""
     return _Store(cluster)
 

@@ -20,7 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tf_libra import units
-from tf_libra.ranks.control import EngineError, LostRankError, Terms, elsewhere, waited_too_long
+from tf_libra.ranks.control import (
+    ControlConfig,
+    EngineError,
+    LostRankError,
+    elsewhere,
+    waited_too_long,
+)
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -30,7 +36,7 @@ _GIVES_UP, _CLOSES = "gives up", "closes"
 
 
 @dataclass(frozen=True)
-class Note:
+class LockstepMessage:
     """What one rank says in a round.
 
     Attributes:
@@ -54,19 +60,19 @@ class Note:
         return json.dumps(asdict(self)).encode() + b"\n" + payload
 
     @classmethod
-    def unpack(cls, packed: bytes) -> tuple[Note, bytes]:
+    def unpack(cls, packed: bytes) -> tuple[LockstepMessage, bytes]:
         """Reads what `pack` wrote."""
         header, _, payload = packed.partition(b"\n")
         return cls(**json.loads(header)), payload
 
 
-class Rounds:
+class LockstepMailbox:
     """This rank's part in the rounds of a job. Thread-safe; one exchange at a time."""
 
     def __init__(
         self,
         rank: int,
-        terms: Terms,
+        terms: ControlConfig,
         gather: Callable[[bytes], list[bytes]],
         fail: Callable[[str, bool], None],
         period_seconds: float = PERIOD_SECONDS,
@@ -87,13 +93,13 @@ class Rounds:
         self._fail = fail
         self._period_seconds = period_seconds
         self._changed = threading.Condition()
-        self._note = Note()
+        self._note = LockstepMessage()
         self._payload = b""
         self._answer: list[bytes] | EngineError | None = None
         self._failure: EngineError | None = None
         self._is_quiet = False
         self._is_stopped = False
-        self._last: list[Note] = []
+        self._last: list[LockstepMessage] = []
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[list[bytes] | Exception] = queue.SimpleQueue()
         threading.Thread(target=self._post, name="libra control", daemon=True).start()
@@ -192,7 +198,7 @@ class Rounds:
             self._changed.notify_all()
 
     def _say(self, **changes: object) -> None:
-        self._note = Note(**{**asdict(self._note), **changes})
+        self._note = LockstepMessage(**{**asdict(self._note), **changes})
 
     # Threads.
 
@@ -209,7 +215,7 @@ class Rounds:
             while self._is_due():
                 with self._changed:
                     packed = self._note.pack(self._payload)
-                if self._judge([Note.unpack(one) for one in self._round(packed)]):
+                if self._judge([LockstepMessage.unpack(one) for one in self._round(packed)]):
                     break
         except EngineError as error:
             self._end_with(error, True)
@@ -252,7 +258,7 @@ class Rounds:
                 raise LostRankError(f"rank {self._rank}: Horovod has failed: {found}")
             return found
 
-    def _judge(self, everyone: Sequence[tuple[Note, bytes]]) -> bool:
+    def _judge(self, everyone: Sequence[tuple[LockstepMessage, bytes]]) -> bool:
         """What a round says; returns whether it was the last. The same everywhere."""
         notes = [note for note, _ in everyone]
         self._last = notes
@@ -270,7 +276,7 @@ class Rounds:
             self._changed.notify_all()
         return False
 
-    def _waited_for(self, notes: Sequence[Note]) -> EngineError | None:
+    def _waited_for(self, notes: Sequence[LockstepMessage]) -> EngineError | None:
         """What another rank executes that needs this one, which waits here."""
         mine = notes[self._rank]
         for rank, note in enumerate(notes):
@@ -301,7 +307,7 @@ class Rounds:
         return waited_too_long(self._rank, self._terms.timeout_seconds, f"{whom}, at {what}")
 
 
-def _why_ended(notes: Sequence[Note]) -> EngineError:
+def _why_ended(notes: Sequence[LockstepMessage]) -> EngineError:
     for rank, note in enumerate(notes):
         if note.end == _GIVES_UP:
             return LostRankError(f"rank {rank} gave up: {note.reason}")
@@ -313,7 +319,7 @@ def _why_ended(notes: Sequence[Note]) -> EngineError:
     return LostRankError("; ".join(told))
 
 
-def _elsewhere(notes: Sequence[Note]) -> EngineError | None:
+def _elsewhere(notes: Sequence[LockstepMessage]) -> EngineError | None:
     """An error where not all are at the same exchange."""
     for rank, note in enumerate(notes):
         if note.what != notes[0].what:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, read, set_field, written
 
 
 @kinds.register
 @dataclass(frozen=True, kw_only=True)
-class BackgroundRecord(Got):
+class BackgroundRecord(BackgroundStats):
     """Statistics of one rank's background job so far.
 
     Attributes:

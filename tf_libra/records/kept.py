@@ -12,7 +12,7 @@ from tf_libra import checks
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning import Conclusion, TensorSpec
+from tf_libra.tuning import TensorSpec, TuningResult
 
 
 def fingerprint(
@@ -35,7 +35,7 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def load(folder: Path, key: str) -> Conclusion | None:
+def load(folder: Path, key: str) -> TuningResult | None:
     """Return the result cached under `key`; None without one.
 
     Raises:
@@ -54,15 +54,15 @@ def load(folder: Path, key: str) -> Conclusion | None:
         raise ValueError(f"{path.name} is nested too deep") from None
     if isinstance(document, dict) and "format" not in document:
         return _of_the_version_before(document)
-    return Conclusion.from_json(text)
+    return TuningResult.from_json(text)
 
 
-def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
+def _of_the_version_before(document: dict[str, Any]) -> TuningResult:
     """Read the format of the first version: three texts of a complete result."""
     if not isinstance(document.get("plan"), str):
         raise ValueError("plan must be a JSON document")
     profile, cost_model = document.get("profile"), document.get("cost_model")
-    return Conclusion(
+    return TuningResult(
         Plan.from_json(document["plan"]),
         None if profile is None else BackwardProfile.from_json(profile),
         None if cost_model is None else cost_model_from_json(cost_model),
@@ -70,7 +70,7 @@ def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
     )
 
 
-def store(folder: Path, key: str, conclusion: Conclusion) -> Path:
+def store(folder: Path, key: str, conclusion: TuningResult) -> Path:
     """Store a result atomically, replacing an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, key)

@@ -10,9 +10,9 @@ from tf_libra.planning.strategy import check_threads
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, format_of, series_tag, set_field, written
 from tf_libra.records.kinds import VERSION
-from tf_libra.tuning import Conclusion, Origin
+from tf_libra.tuning import PlanSource, TuningResult
 
-ORIGINS = tuple(origin.value for origin in Origin)
+ORIGINS = tuple(origin.value for origin in PlanSource)
 
 
 @kinds.register
@@ -38,7 +38,7 @@ class PlanRecord:
     origin: str
     strategy: strategies.Strategy
     threads: tuple[int, ...]
-    conclusion: Conclusion
+    conclusion: TuningResult
     versions: tuple[str, ...] = ()
 
     KIND: ClassVar[str] = "plan"
@@ -57,7 +57,7 @@ class PlanRecord:
         set_field(self, "threads", tuple(check_threads("threads", r) for r in threads))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
-        checks.instance("conclusion", self.conclusion, Conclusion)
+        checks.instance("conclusion", self.conclusion, TuningResult)
         set_field(self, "versions", checks.texts("versions", self.versions))
 
     @property
@@ -93,7 +93,7 @@ class PlanRecord:
         own = {name: value.pop(name) for name in (*required, *optional) if name in value}
         checks.keys(format_of(cls.KIND), own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
-        return cls(**own, conclusion=Conclusion.from_document(value))
+        return cls(**own, conclusion=TuningResult.from_document(value))
 
 
 def _strategy(value: Any) -> strategies.Strategy:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import Error as ProtobufError
 
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
@@ -25,7 +25,7 @@ from tf_libra.records.kinds import Record
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.tuning import Observation
+from tf_libra.tuning import TrialResult
 
 # Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500
@@ -66,7 +66,7 @@ class Recorder:
         """Record the activity of model-parallel ranks, on rank 0."""
         self._write(record.step, record)
 
-    def background(self, got: Got) -> None:
+    def background(self, got: BackgroundStats) -> None:
         """Record the statistics of this rank's background job."""
         record = BackgroundRecord(
             function=self._function, rank=self._rank, **dataclasses.asdict(got)
@@ -115,7 +115,7 @@ class Recorder:
         step: int,
         called_ns: tuple[int, int],
         all_reduces: Sequence[AllReduceRecord],
-        observation: Observation | None = None,
+        observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
     ) -> None:
         """Record a step under the plan; `observation` and `timeline` if it was traced."""

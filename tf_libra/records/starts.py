@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_libra import checks
 from tf_libra.planning.setting import setting_of
-from tf_libra.tuning.similar import Job, Layer, Outline, Start
+from tf_libra.tuning.similar import JobSignature, LayerSignature, PlanOutline, WarmStart
 
 _FORMAT = "tf-libra start"
 _VERSION = 1
@@ -19,7 +19,7 @@ _PATTERN = "tf_libra_start-*.json"
 MAX_KEPT = 64
 
 
-def store(folder: Path, start: Start) -> Path:
+def store(folder: Path, start: WarmStart) -> Path:
     """Store a warm start atomically, replacing that of the same job and strategy."""
     folder.mkdir(parents=True, exist_ok=True)
     document = dataclasses.asdict(start)
@@ -38,7 +38,7 @@ def store(folder: Path, start: Start) -> Path:
     return path
 
 
-def load(folder: Path) -> tuple[list[Start], list[str]]:
+def load(folder: Path) -> tuple[list[WarmStart], list[str]]:
     """Return warm starts, the latest first, and the errors of unreadable files."""
     found, problems = [], []
     paths = sorted(folder.glob(_PATTERN), key=_modified, reverse=True)
@@ -57,21 +57,23 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _read(text: str) -> Start:
+def _read(text: str) -> WarmStart:
     value: dict[str, Any] = checks.keys(
         _FORMAT,
         checks.json_document(_FORMAT, _VERSION, text),
         required=("job", "strategy", "outline"),
         optional=("settings", "setting"),
     )
-    job = dict(checks.keys("job", value["job"], *checks.field_names(Job)))
-    job["layers"] = checks.items("layers", job["layers"], Layer)
-    outline = Outline(**checks.keys("outline", value["outline"], *checks.field_names(Outline)))
+    job = dict(checks.keys("job", value["job"], *checks.field_names(JobSignature)))
+    job["layers"] = checks.items("layers", job["layers"], LayerSignature)
+    outline = PlanOutline(
+        **checks.keys("outline", value["outline"], *checks.field_names(PlanOutline))
+    )
     settings = checks.sequence("settings", value.get("settings", ()))
     if value.get("setting") is not None:  # as earlier versions kept it: the best alone
         settings = (value["setting"],)
-    return Start(
-        Job(**job),
+    return WarmStart(
+        JobSignature(**job),
         checks.text("strategy", value["strategy"]),
         outline,
         tuple(setting_of(setting) for setting in settings),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tf_libra.report.folder import Folder
 from tf_libra.tensorboard import routes
-from tf_libra.tensorboard.reading import NotThereError
+from tf_libra.tensorboard.reading import NotFoundError
 
 # From a route with its arguments to {"value": ...} or {"error": ...}.
 Answers = list[tuple[str, routes.Arguments, dict[str, Any]]]
@@ -39,7 +39,7 @@ def answers_about(folder: Path) -> Answers:
 def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[str, Any]:
     try:
         answer = routes.ROUTES[route].answer(source, **arguments)
-    except (ValueError, NotThereError) as error:
+    except (ValueError, NotFoundError) as error:
         return {"error": str(error)}
     # As JSON: tuples become lists, keys become texts.
     return {"value": json.loads(json.dumps(answer))}

@@ -9,19 +9,19 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.ranks.control import Control, EngineError
 from tf_libra.session import grappler
-from tf_libra.session.observing import Observer
-from tf_libra.story.story import Story
-from tf_libra.tuning import Observation
+from tf_libra.session.observing import StepProfiler
+from tf_libra.story.story import RunReporter
+from tf_libra.tuning import TrialResult
 
 
-class Applying:
+class PlanActivator:
     """Makes calls under one plan after the other.
 
     Attributes:
         plan: under which calls are made; None before the first.
     """
 
-    def __init__(self, control: Control, backend: Backend, story: Story) -> None:
+    def __init__(self, control: Control, backend: Backend, story: RunReporter) -> None:
         """Applies nothing yet.
 
         Args:
@@ -35,7 +35,7 @@ class Applying:
         self.plan: Plan | None = None
         self._num_calls: Counter[str] = Counter()  # by plan
         self._registered: dict[str, Plan] = {}
-        self._observers: dict[str, Observer] = {}
+        self._observers: dict[str, StepProfiler] = {}
         self._call_options: Any = None
 
     @property
@@ -73,7 +73,7 @@ class Applying:
 
     def call(
         self, step: int, function: Callable[[], Any], traced: bool, observed: bool = False
-    ) -> tuple[Any, Observation | None]:
+    ) -> tuple[Any, TrialResult | None]:
         """Makes a call under the plan, or as it is where there is none.
 
         Args:
@@ -91,7 +91,7 @@ class Applying:
 
     def _called(
         self, step: int, function: Callable[[], Any], traced: bool, observed: bool
-    ) -> tuple[Any, Observation | None]:
+    ) -> tuple[Any, TrialResult | None]:
         if self.plan is None:
             return function(), None
         with grappler.calling(self._call_options):
@@ -122,7 +122,7 @@ class Applying:
         if self._control.rank > 0 or plan.fingerprint in self._observers:
             # Of a plan that it has instantiated before, TensorFlow leaves no graph again.
             return function()
-        observer = self._observers[plan.fingerprint] = Observer(self._backend, plan)
+        observer = self._observers[plan.fingerprint] = StepProfiler(self._backend, plan)
         return observer.first(function)
 
     def _why_not_rewritten(self, plan: Plan) -> str:

@@ -11,7 +11,7 @@ CHECK_SHARE = 0.01
 _CHECK_GROWTH = 0.1
 
 
-class Checking:
+class ProfilingPolicy:
     """Decides it, on rank 0, for one plan: the first steps, and later few enough to cost little."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.model.plan import Plan
-from tf_libra.tuning import Conclusion, Experiment, Origin, Phase, Postponed
+from tf_libra.tuning import Phase, PlanSource, Postponed, Trial, TuningResult
 
 
 @dataclass(frozen=True)
-class GoOn:
+class KeepPlan:
     """This step runs under the plan in force.
 
     Attributes:
@@ -32,18 +32,18 @@ class Directive:
 
     function: str
     step: int
-    what: Experiment | Conclusion | GoOn | Postponed
-    origin: Origin = Origin.MADE
+    what: Trial | TuningResult | KeepPlan | Postponed
+    origin: PlanSource = PlanSource.MADE
 
     def to_message(self) -> dict[str, Any]:
         """As JSON values."""
         message: dict[str, Any] = {"function": self.function, "step": self.step}
-        if isinstance(self.what, Conclusion):
+        if isinstance(self.what, TuningResult):
             return message | {
                 "conclusion": self.what.to_document(),
                 "origin": self.origin.value,
             }
-        if isinstance(self.what, GoOn):
+        if isinstance(self.what, KeepPlan):
             return message | {"then_try": self.what.then_try}
         if isinstance(self.what, Postponed):
             return message | {"postponed": True}
@@ -58,14 +58,14 @@ class Directive:
         """Reads what `to_message` wrote."""
         function, step = message["function"], message["step"]
         if "conclusion" in message:
-            conclusion = Conclusion.from_document(message["conclusion"])
-            return cls(function, step, conclusion, Origin(message["origin"]))
+            conclusion = TuningResult.from_document(message["conclusion"])
+            return cls(function, step, conclusion, PlanSource(message["origin"]))
         if "then_try" in message:
-            return cls(function, step, GoOn(message["then_try"]))
+            return cls(function, step, KeepPlan(message["then_try"]))
         if "postponed" in message:
             return cls(function, step, Postponed())
         plan = Plan.from_json(message["plan"])
-        return cls(function, step, Experiment(Phase(message["phase"]), plan, message["traced"]))
+        return cls(function, step, Trial(Phase(message["phase"]), plan, message["traced"]))
 
     def check(self, function: str, step: int, rank: int) -> None:
         """Raises `ValueError` if this rank is elsewhere in its script than rank 0."""

@@ -11,7 +11,7 @@ from tensorflow.python.eager import context as tf_context
 
 from tf_libra import library
 from tf_libra.ranks.control import EngineError
-from tf_libra.tracing.certain import Certain
+from tf_libra.tracing.certain import UnconditionalReduces
 
 
 def forget(function: str) -> None:
@@ -23,7 +23,7 @@ def forget(function: str) -> None:
     library.load().c.TfLibraTakeExecuted(function.encode(), None)
 
 
-def check(function: str, certain: Certain, step: int, num_steps: int = 1) -> None:
+def check(function: str, certain: UnconditionalReduces, step: int, num_steps: int = 1) -> None:
     """Checks what was executed since `forget`, which takes microseconds if all is well.
 
     Args:
@@ -39,7 +39,7 @@ def check(function: str, certain: Certain, step: int, num_steps: int = 1) -> Non
         tf_context.async_wait()
     c = library.load().c
     num_executed = c.TfLibraNumExecuted(function.encode())
-    if num_executed == certain.num_tensors and not certain.perhaps_others:
+    if num_executed == certain.num_tensors and not certain.has_conditional:
         return
     text = ctypes.c_char_p()
     c.TfLibraTakeExecuted(function.encode(), ctypes.byref(text))

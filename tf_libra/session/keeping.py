@@ -8,12 +8,18 @@ from typing import Any
 
 from tf_libra.model.plan import Plan
 from tf_libra.records import kept, starts
-from tf_libra.tuning import Conclusion, TensorSpec
-from tf_libra.tuning.similar import MAX_SETTINGS, Comparison, Job, Outline, Start
+from tf_libra.tuning import TensorSpec, TuningResult
+from tf_libra.tuning.similar import (
+    MAX_SETTINGS,
+    JobComparison,
+    JobSignature,
+    PlanOutline,
+    WarmStart,
+)
 
 
 @dataclass(frozen=True)
-class Keeping:
+class PlanCache:
     """Where the conclusion for one set of gradients is kept.
 
     Attributes:
@@ -27,7 +33,7 @@ class Keeping:
     folder: Path | None
     key: str
     log: logging.Logger
-    job: Job | None = None
+    job: JobSignature | None = None
     strategy: str = ""
 
     @classmethod
@@ -39,13 +45,13 @@ class Keeping:
         strategy: Any,
         num_workers: int,
         circumstances: Mapping[str, str],
-    ) -> "Keeping":
+    ) -> "PlanCache":
         """For these gradients, in backward order, under these circumstances."""
         key = kept.fingerprint(tensors, strategy, num_workers, dict(circumstances))
-        job = Job.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
+        job = JobSignature.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
         return cls(folder, key, log, job, strategy.name)
 
-    def load(self, check: Callable[[Plan], None]) -> Conclusion | None:
+    def load(self, check: Callable[[Plan], None]) -> TuningResult | None:
         """What an earlier job has kept; None if there is nothing to use.
 
         Args:
@@ -62,7 +68,7 @@ class Keeping:
             return None
         return conclusion
 
-    def nearest(self) -> Callable[[float | None], Start | None]:
+    def nearest(self) -> Callable[[float | None], WarmStart | None]:
         """What the job has found that is most alike, by the bytes per second of the network.
 
         What is kept is read now, and graphs are compared, which may take seconds: before the first
@@ -76,9 +82,9 @@ class Keeping:
             self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
         # What was found in the same way, if there is any: the rest says less.
         own = [one for one in known if one.strategy == self.strategy]
-        return Comparison.of(job, own or known).nearest
+        return JobComparison.of(job, own or known).nearest
 
-    def store(self, conclusion: Conclusion) -> None:
+    def store(self, conclusion: TuningResult) -> None:
         """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""
         if self.folder is None or not conclusion.is_complete:
             return
@@ -88,8 +94,8 @@ class Keeping:
                 return
             searched = () if conclusion.search is None else conclusion.search.seconds
             settings = tuple(searched)[:MAX_SETTINGS]
-            outline = Outline.of(conclusion.plan)
+            outline = PlanOutline.of(conclusion.plan)
             job = replace(self.job, bytes_per_second=conclusion.bytes_per_second)
-            starts.store(self.folder, Start(job, self.strategy, outline, settings))
+            starts.store(self.folder, WarmStart(job, self.strategy, outline, settings))
         except OSError as error:
             self.log.warning("cache_dir: nothing could be kept: %s", error)

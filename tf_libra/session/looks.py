@@ -1,14 +1,14 @@
 """Looks: steps, the same on every rank, at which rank 0 says whether plans are tried out again."""
 
-from tf_libra.session.directive import GoOn
-from tf_libra.story.story import Story
-from tf_libra.tuning import CALLS_PER_LOOK, Conclusion, Experiment, Found, Observation, TuningAgain
+from tf_libra.session.directive import KeepPlan
+from tf_libra.story.story import RunReporter
+from tf_libra.tuning import CALLS_PER_LOOK, DriftVerdict, Retuner, Trial, TrialResult, TuningResult
 
 
-class Looks:
+class DriftMonitor:
     """Of one set of gradients whose plan is in force."""
 
-    def __init__(self, again: TuningAgain | None, story: Story) -> None:
+    def __init__(self, again: Retuner | None, story: RunReporter) -> None:
         """The plan is in force.
 
         Args:
@@ -43,15 +43,17 @@ class Looks:
         if self._again is not None:
             self._again.drift.tried(seconds)
 
-    def look(self, step: int) -> GoOn:
+    def look(self, step: int) -> KeepPlan:
         """Rank 0's judgement of the steps since the last look."""
         assert self._again is not None
         found = self._again.look()
         self._story.looked(found, self._again.drift, step)
-        return GoOn(then_try=found in (Found.DRIFT, Found.STALE, Found.STILL))
+        return KeepPlan(
+            then_try=found in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL)
+        )
 
-    def next(self, observation: Observation | None) -> Experiment | Conclusion | GoOn:
+    def next(self, observation: TrialResult | None) -> Trial | TuningResult | KeepPlan:
         """Rank 0's judgement while things are tried out."""
         assert self._again is not None
         what = self._again.next(observation)
-        return GoOn() if what is None else what
+        return KeepPlan() if what is None else what

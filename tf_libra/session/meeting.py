@@ -18,19 +18,19 @@ from tf_libra.options.values import AUTO_ENGINE
 from tf_libra.ranks import control as control_lib
 from tf_libra.ranks import jobs
 from tf_libra.ranks.agreement import agree, first_difference
-from tf_libra.ranks.control import Carrier, Control
+from tf_libra.ranks.control import Control, ControlTransport
 from tf_libra.ranks.job import Job
 from tf_libra.ranks.world import World
 from tf_libra.session import grappler, identity, joins
 from tf_libra.session.circumstances import package_version
 from tf_libra.session.plan_checks import check_plan_can_run
-from tf_libra.story.story import Story
+from tf_libra.story.story import RunReporter
 from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase
 from tf_libra.variables import elastic_states, trained_in_stages
 
 
-class Meeting:
+class Rendezvous:
     """Meets the ranks of the job that there is now, and notices when there is another.
 
     Attributes:
@@ -76,7 +76,7 @@ class Meeting:
         assert self._world is not None
         return self._world.local_size
 
-    def meet(self, story: Story) -> None:
+    def meet(self, story: RunReporter) -> None:
         """Meets them and compares what can be before tracing, unless nobody else is there.
 
         Raises:
@@ -112,7 +112,7 @@ class Meeting:
         self.control = control
         if not is_new:
             # Another rank may be in the middle of another function's step.
-            self.at_the_same_place("the first step")
+            self.check_sync_point("the first step")
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(control, self._statement(world))
         # Another function may have started what this one needs more of; on all ranks alike.
@@ -120,7 +120,7 @@ class Meeting:
         if self.given is not None:
             check_plan_can_run(self.given, world.size, options.backend)
 
-    def at_the_same_place(self, what: str) -> None:
+    def check_sync_point(self, what: str) -> None:
         """Returns when every rank has come to `what`; fails at once where one is elsewhere."""
         assert self.control is not None
         self.control.meet(what, self._identity)
@@ -167,7 +167,7 @@ class Meeting:
         self._never_met = ""
 
     def _prepare(
-        self, options: options_lib.Options, why: str, job: Job, world: World, story: Story
+        self, options: options_lib.Options, why: str, job: Job, world: World, story: RunReporter
     ) -> None:
         """What this rank needs by itself; tells the story who it is.
 
@@ -189,12 +189,12 @@ class Meeting:
 
     def _started(
         self,
-        carrier: Carrier,
+        carrier: ControlTransport,
         options: options_lib.Options,
         why: str,
         job: Job,
         world: World,
-        story: Story,
+        story: RunReporter,
     ) -> Control:
         """Lets all ranks meet: what the carrier of all the rest has to know of each.
 
@@ -203,7 +203,7 @@ class Meeting:
         try:
             self._prepare(options, why, job, world, story)
             backend = self.options.backend
-            terms = control_lib.Terms(
+            terms = control_lib.ControlConfig(
                 backend.num_lanes(options_lib.most_threads(self.options)),
                 self.options.faults.timeout_seconds,
                 self.options.faults.stall_warning_seconds,
@@ -268,7 +268,7 @@ class Meeting:
                 raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
         else:
             found = [
-                checks.built("circumstances", one["found"], choosing.Circumstances)
+                checks.built("circumstances", one["found"], choosing.EngineEnvironment)
                 for one in everyone
             ]
             engine, why = choosing.choose(found)
@@ -278,7 +278,7 @@ class Meeting:
             self._tell(job, error)
             raise
 
-    def _circumstances(self, world: World) -> choosing.Circumstances:
+    def _circumstances(self, world: World) -> choosing.EngineEnvironment:
         """What this rank finds, for all to decide by."""
         options = self._asked
         only_lanes = ""
@@ -358,7 +358,7 @@ def _with_default_threads(options: options_lib.Options) -> options_lib.Options:
     return replace(options, strategy=options.backend.default_threads(options.strategy))
 
 
-def _warn_of_tensorflow(story: Story) -> None:
+def _warn_of_tensorflow(story: RunReporter) -> None:
     """Says what of the user's settings keeps plans from having their effect."""
     if grappler.is_switched_off():
         story.log.warning(
@@ -372,7 +372,7 @@ def _warn_of_tensorflow(story: Story) -> None:
         )
 
 
-def _usable(plan: Plan | None, job: Job, world: World, story: Story) -> Plan | None:
+def _usable(plan: Plan | None, job: Job, world: World, story: RunReporter) -> Plan | None:
     """The plan that was given, unless an elastic job has outlived the number of its workers."""
     if plan is None or not job.is_elastic() or plan.num_workers == world.size:
         return plan

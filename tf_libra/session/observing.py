@@ -17,14 +17,14 @@ from tf_libra.profiling.graph import (
     placed_all_reduces,
 )
 from tf_libra.profiling.trace import TraceSession, read_events
-from tf_libra.tuning import Observation
+from tf_libra.tuning import TrialResult
 
 # Engine and Python read the clock one after the other, at the beginning of a step.
 _CLOCKS_APART_NS = 10_000_000
 
 
 @dataclass
-class Observer:
+class StepProfiler:
     """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
 
     backend: Backend
@@ -52,7 +52,7 @@ class Observer:
                 except ValueError as error:
                     self._problem = str(error)
 
-    def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
+    def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, TrialResult]:
         """Makes another call, under the profiler unless someone else is using it."""
         with TraceSession() as session:
             result, seen = self.timed(step, call)
@@ -76,16 +76,16 @@ class Observer:
             records += self.backend.records(
                 TracedStep(events, self._placed, called_ns, production, self.plan, step)
             )
-        return result, Observation(production, records, "", called_ns)
+        return result, TrialResult(production, records, "", called_ns)
 
-    def timed(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
+    def timed(self, step: int, call: Callable[[], Any]) -> tuple[Any, TrialResult]:
         """Makes another call that costs no more than any other."""
         self.backend.executed()
         result, called_ns = timed(call)
         records = of_step(self.backend.executed(), step)
         if not lie_within(records, called_ns):
-            return result, Observation(None, (), "the clock was set meanwhile", called_ns)
-        return result, Observation(None, records, "", called_ns)
+            return result, TrialResult(None, (), "the clock was set meanwhile", called_ns)
+        return result, TrialResult(None, records, "", called_ns)
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:

@@ -18,35 +18,35 @@ from tf_libra.profiling.trace import in_use
 from tf_libra.ranks.control import Control, exchange_clocks
 from tf_libra.records.step_graph import GroupNode
 from tf_libra.session import grappler
-from tf_libra.session.applying import Applying
-from tf_libra.session.checking import CHECKED_STEPS, Checking
-from tf_libra.session.directive import Directive, GoOn
-from tf_libra.session.keeping import Keeping
-from tf_libra.session.looks import Looks
+from tf_libra.session.applying import PlanActivator
+from tf_libra.session.checking import CHECKED_STEPS, ProfilingPolicy
+from tf_libra.session.directive import Directive, KeepPlan
+from tf_libra.session.keeping import PlanCache
+from tf_libra.session.looks import DriftMonitor
 from tf_libra.session.observing import timed
 from tf_libra.session.plan_checks import check_plan_can_run, check_plan_fits
-from tf_libra.session.state import State
-from tf_libra.story.story import Story
+from tf_libra.session.state import TuningState
+from tf_libra.story.story import RunReporter
 from tf_libra.tuning import (
     Budget,
-    Conclusion,
-    Experiment,
-    Observation,
-    Origin,
     Pause,
     Phase,
+    PlanSource,
     Postponed,
     PostponingTuner,
+    Retuner,
     TensorSpec,
+    Trial,
+    TrialResult,
     Tuner,
-    TuningAgain,
+    TuningResult,
     asks_for_a_start,
     postponing,
     tune,
 )
 
 
-class Session:
+class TuningSession:
     """One set of gradients of a training function: from measuring to the plan it runs under.
 
     Attributes:
@@ -59,7 +59,7 @@ class Session:
         name: str,
         control: Control,
         options: options_lib.Options,
-        story: Story,
+        story: RunReporter,
         tensors: tuple[TensorSpec, ...],
         around: Mapping[str, str],
         given: Plan | None = None,
@@ -77,7 +77,7 @@ class Session:
             given: a plan to follow without measuring.
             tuner: called like `tune`, decides on rank 0 what is tried and what comes of it.
         """
-        self.state = State()
+        self.state = TuningState()
         self.story = story
         self._name = name
         self._control = control
@@ -86,14 +86,14 @@ class Session:
         self._tuner = tuner
         self._backend = options.backend
         self._drawn = ""  # the plan whose graph was kept last
-        self._applying = Applying(control, self._backend, story)
-        self._checking = Checking()
+        self._applying = PlanActivator(control, self._backend, story)
+        self._checking = ProfilingPolicy()
         self._tuning: PostponingTuner | None = None
-        self._looks: Looks | None = None  # where a plan may be left for another
+        self._looks: DriftMonitor | None = None  # where a plan may be left for another
         self._tries_next = False
-        self._keeping: Keeping | None = None
-        self._kept: Conclusion | None = None
-        self._observation: Observation | None = None
+        self._keeping: PlanCache | None = None
+        self._kept: TuningResult | None = None
+        self._observation: TrialResult | None = None
         self._step = 0
         self._instantiated: set[tuple[str, int]] = set()  # by plan, and how many steps a graph has
         if grappler.is_switched_off() or not tensors:
@@ -102,17 +102,17 @@ class Session:
             return
         self._begin(Phase.MEASURE)
         if given is not None:
-            self._enter_run(Conclusion(given), Origin.GIVEN)
+            self._enter_run(TuningResult(given), PlanSource.GIVEN)
         elif control.rank == 0:
             self._begin_tuning(around)
 
     def _begin(self, phase: Phase) -> None:
-        self.state = State(phase)
+        self.state = TuningState(phase)
         self.story.begins(phase)
 
     def _begin_tuning(self, around: Mapping[str, str]) -> None:
         options, num_workers = self._options, self._control.world_size
-        self._keeping = Keeping.of(
+        self._keeping = PlanCache.of(
             options.cache_dir,
             self.story.log,
             self._tensors,
@@ -211,7 +211,7 @@ class Session:
         self.story.executed(self._step, called_ns, records)
         return result
 
-    def _tell_timeline(self, observation: Observation) -> None:
+    def _tell_timeline(self, observation: TrialResult) -> None:
         assert self._applying.plan is not None
         timeline = None
         if observation.production is not None and not observation.records:
@@ -242,31 +242,31 @@ class Session:
         directive.check(self._name, self._step, self._control.rank)
         return directive
 
-    def _judge(self) -> tuple[Experiment | Conclusion | GoOn | Postponed, Origin]:
+    def _judge(self) -> tuple[Trial | TuningResult | KeepPlan | Postponed, PlanSource]:
         observation, self._observation = self._observation, None
-        what: Experiment | Conclusion | GoOn | Postponed
+        what: Trial | TuningResult | KeepPlan | Postponed
         if self._tuning is None:
             assert self._looks is not None
             is_look = self.state.is_running
             what = self._looks.look(self._step) if is_look else self._looks.next(observation)
         elif self._kept is not None:
-            return self._kept, Origin.KEPT
+            return self._kept, PlanSource.KEPT
         else:
             try:
                 what = self._tuning.send(observation)
             except StopIteration as finished:
                 what = finished.value
-        if isinstance(what, Conclusion) and self._keeping is not None:
+        if isinstance(what, TuningResult) and self._keeping is not None:
             self._keeping.store(what)
-        return what, Origin.MADE
+        return what, PlanSource.MADE
 
     def _follow(self, directive: Directive) -> bool:
         """Does as all ranks do; returns whether rank 0 observes the step."""
         what = directive.what
-        if isinstance(what, Experiment):
+        if isinstance(what, Trial):
             self._enter(what)
             return what.traced
-        if isinstance(what, GoOn):
+        if isinstance(what, KeepPlan):
             self._go_on(what)
             return False
         if isinstance(what, Postponed):
@@ -274,30 +274,30 @@ class Session:
         self._enter_run(what, directive.origin)
         return False
 
-    def _enter(self, experiment: Experiment) -> None:
+    def _enter(self, experiment: Trial) -> None:
         self.state = replace(self.state, phase=experiment.phase)
         self.story.entered(experiment.phase, self._step, again=self._looks is not None)
         current = self._applying.plan
         if current is None or experiment.plan.fingerprint != current.fingerprint:
             self._applying.apply(experiment.plan, anew=False)
 
-    def _enter_run(self, conclusion: Conclusion, origin: Origin) -> None:
+    def _enter_run(self, conclusion: TuningResult, origin: PlanSource) -> None:
         self._applying.apply(conclusion.plan)
         self._tuning = None
         self._begin_looks(conclusion, origin)
-        self._checking = Checking()
-        self.state = State(Phase.RUN, conclusion, origin)
+        self._checking = ProfilingPolicy()
+        self.state = TuningState(Phase.RUN, conclusion, origin)
         self.story.in_force(conclusion, origin, max(self._step, 1))
         for warning in self._backend.warnings(conclusion.plan):
             self.story.log.warning("%s", warning)
         self.story.clocks(exchange_clocks(self._control))
 
-    def _begin_looks(self, conclusion: Conclusion, origin: Origin) -> None:
+    def _begin_looks(self, conclusion: TuningResult, origin: PlanSource) -> None:
         share = self._options.tuning.again_share
-        is_kept = origin is Origin.KEPT
+        is_kept = origin is PlanSource.KEPT
         # What was measured then tells whether a kept plan still is one for this network.
         is_watched = self._options.strategy.races or (is_kept and conclusion.race is not None)
-        if origin is Origin.GIVEN or not is_watched or share == 0:
+        if origin is PlanSource.GIVEN or not is_watched or share == 0:
             self._looks = None
             self._applying.release(all_but=conclusion.plan)
             return
@@ -305,11 +305,11 @@ class Session:
         if self._looks is None:
             again = None
             if self._control.rank == 0:
-                again = TuningAgain(share, conclusion, self._tune_again, is_kept)
-            self._looks = Looks(again, self.story)
+                again = Retuner(share, conclusion, self._tune_again, is_kept)
+            self._looks = DriftMonitor(again, self.story)
         self._looks.begin()
 
-    def _go_on(self, how: GoOn) -> None:
+    def _go_on(self, how: KeepPlan) -> None:
         """This step runs under the plan in force; what is tried out begins with the next."""
         assert self._looks is not None and self.state.conclusion is not None
         plan = self.state.conclusion.plan

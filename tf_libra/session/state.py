@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tf_libra.tuning import Conclusion, Origin, Phase
+from tf_libra.tuning import Phase, PlanSource, TuningResult
 
 
 @dataclass(frozen=True)
-class State:
+class TuningState:
     """A point in the life of one set of gradients, the same on every rank.
 
     Attributes:
@@ -16,8 +16,8 @@ class State:
     """
 
     phase: Phase = Phase.TRACE
-    conclusion: Conclusion | None = None
-    origin: Origin | None = None
+    conclusion: TuningResult | None = None
+    origin: PlanSource | None = None
 
     @property
     def is_tuning(self) -> bool:

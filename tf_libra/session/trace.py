@@ -7,12 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.tracing import traced_graph
-from tf_libra.tracing.certain import Certain, certain_all_reduces
+from tf_libra.tracing.certain import UnconditionalReduces, count_unconditional_reduces
 from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marks import MarkedGradient
-from tf_libra.tracing.variable_flow import Flow, flow
+from tf_libra.tracing.marks import ReducedGradient
+from tf_libra.tracing.variable_flow import SourceFlow, flow
 from tf_libra.tracing.variables import handles
-from tf_libra.variables.held import Held, flat_arguments, held
+from tf_libra.variables.held import BoundVariable, flat_arguments, held
 
 
 @dataclass(eq=False)
@@ -27,11 +27,11 @@ class KnownTrace:
     trace: Trace
     met: set[tuple[int, ...]] = field(default_factory=set)
     _graph: traced_graph.TracedGraph | None = None
-    _certain: Certain | None = None
-    _flow: Flow | None = None
+    _certain: UnconditionalReduces | None = None
+    _flow: SourceFlow | None = None
 
     @property
-    def marked(self) -> tuple[MarkedGradient, ...]:
+    def marked(self) -> tuple[ReducedGradient, ...]:
         """The gradients that it all-reduces."""
         return self.trace.marked
 
@@ -40,13 +40,13 @@ class KnownTrace:
         """Gradients that it leaves to others, with the reasons."""
         return self.trace.left
 
-    def certain(self, concrete: Any) -> Certain:
+    def certain(self, concrete: Any) -> UnconditionalReduces:
         """What every execution is certain to all-reduce."""
         if self._certain is None:
-            self._certain = certain_all_reduces(self._read(concrete))
+            self._certain = count_unconditional_reduces(self._read(concrete))
         return self._certain
 
-    def flow(self, concrete: Any, touched: Sequence[Held]) -> Flow:
+    def flow(self, concrete: Any, touched: Sequence[BoundVariable]) -> SourceFlow:
         """What flows into its variables.
 
         Args:
@@ -93,6 +93,6 @@ class Call:
             for handle in handles(one)
         )
 
-    def touched(self) -> tuple[Held, ...]:
+    def touched(self) -> tuple[BoundVariable, ...]:
         """All variables that it can touch, and tensors that were captured."""
         return held(self.concrete, self.arguments)

@@ -10,10 +10,10 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.ranks.agreement import Statement, check_equal, exchange, first_difference
 from tf_libra.ranks.control import Control
 from tf_libra.session.trace import KnownTrace
-from tf_libra.story.story import Story
+from tf_libra.story.story import RunReporter
 from tf_libra.tracing.automatic_names import renames
 from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marks import MarkedGradient
+from tf_libra.tracing.marks import ReducedGradient
 from tf_libra.units import listed
 
 _ADVICE = (
@@ -22,7 +22,7 @@ _ADVICE = (
 )
 
 
-class Traces:
+class ConcreteTraces:
     """The traces that one training function has so far, in the job that there is now.
 
     Attributes:
@@ -39,7 +39,7 @@ class Traces:
         """
         self._name = name
         self._known: WeakKeyDictionary[tf.Graph, KnownTrace] = WeakKeyDictionary()
-        self._agreed: set[tuple[MarkedGradient, ...]] = set()
+        self._agreed: set[tuple[ReducedGradient, ...]] = set()
         self._warned: set[str] = set()
         self.names: dict[str, str] = {}
         self.is_renamed = False
@@ -49,7 +49,11 @@ class Traces:
         return self._known[concrete.graph]
 
     def add(
-        self, trace: Trace, control: Control | None, story: Story, meet: Callable[[], None] | None
+        self,
+        trace: Trace,
+        control: Control | None,
+        story: RunReporter,
+        meet: Callable[[], None] | None,
     ) -> None:
         """Adds the trace whose graph is being built; what it all-reduces is compared.
 
@@ -90,7 +94,7 @@ class Traces:
         check_equal(everyone, "" if _have_same_names(everyone) else _ADVICE)
         self._agreed.add(marked)
 
-    def _match_names(self, everyone: Sequence[Statement], rank: int, story: Story) -> bool:
+    def _match_names(self, everyone: Sequence[Statement], rank: int, story: RunReporter) -> bool:
         """Finds rank 0's names of gradients that differ in automatic numbers alone.
 
         Returns:
@@ -111,7 +115,7 @@ class Traces:
         self.names.update(found[rank])
         return True
 
-    def _warn_of(self, trace: Trace, story: Story) -> None:
+    def _warn_of(self, trace: Trace, story: RunReporter) -> None:
         """Says once what no plan is about, though a script may take it for averaged."""
         in_datasets = [one.name for one in trace.marked if one.in_dataset]
         for names, what in (

@@ -2,11 +2,11 @@
 
 from typing import Any, Protocol
 
-from tf_libra.model.background import Got
-from tf_libra.session.state import State
+from tf_libra.model.background import BackgroundStats
+from tf_libra.session.state import TuningState
 
 
-class Training(Protocol):
+class TrainingStep(Protocol):
     """A training function, on one rank of whatever jobs this process takes part in.
 
     Attributes:
@@ -16,7 +16,7 @@ class Training(Protocol):
     is_method: bool
 
     @property
-    def state(self) -> State:
+    def state(self) -> TuningState:
         """Where it is in its life."""
         ...
 
@@ -44,7 +44,7 @@ class Training(Protocol):
         """What is known so far, as text of at most 100 columns."""
         ...
 
-    def background(self, got: Got) -> None:
+    def background(self, got: BackgroundStats) -> None:
         """What a job beside it has got so far."""
         ...
 

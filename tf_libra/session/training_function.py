@@ -10,30 +10,30 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.control import Control, EngineError, between_steps
 from tf_libra.ranks.job import Job
 from tf_libra.session import circumstances, executions, identity
-from tf_libra.session.meeting import Meeting
+from tf_libra.session.meeting import Rendezvous
 from tf_libra.session.plan_checks import check_plan_fits
-from tf_libra.session.session import Session
-from tf_libra.session.state import State
+from tf_libra.session.session import TuningSession
+from tf_libra.session.state import TuningState
 from tf_libra.session.trace import Call
-from tf_libra.session.traces import Traces
-from tf_libra.story.story import Story
+from tf_libra.session.traces import ConcreteTraces
+from tf_libra.story.story import RunReporter
 from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
-from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tracing.marking import check_call_context, reject_eager_functions
+from tf_libra.tracing.marks import ReducedGradient, ReductionPolicy
 from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages
 from tf_libra.variables.buffers import Buffers, untouched
 from tf_libra.variables.held import is_named
-from tf_libra.variables.sharing import Sharing
+from tf_libra.variables.sharing import InitialBroadcast
 
 
 class TrainingFunction:
@@ -67,7 +67,7 @@ class TrainingFunction:
         self._name = marked_function.step_name(function)
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
-        self._meeting = Meeting(self._name, self._identity, options)
+        self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self._weights = weights
         self._is_closed = False
@@ -79,16 +79,18 @@ class TrainingFunction:
         self._call = marked_function.marked_function(
             self._function, self._on_traced, self._rules, is_method=lambda: self.is_method
         )
-        self._watch: numerics.Watch | None = None
-        self._traces = Traces(self._name)
-        self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
+        self._watch: numerics.FiniteCheck | None = None
+        self._traces = ConcreteTraces(self._name)
+        self._sharing = InitialBroadcast(
+            self._options.local_variables, self._options.broadcast_variables
+        )
         self._buffers = Buffers(self._options.local_variables)
-        self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
-        self._current: Session | None = None
+        self._sessions: dict[tuple[ReducedGradient, ...], TuningSession] = {}
+        self._current: TuningSession | None = None
         self._step = 0
 
-    def _new_story(self) -> Story:
-        story = Story(self._options)
+    def _new_story(self) -> RunReporter:
+        story = RunReporter(self._options)
         if self._is_closed:
             story.close()
         return story
@@ -96,11 +98,11 @@ class TrainingFunction:
     # What the user asks.
 
     @property
-    def state(self) -> State:
+    def state(self) -> TuningState:
         """Where the gradients that were trained last are in their life."""
         if self._current is not None:
             return self._current.state
-        return State(Phase.PASS_THROUGH if self._meeting.is_alone else Phase.TRACE)
+        return TuningState(Phase.PASS_THROUGH if self._meeting.is_alone else Phase.TRACE)
 
     @property
     def plan(self) -> Plan | None:
@@ -117,7 +119,7 @@ class TrainingFunction:
         """What is known so far, as text of at most 100 columns."""
         return self._story.explain()
 
-    def background(self, got: Got) -> None:
+    def background(self, got: BackgroundStats) -> None:
         """What a job beside it has got so far."""
         self._story.background(got)
 
@@ -150,7 +152,7 @@ class TrainingFunction:
             raise
 
     def _compare_variables(self, control: Control) -> None:
-        self._meeting.at_the_same_place(between_steps("check_variables"))
+        self._meeting.check_sync_point(between_steps("check_variables"))
         self._sharing.check(control)
 
     # One step.
@@ -172,7 +174,7 @@ class TrainingFunction:
         self._meeting.check()
         if self._meeting.is_alone:
             return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
-        refuse_callers(
+        check_call_context(
             self._name,
             ", where no plan can follow it: call it from Python, or decorate the outer function"
             " instead; where that is Keras' fit, call tf_libra.keras.optimize(model) instead",
@@ -211,7 +213,7 @@ class TrainingFunction:
     def _end_of_data(self) -> tf.errors.OpError | EngineError | None:
         """None if every rank's data end here; else what says that they do not."""
         try:
-            self._meeting.at_the_same_place(between_steps("the end of the data"))
+            self._meeting.check_sync_point(between_steps("the end of the data"))
         except (tf.errors.OpError, EngineError) as error:
             return error
         return None
@@ -224,7 +226,7 @@ class TrainingFunction:
         if self._meeting.is_alone:
             return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         assert self._meeting.control is not None
-        refuse_eager_functions(self._name)
+        reject_eager_functions(self._name)
         concrete = self._concrete_function(args, kwargs)
         trace = self._traces.of(concrete)
         call = Call.of(trace, concrete, *self._call.called(args), kwargs)
@@ -258,7 +260,7 @@ class TrainingFunction:
     def _meet(self) -> None:
         self._meeting.meet(self._story)
         if self._options.faults.check_numerics is not None and not self._meeting.is_alone:
-            self._watch = numerics.Watch()
+            self._watch = numerics.FiniteCheck()
 
     def _execute(self, call: Call, function: Callable[[], Any], num_steps: int) -> Any:
         """Calls the function, and sees to it that what had to be all-reduced was."""
@@ -272,7 +274,7 @@ class TrainingFunction:
         self._current.keep_graph(self._step, call.concrete.graph)
         return result
 
-    def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
+    def _run(self, session: TuningSession, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1
         self._step += num_steps
         self._meeting.options.backend.begin_step()
@@ -280,14 +282,14 @@ class TrainingFunction:
 
     def _watched(
         self,
-        watch: numerics.Watch,
-        session: Session,
+        watch: numerics.FiniteCheck,
+        session: TuningSession,
         call: Call,
         execute: Callable[[], Any],
         num_steps: int,
     ) -> Any:
         assert self._meeting.control is not None
-        before = numerics.Snapshot(one for one in call.touched() if one.is_variable)
+        before = numerics.VariableSnapshot(one for one in call.touched() if one.is_variable)
         result = self._run(session, execute, num_steps)
         found, first = watch.take()
         if found:
@@ -303,8 +305,8 @@ class TrainingFunction:
 
     # Traces, and the sessions of what they all-reduce.
 
-    def _rules(self) -> Rules:
-        return Rules(
+    def _rules(self) -> ReductionPolicy:
+        return ReductionPolicy(
             function=self._identity,
             sparse_as_dense=self._options.sparse_as_dense,
             inner_gradients=self._options.inner_gradients,
@@ -334,11 +336,11 @@ class TrainingFunction:
     def _on_traced(self, trace: Trace) -> None:
         if self._meeting.control is not None and not self._is_rank_local(trace):
             self._meeting.control.set_step(self._step + 1)
-        meet = partial(self._meeting.at_the_same_place, "a new trace")
+        meet = partial(self._meeting.check_sync_point, "a new trace")
         is_first = self._current is None
         self._traces.add(trace, self._meeting.control, self._story, None if is_first else meet)
 
-    def _session_of(self, call: Call) -> Session:
+    def _session_of(self, call: Call) -> TuningSession:
         """The session of the gradients that a trace all-reduces, perhaps a new one."""
         marked = call.trace.marked
         if self._current is None or marked not in self._sessions:
@@ -362,7 +364,7 @@ class TrainingFunction:
         self._sharing.note(touched, judged)
         if has_met or not self._sharing.is_known(touched, judged):
             if not has_met:
-                self._meeting.at_the_same_place("new variables")
+                self._meeting.check_sync_point("new variables")
             copied = self._sharing.compare(self._meeting.control, touched, judged)
             if copied.names:
                 self._story.copied(copied.names, copied.num_compared)
@@ -373,7 +375,7 @@ class TrainingFunction:
                 self._story.differ(differing)
         call.trace.met.add(call.given)
 
-    def _new_session(self, call: Call) -> Session:
+    def _new_session(self, call: Call) -> TuningSession:
         assert self._meeting.control is not None
         marked, left = call.trace.marked, call.trace.left
         if not marked and not left:
@@ -413,7 +415,7 @@ class TrainingFunction:
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
         self._share(call, has_met=True)
-        return Session(
+        return TuningSession(
             self._identity,
             self._meeting.control,
             self._meeting.options,
@@ -428,7 +430,7 @@ class TrainingFunction:
             self._tuner,
         )
 
-    def _next_story(self, control: Control) -> Story:
+    def _next_story(self, control: Control) -> RunReporter:
         """That of a trace which all-reduces other gradients than those before."""
         story = self._new_story()
         story.met(control.rank, self._meeting.options)
@@ -441,7 +443,7 @@ class TrainingFunction:
         return story
 
     def _given_for(
-        self, tensors: tuple[TensorSpec, ...], story: Story, is_first: bool
+        self, tensors: tuple[TensorSpec, ...], story: RunReporter, is_first: bool
     ) -> Plan | None:
         """The plan that was given, for these gradients; only the first trace has to fit it."""
         plan = self._meeting.given

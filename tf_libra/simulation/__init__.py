@@ -8,7 +8,7 @@ from tf_libra.simulation.multiplexing import (
 )
 from tf_libra.simulation.pipeline import PipelineBlock, PipelineTimeline, simulate_pipeline
 from tf_libra.simulation.simulator import simulate
-from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
+from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
 __all__ = [
     "BackgroundJob",
@@ -18,8 +18,8 @@ __all__ = [
     "Multiplexing",
     "PipelineBlock",
     "PipelineTimeline",
-    "Stage",
     "Timeline",
+    "TimelineStage",
     "simulate",
     "simulate_burst",
     "simulate_multiplexing",

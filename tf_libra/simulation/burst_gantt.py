@@ -9,7 +9,7 @@ from tf_libra.simulation.pipeline_gantt import Bar
 
 
 @dataclass(frozen=True)
-class Stage:
+class BurstStage:
     """Consecutive layers on the same devices.
 
     Attributes:
@@ -26,7 +26,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerTimes:
     """Planned seconds of one layer.
 
     Attributes:
@@ -69,7 +69,7 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class Picture:
+class BurstGantt:
     """Activity of all devices in an iteration.
 
     Attributes:
@@ -85,24 +85,24 @@ class Picture:
     idle_seconds: tuple[float, ...]
 
 
-def stages_of(plan: BurstPlan) -> tuple[Stage, ...]:
+def stages_of(plan: BurstPlan) -> tuple[BurstStage, ...]:
     """Group consecutive layers of a plan on the same devices."""
     stages, start = [], 0
     places = zip(plan.first_devices, plan.num_devices, strict=True)
     for (first, count), layers in itertools.groupby(places):
         stop = start + len(list(layers))
-        stages.append(Stage(start, stop, first, count))
+        stages.append(BurstStage(start, stop, first, count))
         start = stop
     return tuple(stages)
 
 
-def named(plan: BurstPlan, stage: Stage) -> str:
+def named(plan: BurstPlan, stage: BurstStage) -> str:
     """Format the layers of a stage by the names of the first and the last."""
     first, last = plan.layer_names[stage.start], plan.layer_names[stage.stop - 1]
     return first if stage.stop == stage.start + 1 else f"{first} to {last}"
 
 
-def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
+def layers_of(plan: BurstPlan) -> tuple[LayerTimes, ...]:
     """Return the planned seconds of each layer."""
     found: dict[str, list[float]] = {
         kind: [0.0] * len(plan.layer_names) for kind in ("transition", "compute", "synchronize")
@@ -110,7 +110,7 @@ def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
     for span in plan.spans:
         found[span.kind][span.layer] += span.seconds
     return tuple(
-        Layer(*one)
+        LayerTimes(*one)
         for one in zip(
             plan.layer_names, plan.first_devices, plan.num_devices, *found.values(),
             plan.amplification, strict=True,
@@ -120,7 +120,7 @@ def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
 
 def pictures(
     plan: BurstPlan, measured: tuple[Sequence[Bar], float] | None = None
-) -> tuple[Picture, ...]:
+) -> tuple[BurstGantt, ...]:
     """Return the measured activity, if any, and the predicted one.
 
     Args:
@@ -140,7 +140,7 @@ def pictures(
         if span.seconds
         for device in range(plan.num_devices[span.layer])
     )
-    predicted = Picture("predicted", planned, plan.iteration_seconds, plan.idle_seconds)
+    predicted = BurstGantt("predicted", planned, plan.iteration_seconds, plan.idle_seconds)
     if measured is None:
         return (predicted,)
     given, seconds = measured
@@ -155,10 +155,10 @@ def pictures(
         seconds - _covered((one for one in bars if one.device == device), seconds)
         for device in devices
     )
-    return Picture("measured", bars, seconds, idle), predicted
+    return BurstGantt("measured", bars, seconds, idle), predicted
 
 
-def _of(plan: BurstPlan, stages: Sequence[Stage], bar: Bar) -> str:
+def _of(plan: BurstPlan, stages: Sequence[BurstStage], bar: Bar) -> str:
     """Describe the layers of a bar; an all-reduce or update spans all layers of a rank."""
     if bar.microbatch is None or bar.stage >= len(stages):
         return "its layers"

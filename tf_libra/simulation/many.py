@@ -13,7 +13,7 @@ _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class ManyTimes:
+class VectorizedTimes:
     """Simulated times of plans on one stream; seconds since the start of backward.
 
     Attributes:
@@ -27,9 +27,9 @@ class ManyTimes:
     step: _Array
 
 
-def times_of_many(
+def vectorized_times(
     overlapped: _Array, exclusive: _Array, rates: _Array, left_at_start: _Array, updates: _Array
-) -> ManyTimes:
+) -> VectorizedTimes:
     """Compute the timelines of several plans, each as `simulate` does.
 
     Shapes are [..., groups] and broadcast. Empty groups at the end of a plan take no time.
@@ -67,7 +67,7 @@ def times_of_many(
             next_left = left_when_ready[index + 2]
             clock = clock + np.maximum(0.0, left - next_left)
             left = np.minimum(left, next_left)
-    return ManyTimes(np.moveaxis(starts, 0, -1), np.moveaxis(ends, 0, -1), clock + pending)
+    return VectorizedTimes(np.moveaxis(starts, 0, -1), np.moveaxis(ends, 0, -1), clock + pending)
 
 
 def _groups_first(values: _Array) -> _Array:
@@ -75,7 +75,7 @@ def _groups_first(values: _Array) -> _Array:
     return np.ascontiguousarray(values.transpose(-1, *range(values.ndim - 1)))
 
 
-def steps_of_many(
+def vectorized_steps(
     profile: BackwardProfile,
     cost: CostModel,
     stops: Sequence[Sequence[int]],
@@ -99,7 +99,7 @@ def steps_of_many(
     lanes = np.array([(*one, *(one[-1],) * (most - len(one))) for one in threads])
     edges = np.concatenate([np.zeros((len(ends), 1), int), ends], axis=1)
     sizes = np.diff(profile.bytes_before[edges])
-    return times_of_many(
+    return vectorized_times(
         cost.overlapped_all_reduce(sizes, lanes),
         cost.exclusive_all_reduce(sizes, lanes),
         cost.compute_rate(lanes),

@@ -87,7 +87,7 @@ class Bubble:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PipelineGantt:
     """Activity of all devices in an iteration.
 
     Attributes:
@@ -121,7 +121,7 @@ def pictures(
     plan: PipelinePlan,
     cluster: Cluster,
     measured: tuple[Iterable[Bar], float] | None = None,
-) -> tuple[Picture, ...]:
+) -> tuple[PipelineGantt, ...]:
     """Return the predicted activity and, if any, the measured one.
 
     Args:
@@ -131,13 +131,13 @@ def pictures(
         measured: activities of devices and the seconds of the iteration; None before a measurement.
     """
     timeline = simulate_pipeline(layers, plan, cluster)
-    predicted = Picture("predicted", bars_of(plan, timeline), timeline.iteration_seconds)
+    predicted = PipelineGantt("predicted", bars_of(plan, timeline), timeline.iteration_seconds)
     if measured is None:
         return (predicted,)
-    return predicted, Picture("measured", tuple(measured[0]), measured[1])
+    return predicted, PipelineGantt("measured", tuple(measured[0]), measured[1])
 
 
-def idle(plan: PipelinePlan, picture: Picture) -> tuple[Idle, ...]:
+def idle(plan: PipelinePlan, picture: PipelineGantt) -> tuple[Idle, ...]:
     """Return the idle time of each device with a stage, in the order of stages."""
     found = bubbles(picture.bars, len(plan.stages), picture.seconds)
     rows = []

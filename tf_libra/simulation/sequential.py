@@ -10,7 +10,7 @@ import numpy as np
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
+from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
 
 def stage_times(
@@ -42,7 +42,7 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
 
     clock, left = 0.0, float(profile.compute_after[0])  # left: s_b
     wait = max(0.0, left - left_at_start[0])
-    stages = [Stage(clock, 0.0, wait, 0.0)]
+    stages = [TimelineStage(clock, 0.0, wait, 0.0)]
     clock, left = wait, left_at_start[0]
     updates = updates_of_groups(profile, plan)
     pending = 0.0  # updates of groups that are all-reduced
@@ -67,7 +67,7 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
         if index + 1 < len(plan.groups):
             wait = max(0.0, left - left_at_start[index + 1])  # t_b, Eq. 13
             left = min(left, left_at_start[index + 1])  # s_b of the next stage, Eq. 15
-        stages.append(Stage(clock, overlap, wait, residual))
+        stages.append(TimelineStage(clock, overlap, wait, residual))
         spans.append(GroupSpan(ready[index], clock, end))
         clock = end + wait
         if len(ready) == index + 1:

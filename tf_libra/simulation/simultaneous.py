@@ -18,7 +18,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.simulation.tasks import Task, TaskSpan, simulate_tasks
-from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
+from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ def _first_holder(plan: Plan, index: int) -> int:
     return first
 
 
-def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple[Stage, ...]:
+def _stages(
+    all_reduces: tuple[TaskSpan, ...], computed_seconds: float
+) -> tuple[TimelineStage, ...]:
     """Return the stages between successive starts of all-reduces; computation never pauses."""
     starts = [0.0, *(span.start_seconds for span in all_reduces)]
     moments = sorted({*starts, computed_seconds, *(span.stop_seconds for span in all_reduces)})
@@ -123,7 +125,9 @@ def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple
             stage += 1
         kind = (0 if begin < busy_until else 1) if begin < computed_seconds else 2
         times[stage][kind] += end - begin
-    return tuple(Stage(start, *seconds) for start, seconds in zip(starts, times, strict=True))
+    return tuple(
+        TimelineStage(start, *seconds) for start, seconds in zip(starts, times, strict=True)
+    )
 
 
 def _all_reduce(plan: Plan, cost: CostModel, index: int) -> _AllReduce:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Stage:
+class TimelineStage:
     """Interval between two successive starts of all-reduces; seconds since backward's start.
 
     Attributes:
@@ -60,7 +60,7 @@ class Timeline:
       updates_end_seconds: end of the optimizer's last update; 0 if the profile has no updates.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[TimelineStage, ...]
     groups: tuple[GroupSpan, ...]
     updates_end_seconds: float = 0.0
 

@@ -6,32 +6,32 @@ from functools import partial
 from typing import Any
 
 from tf_libra import options as options_lib
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.agreement import agree
 from tf_libra.ranks.control import Control
 from tf_libra.session import identity
-from tf_libra.session.meeting import Meeting
-from tf_libra.session.state import State
+from tf_libra.session.meeting import Rendezvous
+from tf_libra.session.state import TuningState
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares
+from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update
-from tf_libra.stages.executing.executing import Execution
-from tf_libra.stages.executing.holding import Holding, owned
+from tf_libra.stages.executing.executing import StageExecutor
+from tf_libra.stages.executing.holding import StageVariables, owned
 from tf_libra.stages.executing.lanes import Lanes
 from tf_libra.stages.planning.planner import Planner
 from tf_libra.stages.recording import axes as axes_lib
 from tf_libra.stages.recording import batches
-from tf_libra.stages.recording.recording import Recorder
-from tf_libra.story.story import Story
+from tf_libra.stages.recording.recording import StepRecorder
+from tf_libra.story.story import RunReporter
 from tf_libra.tracing import marked_function
-from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
+from tf_libra.tracing.marking import check_call_context, reject_eager_functions
 from tf_libra.tuning import Phase
 from tf_libra.variables import elastic_states as commits
-from tf_libra.variables.held import Held
+from tf_libra.variables.held import BoundVariable
 
 
 class StagedTraining:
@@ -66,21 +66,21 @@ class StagedTraining:
         self._name = marked_function.step_name(function)
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
-        self._meeting = Meeting(self._name, self._identity, options)
+        self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self._forget()
 
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
         self._planner = self._make_planner()
-        self._story = Story(self._options)
-        self._recorder = Recorder(self._function)
+        self._story = RunReporter(self._options)
+        self._recorder = StepRecorder(self._function)
         self._traces: dict[tuple[Hashable, ...], Traces] = {}
-        self._executions: dict[tuple[Hashable, ...], Execution] = {}  # of the current layout
+        self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # of the current layout
         self._layout: Layout | None = None
-        self._current: Execution | None = None
-        self._holding = Holding(self._identity, self)
-        self._held: dict[int, Held] = {}  # by key, the variables of all traces
+        self._current: StageExecutor | None = None
+        self._holding = StageVariables(self._identity, self)
+        self._held: dict[int, BoundVariable] = {}  # by key, the variables of all traces
         self._step = 0
         self._warned: set[tuple[str, ...]] = set()
 
@@ -92,13 +92,13 @@ class StagedTraining:
         return self._planner.plan
 
     @property
-    def state(self) -> State:
+    def state(self) -> TuningState:
         """Where in its life it is."""
         if self._meeting.is_alone:
-            return State(Phase.PASS_THROUGH)
+            return TuningState(Phase.PASS_THROUGH)
         if self.plan is not None:
-            return State(Phase.RUN)
-        return State(Phase.MEASURE if self._executions else Phase.TRACE)
+            return TuningState(Phase.RUN)
+        return TuningState(Phase.MEASURE if self._executions else Phase.TRACE)
 
     @property
     def settled(self) -> bool:
@@ -111,7 +111,7 @@ class StagedTraining:
             return f"{self._name}: nothing is planned yet"
         return self._planner.explained(self._name, self._current)
 
-    def background(self, got: Got) -> None:
+    def background(self, got: BackgroundStats) -> None:
         """What a job beside it has got so far."""
         self._story.background(got)
 
@@ -133,7 +133,7 @@ class StagedTraining:
         self._guarded(self._synchronize_where_all_are)
 
     def _synchronize_where_all_are(self) -> None:
-        self._meeting.at_the_same_place("synchronize_variables")
+        self._meeting.check_sync_point("synchronize_variables")
         self._synchronize()
 
     def _synchronize(self) -> None:
@@ -160,7 +160,7 @@ class StagedTraining:
         self._meeting.check()
         if self._meeting.is_alone:
             return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
-        refuse_callers(self._name, ": stages are driven from Python")
+        check_call_context(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -179,7 +179,7 @@ class StagedTraining:
                 return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
-        refuse_eager_functions(self._name)
+        reject_eager_functions(self._name)
         given = batches.as_tensors(self._name, (args, kwargs))
         self._step += 1
         self._control.set_step(self._step)
@@ -228,7 +228,7 @@ class StagedTraining:
         control = self._control
         is_first = not self._traces
         if not is_first:
-            self._meeting.at_the_same_place("arguments of another kind")
+            self._meeting.check_sync_point("arguments of another kind")
             if self._holding.has_let_go:  # of what these arguments may need
                 self._synchronize()
         agree(control, {"arguments": batches.signature(given)})
@@ -290,17 +290,17 @@ class StagedTraining:
             if layout.for_batch(self._traces[key].samples_per_rank).teams == layout.teams:
                 self._executions[key] = self._execution(self._traces[key])
 
-    def _execution(self, traces: Traces) -> Execution:
+    def _execution(self, traces: Traces) -> StageExecutor:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
         layout = layout.for_batch(traces.samples_per_rank)
         if traces.whole.recording.is_evaluation:
             layout = layout.forward()
-        shares = Shares(layout, traces.samples_per_rank)
+        shares = BatchShards(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
         lanes = Lanes(rank, self._identity, self._waiting)
-        execution = Execution(layout, traced, traces.samples_per_rank, lanes)
+        execution = StageExecutor(layout, traced, traces.samples_per_rank, lanes)
         self._warn_of_averages(execution)
         variables = owned(
             traces.whole,
@@ -325,7 +325,7 @@ class StagedTraining:
         return {one.key: stages.get(name) for name, one in first.captured.items()}
 
     def _check_stages(
-        self, traces: Traces, execution: Execution, trained: dict[int, int | None]
+        self, traces: Traces, execution: StageExecutor, trained: dict[int, int | None]
     ) -> None:
         """Raises `ValueError` where a variable moves: its new stage would have old values of it."""
         for name, stage in execution.variables.items():
@@ -345,7 +345,7 @@ class StagedTraining:
                 f" {before}: {instead}"
             )
 
-    def _warn_of_averages(self, execution: Execution) -> None:
+    def _warn_of_averages(self, execution: StageExecutor) -> None:
         for names in set(execution.averaged.values()) - self._warned:
             self._warned.add(names)
             self._story.log.warning(

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.tuning import Conclusion, Phase
+from tf_libra.tuning import Phase, TuningResult
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunSnapshot:
     """What is known so far.
 
     Attributes:
@@ -29,7 +29,7 @@ class Facts:
     engine: str = "lanes"
     asked: str = ""
     phase: Phase = Phase.TRACE
-    conclusion: Conclusion | None = None
+    conclusion: TuningResult | None = None
     timelines: tuple[MeasuredTimeline, ...] = ()
     remarks: tuple[str, ...] = ()
     num_steps: Mapping[Phase, int] = field(default_factory=dict)

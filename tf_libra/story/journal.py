@@ -3,13 +3,13 @@
 from collections import Counter, deque
 
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.story.facts import Facts
-from tf_libra.tuning import Conclusion, Phase
+from tf_libra.story.facts import RunSnapshot
+from tf_libra.tuning import Phase, TuningResult
 
 _REMEMBERED_STEPS = 200
 
 
-class Journal:
+class RunHistory:
     """What was told of one training function, in the order in which it happened."""
 
     def __init__(self, engine: str, asked: str = "") -> None:
@@ -17,7 +17,7 @@ class Journal:
         self._engine, self._asked = engine, asked
         self._function = ""
         self._phase = Phase.TRACE
-        self._conclusion: Conclusion | None = None
+        self._conclusion: TuningResult | None = None
         self._timelines: deque[MeasuredTimeline] = deque(maxlen=_REMEMBERED_STEPS)
         self._remarks: list[str] = []
         self._num_steps: Counter[Phase] = Counter()
@@ -50,7 +50,7 @@ class Journal:
         self._keeps_seconds = phase is Phase.RUN or not again
         return before is not phase
 
-    def in_force(self, conclusion: Conclusion) -> None:
+    def in_force(self, conclusion: TuningResult) -> None:
         """A plan is in force; what was measured before it was concluded is forgotten.
 
         Also where it is the plan of before: steps have drifted since, and so have predictions.
@@ -71,9 +71,9 @@ class Journal:
         """A step under the plan was traced."""
         self._timelines.append(timeline)
 
-    def facts(self) -> Facts:
+    def facts(self) -> RunSnapshot:
         """What is known so far."""
-        return Facts(
+        return RunSnapshot(
             function=self._function,
             engine=self._engine,
             asked=self._asked,

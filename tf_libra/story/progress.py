@@ -15,7 +15,7 @@ _REFRESH_SECONDS = 0.25
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-class Progress:
+class ProgressLine:
     """A line at the end of a terminal that says what is going on, if it takes over a second.
 
     It gives way to log messages and goes when there is nothing to wait for. Anywhere but on a

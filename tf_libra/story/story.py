@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_libra import logs, units
 from tf_libra.cost_model.evidence import written
-from tf_libra.model.background import Got
+from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
@@ -31,8 +31,8 @@ from tf_libra.records.versions import versions
 from tf_libra.simulation.pipeline_gantt import Bar
 from tf_libra.story import burst_files, pipeline_files
 from tf_libra.story.folders import documents, write
-from tf_libra.story.journal import Journal
-from tf_libra.story.progress import Progress
+from tf_libra.story.journal import RunHistory
+from tf_libra.story.progress import ProgressLine
 from tf_libra.story.summary import (
     describe,
     fit_line,
@@ -43,16 +43,16 @@ from tf_libra.story.summary import (
 from tf_libra.tuning import (
     CALLS_PER_LOOK,
     DOSE,
-    Conclusion,
     Drift,
-    Found,
-    Observation,
-    Origin,
+    DriftVerdict,
     Phase,
+    PlanSource,
+    TrialResult,
+    TuningResult,
 )
 
 
-class Story:
+class RunReporter:
     """The story of one training function, as far as it has been told.
 
     Attributes:
@@ -67,8 +67,8 @@ class Story:
         self._rank = 0
         self._function = ""
         self.is_closed = False
-        self._journal = Journal(options.backend.name, options.strategy.name)
-        self._progress = Progress(self.log)
+        self._journal = RunHistory(options.backend.name, options.strategy.name)
+        self._progress = ProgressLine(self.log)
         self._recorder: Recorder | None = None
 
     def met(self, rank: int, options: Options) -> None:
@@ -169,20 +169,24 @@ class Story:
         most = self._options.tuning.max_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
-    def looked(self, found: Found, drift: Drift, step: int) -> None:
+    def looked(self, found: DriftVerdict, drift: Drift, step: int) -> None:
         """Steps since the last look were judged at this one."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
-        if measured is None or expected is None or found in (Found.NOTHING, Found.STILL):
+        if (
+            measured is None
+            or expected is None
+            or found in (DriftVerdict.NOTHING, DriftVerdict.STILL)
+        ):
             return
         if self._recorder is not None:
-            self._recorder.drifted(step, measured, expected, is_back=found is Found.PASSED)
-        if found is Found.DRIFT:
+            self._recorder.drifted(step, measured, expected, is_back=found is DriftVerdict.PASSED)
+        if found is DriftVerdict.DRIFT:
             self._say(
                 f"drift: at step {step} steps take {units.time(measured)}, where"
                 f" {units.time(expected)} were expected: plans are tried out again, {DOSE} steps"
                 f" after every {CALLS_PER_LOOK} at most"
             )
-        elif found is Found.STALE:
+        elif found is DriftVerdict.STALE:
             self._say(
                 f"drift: at step {step} steps take {units.time(measured)}, where"
                 f" {units.time(expected)} were expected of the plan that an earlier job has kept:"
@@ -206,10 +210,10 @@ class Story:
         if self._rank == 0 and self._options.progress:
             self._progress.show(text, anew)
 
-    def in_force(self, conclusion: Conclusion, origin: Origin, step: int) -> None:
+    def in_force(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
         """A plan is in force from `step` on."""
         self._progress.end()
-        if self._rank == 0 and origin is not Origin.GIVEN:
+        if self._rank == 0 and origin is not PlanSource.GIVEN:
             self._tell_conclusion(conclusion)
         before = self._journal.facts().conclusion
         self._journal.entered(Phase.RUN)
@@ -238,7 +242,7 @@ class Story:
             "run: plan %s (%s) %s\n%s", plan.short_id, origin.value, how, plan_table(conclusion)
         )
 
-    def _tell_conclusion(self, conclusion: Conclusion) -> None:
+    def _tell_conclusion(self, conclusion: TuningResult) -> None:
         """What the plan is, what was measured of it, and then the model and what else is noted."""
         plan = conclusion.plan
         if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
@@ -258,7 +262,7 @@ class Story:
             len(plan.tensor_names),
         )
 
-    def _write_logdir(self, conclusion: Conclusion) -> None:
+    def _write_logdir(self, conclusion: TuningResult) -> None:
         if self._options.logdir is None:
             return
         model = conclusion.cost_model
@@ -294,7 +298,7 @@ class Story:
         step: int,
         called_ns: tuple[int, int],
         all_reduces: Sequence[AllReduceRecord],
-        observation: Observation | None = None,
+        observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
     ) -> None:
         """A step under the plan has run; `observation` and `timeline` where it was traced."""
@@ -360,7 +364,7 @@ class Story:
         if self._writes_stages and self._recorder is not None:
             self._recorder.staged(BurstRecord(self._function, step, plan, bars, seconds, profile))
 
-    def background(self, got: Got) -> None:
+    def background(self, got: BackgroundStats) -> None:
         """What a job beside this rank has got so far; every rank writes that of its own."""
         if self._recorder is not None:
             self._recorder.background(got)

@@ -11,15 +11,15 @@ from tf_libra.backends import backend, nccl
 from tf_libra.model.plan import Plan
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.story.facts import Facts
-from tf_libra.tuning import Conclusion, Phase
+from tf_libra.story.facts import RunSnapshot
+from tf_libra.tuning import Phase, TuningResult
 from tf_libra.tuning.comparison import against_one_all_reduce, describe_plan, why_another
 from tf_libra.tuning.race import Race
 
 WIDTH = 100
 
 
-def describe(facts: Facts) -> str:
+def describe(facts: RunSnapshot) -> str:
     """The whole story so far: what was measured, the plan, and then what is predicted of it."""
     lines = [f"phase: {facts.phase.value}"]
     conclusion = facts.conclusion
@@ -61,7 +61,7 @@ def _noted(plan: Plan) -> list[str]:
     return [line for note in plan.notes for line in _wrapped(f"note: {note}")]
 
 
-def why_another_plan(facts: Facts) -> str | None:
+def why_another_plan(facts: RunSnapshot) -> str | None:
     """Why the plan is of another strategy than was asked for; None where it is not."""
     if facts.conclusion is None or not facts.asked or facts.conclusion.profile is None:
         return None
@@ -69,7 +69,7 @@ def why_another_plan(facts: Facts) -> str | None:
     return why_another(facts.asked, plan.strategy, facts.conclusion.race, notes)
 
 
-def summary_line(facts: Facts) -> str:
+def summary_line(facts: RunSnapshot) -> str:
     """How the training went, in one line."""
     steps = sum(facts.num_steps.values())
     told = f"{facts.function}: {steps} step{'s' if steps > 1 else ''}"
@@ -97,7 +97,7 @@ def _wrapped(text: str) -> list[str]:
     return [part for line in text.splitlines() for part in wrapper.wrap(line)]
 
 
-def fit_line(conclusion: Conclusion) -> str:
+def fit_line(conclusion: TuningResult) -> str:
     """The fitted formulas with their error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
@@ -121,7 +121,7 @@ def fit_line(conclusion: Conclusion) -> str:
     )
 
 
-def fit_table(conclusion: Conclusion) -> list[str]:
+def fit_table(conclusion: TuningResult) -> list[str]:
     """The fitted model at the threads that were sampled, a row each, and its error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
@@ -153,7 +153,7 @@ def fit_table(conclusion: Conclusion) -> list[str]:
     ]
 
 
-def plan_table(conclusion: Conclusion, timelines: Sequence[MeasuredTimeline] = ()) -> str:
+def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] = ()) -> str:
     """The plan as a table; measured times (medians) stand before predicted ones."""
     plan = conclusion.plan
     measured = _measured(timelines)
@@ -233,7 +233,7 @@ def race_table(race: Race) -> str:
     return _aligned(rows)
 
 
-def times(facts: Facts) -> list[str]:
+def times(facts: RunSnapshot) -> list[str]:
     """Measured steps and backward time; what is predicted of it comes after."""
     lines = []
     seconds = facts.step_seconds.get(Phase.RUN)

@@ -1,6 +1,6 @@
 """Answers about a log directory, as JSON values.
 
-A request has a `Source` and typed arguments. Names are looked up in the source's listings, so a
+A request has a `LogSource` and typed arguments. Names are looked up in the source's listings, so a
 request cannot reach outside of them. A missing name is a `NotThereError`, any other fault a
 `ValueError` with the reason.
 """
@@ -11,7 +11,7 @@ from tf_libra import strategies as registered
 from tf_libra.records import history as names
 from tf_libra.records.plan import PlanRecord
 from tf_libra.tensorboard import reading
-from tf_libra.tensorboard.source import Source
+from tf_libra.tensorboard.source import LogSource
 from tf_libra.tensorboard.views.contention import contention_view
 from tf_libra.tensorboard.views.group import group_view
 from tf_libra.tensorboard.views.history import history_view
@@ -24,7 +24,7 @@ from tf_libra.tensorboard.views.timeline import measured_timeline, predicted_tim
 MEASURED, PREDICTED = "measured", "predicted"
 
 
-def plan(source: Source, run: str, tag: str) -> dict[str, Any]:
+def plan(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Return a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
     record = reading.last_plan(source, run, tag)
     steps = reading.steps_of(source, run, record, count=1)
@@ -32,7 +32,7 @@ def plan(source: Source, run: str, tag: str) -> dict[str, Any]:
     return plan_view(record, hosts) | {"has_graph": _has_graph(source, run, record)}
 
 
-def _has_graph(source: Source, run: str, record: PlanRecord) -> bool:
+def _has_graph(source: LogSource, run: str, record: PlanRecord) -> bool:
     """Return True if the run's graph in the Graphs tab is this plan's.
 
     The Graphs tab shows a run's last graph, of the plan activated before its time.
@@ -45,13 +45,13 @@ def _has_graph(source: Source, run: str, record: PlanRecord) -> bool:
     return last is not None and bool(last["tag"] == record.tag)
 
 
-def group(source: Source, run: str, tag: str, group: int) -> dict[str, Any]:
+def group(source: LogSource, run: str, tag: str, group: int) -> dict[str, Any]:
     """Return one group of a plan."""
     return group_view(reading.last_plan(source, run, tag), group)
 
 
 def timeline(
-    source: Source, run: str, tag: str, show: str, threads: int | None = None
+    source: LogSource, run: str, tag: str, show: str, threads: int | None = None
 ) -> dict[str, Any] | None:
     """Return a timeline: "measured", "predicted", or of a strategy with `threads`."""
     record = reading.last_plan(source, run, tag)
@@ -66,32 +66,32 @@ def timeline(
     return predicted_timeline(record, strategy_like(record, show, threads))
 
 
-def ranks(source: Source, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
+def ranks(source: LogSource, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
     """Return one step of all ranks; `step` selects one of the recorded steps."""
     record = reading.last_plan(source, run, tag)
     steps = reading.steps_of(source, run, record, reading.TRACED_STEPS)
     return ranks_view(record, steps, step)
 
 
-def contention(source: Source, run: str, tag: str) -> dict[str, Any]:
+def contention(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Return the contention model with its samples."""
     return contention_view(reading.last_plan(source, run, tag))
 
 
 def strategies(
-    source: Source, run: str, tag: str, workers: int | None = None, strategy: str | None = None
+    source: LogSource, run: str, tag: str, workers: int | None = None, strategy: str | None = None
 ) -> dict[str, Any]:
     """Compare every strategy, or one of them, for the plan's or another number of workers."""
     return strategies_view(reading.last_plan(source, run, tag), workers, strategy)
 
 
-def steps(source: Source, run: str, tag: str) -> dict[str, Any]:
+def steps(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Return measured whole steps under this plan and others."""
     record = reading.last_plan(source, run, tag)
     return steps_view(record, run, _measured_runs(source))
 
 
-def _measured_runs(source: Source) -> list[MeasuredRun]:
+def _measured_runs(source: LogSource) -> list[MeasuredRun]:
     """Return all measurements; the listing of runs names the unreadable ones."""
     found = []
     headings = [one for run in sorted(source.records()) for one in reading.plans_of(source, run)]
@@ -113,7 +113,7 @@ def _measured_runs(source: Source) -> list[MeasuredRun]:
 
 
 def _usual_steps(
-    source: Source, run: str, record: PlanRecord, until: int | None
+    source: LogSource, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
     """Return steady-state steps under the plan up to step `until`; None: it is active."""
     tag = f"{record.function}/{names.STEP_SECONDS}"
@@ -123,7 +123,7 @@ def _usual_steps(
     )
 
 
-def history(source: Source, run: str, tag: str) -> dict[str, Any]:
+def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Return the series of the plan's training function, and its activated plans."""
     record = reading.last_plan(source, run, tag)
     plans = [
@@ -136,7 +136,7 @@ def history(source: Source, run: str, tag: str) -> dict[str, Any]:
     return history_view(plans, {name: found.get(tag, ()) for name, tag in tags.items()})
 
 
-def _predicted_seconds(source: Source, run: str, tag: str) -> float | None:
+def _predicted_seconds(source: LogSource, run: str, tag: str) -> float | None:
     """Return backward's prediction by the present model, or else the plan's."""
     record = reading.last_plan(source, run, tag)
     timeline = record.conclusion.predicted(record.plan)

@@ -19,8 +19,8 @@ from werkzeug import Request, Response
 
 from tf_libra.records.kinds import PLUGIN_NAME
 from tf_libra.tensorboard import routes
-from tf_libra.tensorboard.provided import Provided
-from tf_libra.tensorboard.reading import NotThereError
+from tf_libra.tensorboard.provided import DataProviderSource
+from tf_libra.tensorboard.reading import NotFoundError
 
 _STATIC = Path(__file__).parent / "static"
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -57,7 +57,7 @@ class LibraPlugin(base_plugin.TBPlugin):
             response = _problem(request, "only GET is answered", 405)
         else:
             try:
-                source = Provided(
+                source = DataProviderSource(
                     self._data_provider,
                     plugin_util.context(request.environ),
                     plugin_util.experiment_id(request.environ),
@@ -67,7 +67,7 @@ class LibraPlugin(base_plugin.TBPlugin):
                 response = http_util.Respond(request, json.dumps(value), "application/json")
             except ValueError as error:
                 response = _problem(request, str(error), 400)
-            except NotThereError as error:
+            except NotFoundError as error:
                 response = _problem(request, str(error), 404)
             except errors.PublicError as error:
                 response = _problem(request, str(error), error.http_code)

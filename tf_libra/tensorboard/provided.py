@@ -13,7 +13,7 @@ from tf_libra.tensorboard.source import Series
 _GRAPHS = "graphs"
 
 
-class Provided:
+class DataProviderSource:
     """Source of one experiment, for one request."""
 
     def __init__(

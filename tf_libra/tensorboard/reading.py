@@ -11,7 +11,7 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.timeline import TimelineRecord
 from tf_libra.tensorboard.cache import Cache
-from tf_libra.tensorboard.source import Source
+from tf_libra.tensorboard.source import LogSource
 
 # Values of a plan series: one per activation, all of them shown.
 _PLAN_POINTS = 100
@@ -27,7 +27,7 @@ _STEPS: Cache[StepRecord] = Cache(1024)
 _HEADINGS: Cache[dict[str, Any]] = Cache(4096)
 
 
-class NotThereError(Exception):
+class NotFoundError(Exception):
     """A name of the request is not in the log directory."""
 
 
@@ -36,7 +36,7 @@ def digest(document: str) -> bytes:
     return hashlib.blake2b(document.encode(), digest_size=16).digest()
 
 
-def last_plan(source: Source, run: str, tag: str) -> PlanRecord:
+def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
     """Return the last activation of a series' plan.
 
     Raises:
@@ -45,11 +45,11 @@ def last_plan(source: Source, run: str, tag: str) -> PlanRecord:
     """
     found = source.documents(run, tag)
     if not found:
-        raise NotThereError("there is no such plan in this run")
+        raise NotFoundError("there is no such plan in this run")
     return _plan_record(found[-1][1])
 
 
-def measured(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
+def measured(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
     """Return the measured timeline of a plan; None without a readable one."""
     # After a repeated activation, only later steps count.
     since = source.documents(run, record.tag)[-1][0]
@@ -59,7 +59,7 @@ def measured(source: Source, run: str, record: PlanRecord) -> TimelineRecord | N
     return TimelineRecord.of(record.plan, same) or _written(source, run, record)
 
 
-def _written(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
+def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
     """Return the timeline that an earlier version has written."""
     found = source.documents(run, record.tag_of(TimelineRecord.KIND))
     if not found:
@@ -68,7 +68,7 @@ def _written(source: Source, run: str, record: PlanRecord) -> TimelineRecord | N
     return timeline if timeline.plan == record.plan.fingerprint else None
 
 
-def steps_of(source: Source, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
+def steps_of(source: LogSource, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
     """Return at most `count` steps under a plan of every rank of a run's job."""
     tag = record.tag_of(StepRecord.KIND)
     steps: list[StepRecord] = []
@@ -83,7 +83,7 @@ def job_of(run: str) -> str:
     return run.rpartition("/")[0] if _RANK.search(run) else run
 
 
-def in_force(source: Source, run: str, tag: str) -> list[dict[str, Any]]:
+def in_force(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
     """Return the description of each activation of a plan."""
     return [
         {"run": run, "tag": tag} | _heading(document) | {"written": written}
@@ -96,7 +96,7 @@ def in_order(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
 
 
-def plans_of(source: Source, run: str) -> list[dict[str, Any]]:
+def plans_of(source: LogSource, run: str) -> list[dict[str, Any]]:
     """Return the plans of one run; the listing of runs names the unreadable ones."""
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tf_libra.tensorboard import answers, reading, runs
-from tf_libra.tensorboard.source import Source
+from tf_libra.tensorboard.source import LogSource
 from tf_libra.tensorboard.views.strategies import scale_out
 
 Arguments = dict[str, Any]
@@ -29,29 +29,29 @@ class Route:
     """
 
     answer: Callable[..., Any]
-    choices: Callable[[Source, str, str], Sequence[Arguments]] | None
+    choices: Callable[[LogSource, str, str], Sequence[Arguments]] | None
 
 
-def _nothing_else(source: Source, run: str, tag: str) -> list[Arguments]:
+def _nothing_else(source: LogSource, run: str, tag: str) -> list[Arguments]:
     return [{}]
 
 
-def _groups(source: Source, run: str, tag: str) -> list[Arguments]:
+def _groups(source: LogSource, run: str, tag: str) -> list[Arguments]:
     plan = reading.last_plan(source, run, tag).plan
     return [{"group": index} for index in range(len(plan.groups))]
 
 
-def _steps(source: Source, run: str, tag: str) -> list[Arguments]:
+def _steps(source: LogSource, run: str, tag: str) -> list[Arguments]:
     view = answers.ranks(source, run, tag)
     return [{}, *({"step": step} for step in ([] if view is None else view["steps"]))]
 
 
-def _world_sizes(source: Source, run: str, tag: str) -> list[Arguments]:
+def _world_sizes(source: LogSource, run: str, tag: str) -> list[Arguments]:
     sizes = scale_out(reading.last_plan(source, run, tag))
     return [{}, *({"workers": workers} for workers in sizes)]
 
 
-def _timelines(source: Source, run: str, tag: str) -> list[Arguments]:
+def _timelines(source: LogSource, run: str, tag: str) -> list[Arguments]:
     found: list[Arguments] = [{"show": answers.PREDICTED}, {"show": answers.MEASURED}]
     for row in answers.strategies(source, run, tag)["rows"]:
         if not row["is_ideal"] and row["backward_seconds"] is not None:
@@ -75,7 +75,7 @@ ROUTES: Mapping[str, Route] = MappingProxyType(
 )
 
 
-def questions(source: Source) -> Iterator[tuple[str, Arguments]]:
+def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
     """Yield every request about a log directory: routes with their arguments."""
     yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
     plans = dict.fromkeys((one["run"], one["tag"]) for one in runs.runs(source)["plans"])

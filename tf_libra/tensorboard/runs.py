@@ -8,13 +8,13 @@ from tf_libra.records import history, kinds
 from tf_libra.records.plan import PlanRecord
 from tf_libra.tensorboard.cache import Cache
 from tf_libra.tensorboard.reading import digest, in_force, in_order, job_of
-from tf_libra.tensorboard.source import Series, Source
+from tf_libra.tensorboard.source import LogSource, Series
 from tf_libra.tensorboard.views.cards import CARDS
 
 _SHOWN: Cache[dict[str, Any]] = Cache(64)
 
 
-def runs(source: Source) -> dict[str, Any]:
+def runs(source: LogSource) -> dict[str, Any]:
     """Return all plans by run, functions without a plan, and unreadable items with reasons.
 
     Cards are complete. `stamps` change with every write to a run; `strategies` lists the registered
@@ -53,7 +53,7 @@ def _shown(kind: str, document: str) -> dict[str, Any]:
 
 
 def _measuring(
-    source: Source,
+    source: LogSource,
     listed: Mapping[str, Mapping[str, Series]],
     plans: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ class Series:
     last_written: float
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """Log directory, with runs named by their path."""
 
     def records(self) -> Mapping[str, Mapping[str, Series]]:

@@ -8,7 +8,7 @@ from tf_libra.tracing.traced_graph import CALLS, Body, Node, TracedGraph
 
 
 @dataclass(frozen=True)
-class Certain:
+class UnconditionalReduces:
     """The all-reduces of one execution.
 
     Attributes:
@@ -17,7 +17,7 @@ class Certain:
     """
 
     times: Mapping[str, int]
-    perhaps_others: bool
+    has_conditional: bool
 
     @property
     def num_tensors(self) -> int:
@@ -25,15 +25,15 @@ class Certain:
         return sum(self.times.values())
 
 
-def certain_all_reduces(graph: TracedGraph) -> Certain:
+def count_unconditional_reduces(graph: TracedGraph) -> UnconditionalReduces:
     """Counts the all-reduces that nothing in the graph makes conditional."""
     counts = _Counts(graph.functions)
-    return Certain(counts.of(graph.body), counts.perhaps_others)
+    return UnconditionalReduces(counts.of(graph.body), counts.has_conditional)
 
 
 class _Counts:
     def __init__(self, functions: Mapping[str, Body]) -> None:
-        self.perhaps_others = False
+        self.has_conditional = False
         self._functions = functions
         self._known: dict[str, Counter[str]] = {}
 
@@ -47,7 +47,7 @@ class _Counts:
             if not reduced:
                 continue
             if node.name in perhaps or (node.functions and node.op not in CALLS):
-                self.perhaps_others = True
+                self.has_conditional = True
             else:
                 found += reduced
         return found

@@ -25,9 +25,9 @@ from tensorflow.python.util import object_identity
 
 from tf_libra import patches
 from tf_libra.tracing.label_flow import nodes_of
-from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
-from tf_libra.tracing.origins import Origin, ancestors, origins, tensors_of
-from tf_libra.tracing.remade import Remade, is_collective, reaching_weights, remade
+from tf_libra.tracing.marks import FLOATING, GradientCall, GradientRegistry
+from tf_libra.tracing.origins import GradientOrigin, ancestors, origins, tensors_of
+from tf_libra.tracing.remade import DerivedCollective, is_collective, reaching_weights, remade
 from tf_libra.tracing.variables import variable_key, variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
@@ -44,17 +44,17 @@ class HorovodReductions:
             release does not have.
     """
 
-    def __init__(self, step_name: str, marks: Marks) -> None:
+    def __init__(self, step_name: str, marks: GradientRegistry) -> None:
         self._step_name = step_name
         self._marks = marks
         self._reduced: dict[GradientCall, set[int]] = {}
-        self._ambiguous: list[Origin] = []
-        self._compared: list[tuple[Origin, str]] = []
+        self._ambiguous: list[GradientOrigin] = []
+        self._compared: list[tuple[GradientOrigin, str]] = []
         self._unknown: list[Any] = []
         self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
         self._taken: list[tuple[Any, bool]] = []
-        self._others: list[Remade] = []
+        self._others: list[DerivedCollective] = []
         self.left: dict[str, str] = {}
         self.unknown_to_us: list[str] = []
 
@@ -273,7 +273,7 @@ class HorovodReductions:
                         " averaged twice: use hvd.DistributedGradientTape"
                     )
 
-    def _stands_for(self, tensor: Any) -> Origin | None:
+    def _stands_for(self, tensor: Any) -> GradientOrigin | None:
         found = origins(self._marks, tensor)
         if not found:
             return None
@@ -316,7 +316,7 @@ def are_in(graph: Any, ops: tuple[str, ...] = ("Horovod",)) -> bool:
 
 
 @contextlib.contextmanager
-def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
+def recognizing(step_name: str, marks: GradientRegistry) -> Iterator[HorovodReductions]:
     """While it lasts, Horovod's all-reduces of gradients are written as ours.
 
     Args:

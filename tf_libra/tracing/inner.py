@@ -13,7 +13,7 @@ from tensorflow.python.eager import forwardprop_util
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing.label_flow import functions_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 from tf_libra.tracing.origins import ancestors, tensors_of
 from tf_libra.tracing.parameters import trained
 from tf_libra.tracing.variables import variable_name
@@ -37,13 +37,13 @@ def check_tangents(step_name: str, sources: Any, gradients: Any) -> None:
             refuse(step_name, name)
 
 
-def note(marks: Marks, sources: Any, gradients: Any) -> None:
+def note(marks: GradientRegistry, sources: Any, gradients: Any) -> None:
     """Remembers gradients of variables that nobody may differentiate."""
     for name, gradient in _of_variables(sources, gradients):
         marks.undecided.update(dict.fromkeys(map(id, tensors_of(gradient)), name))
 
 
-def check(step_name: str, marks: Marks, target: Any) -> None:
+def check(step_name: str, marks: GradientRegistry, target: Any) -> None:
     """Raises `ValueError` where what is about to be differentiated was made of such a gradient."""
     if not marks.undecided:
         return

@@ -13,14 +13,14 @@ from tensorflow.core.framework import attr_value_pb2
 
 from tf_libra.tracing import inner
 from tf_libra.tracing.label_flow import flow, nodes_of
-from tf_libra.tracing.marks import Marks, OfExample
+from tf_libra.tracing.marks import GradientRegistry, PerExampleGradient
 from tf_libra.tracing.parameters import ALL_REDUCES
 from tf_libra.tracing.variables import plain, variable_name, variables_of
 
 _LABEL = "_tf_libra_jacobian"
 
 
-def kept_local(step_name: str, marks: Marks) -> Callable[[Any], Any]:
+def kept_local(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
     """Of `GradientTape.jacobian` and `batch_jacobian`: nothing that they compute is averaged."""
 
     def make(original: Any) -> Any:
@@ -38,7 +38,7 @@ def kept_local(step_name: str, marks: Marks) -> Callable[[Any], Any]:
     return make
 
 
-def check(step_name: str, marks: Marks, graph: Any, result: Any) -> tuple[str, ...]:
+def check(step_name: str, marks: GradientRegistry, graph: Any, result: Any) -> tuple[str, ...]:
     """Whose jacobians, or what was made of them, the step returns un-averaged.
 
     Args:
@@ -74,11 +74,11 @@ def _is_of(tensor: Any, graph: Any) -> bool:
     return getattr(tensor, "graph", None) is graph
 
 
-def _of_variables(sources: Any, jacobians: Any, marks: Marks) -> Any:
+def _of_variables(sources: Any, jacobians: Any, marks: GradientRegistry) -> Any:
     flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(jacobians)
     for i, source in enumerate(flat_sources):
         if isinstance(plain(source), tf.Variable) and results[i] is not None:
-            of_variable = OfExample(variable_name(source), source, results[i])
+            of_variable = PerExampleGradient(variable_name(source), source, results[i])
             if marks.of_examples is not None:
                 marks.of_examples.append(of_variable)
             else:
@@ -86,7 +86,7 @@ def _of_variables(sources: Any, jacobians: Any, marks: Marks) -> Any:
     return tf.nest.pack_sequence_as(jacobians, results)
 
 
-def labelled(value: Any, gradient: OfExample, marks: Marks) -> Any:
+def labelled(value: Any, gradient: PerExampleGradient, marks: GradientRegistry) -> Any:
     """A tensor, or what consists of tensors, that was made of gradients per example.
 
     Args:

@@ -44,7 +44,7 @@ class Derivative:
 
 
 @dataclass
-class Flow:
+class ForwardFlow:
     """What a graph does with labelled values.
 
     Attributes:
@@ -64,7 +64,7 @@ def flow(
     results: Sequence[Any] = (),
     held: Mapping[int, Labels] | None = None,
     derivative: Callable[[Any], Derivative | None] = lambda node: None,
-) -> Flow:
+) -> ForwardFlow:
     """Follows labelled values through a traced graph and the functions that it calls.
 
     What is written to a variable comes out again where the variable is read.
@@ -94,7 +94,7 @@ def flow(
         before = dict(walk.written)
         values = walk.nodes(definition.node, given, NOTHING)
     returned = [value for one in results for value in values.get(one.op.name, ())]
-    return Flow(walk.written, _united(returned))
+    return ForwardFlow(walk.written, _united(returned))
 
 
 class _Walk:

@@ -7,10 +7,10 @@ import tensorflow as tf
 from tensorflow.python.autograph.operators import control_flow
 
 from tf_libra.tracing.label_flow import functions_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 
 
-def of_the_graph(marks: Marks) -> Callable[[Any], Any]:
+def of_the_graph(marks: GradientRegistry) -> Callable[[Any], Any]:
     """Of what AutoGraph finds a loop's way by: over a dataset it goes by the dataset's iterator.
 
     AutoGraph makes the body of such a loop a function of tf.data, which no pass of TensorFlow's

@@ -14,19 +14,19 @@ from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing import jacobians
-from tf_libra.tracing.marks import Marks, OfExample
+from tf_libra.tracing.marks import GradientRegistry, PerExampleGradient
 from tf_libra.tracing.origins import ancestors, tensors_of
 from tf_libra.tracing.variables import plain, variable_name
 
 
-def kept_local(marks: Marks) -> Callable[[Any], Any]:
+def kept_local(marks: GradientRegistry) -> Callable[[Any], Any]:
     """Of what `tf.vectorized_map` ends in: nothing that its body computes is averaged."""
 
     def make(original: Any) -> Any:
         def call(body: Any, *args: Any, **kwargs: Any) -> Any:
             if not marks.concerned or marks.of_examples is not None:
                 return original(body, *args, **kwargs)
-            made_of: list[OfExample | None] = []
+            made_of: list[PerExampleGradient | None] = []
 
             @autograph.autograph_artifact
             def recorded(i: Any, **config: Any) -> Any:
@@ -49,7 +49,7 @@ def kept_local(marks: Marks) -> Callable[[Any], Any]:
     return make
 
 
-def note(marks: Marks, sources: Any, gradients: Any) -> None:
+def note(marks: GradientRegistry, sources: Any, gradients: Any) -> None:
     """Remembers gradients of one example."""
     assert marks.of_examples is not None
     flat = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True)
@@ -59,10 +59,10 @@ def note(marks: Marks, sources: Any, gradients: Any) -> None:
         if gradient is None:
             marks.missing.append(variable_name(source))
         else:
-            marks.of_examples.append(OfExample(variable_name(source), source, gradient))
+            marks.of_examples.append(PerExampleGradient(variable_name(source), source, gradient))
 
 
-def _gradient_in(result: Any, marks: Marks) -> OfExample | None:
+def _gradient_in(result: Any, marks: GradientRegistry) -> PerExampleGradient | None:
     """The gradient that something was made of, of several the nearest."""
     known = {
         id(part): one

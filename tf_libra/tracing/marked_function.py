@@ -19,7 +19,7 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops, unaveraged
 from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marking import marking
-from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
+from tf_libra.tracing.marks import GradientRegistry, ReducedGradient, ReductionPolicy
 from tf_libra.tracing.variables import variable_key, variables_of
 
 
@@ -38,7 +38,7 @@ class Trace:
             them with Horovod in other traces and not in this one.
     """
 
-    marked: tuple[MarkedGradient, ...]
+    marked: tuple[ReducedGradient, ...]
     left: dict[str, str]
     missing: tuple[str, ...] = ()
     jacobians: tuple[str, ...] = ()
@@ -66,10 +66,10 @@ class Reductions(Protocol):
 
 
 OnTraced = Callable[[Trace], None]
-Around = Callable[[Marks], AbstractContextManager[None]]
+Around = Callable[[GradientRegistry], AbstractContextManager[None]]
 
 
-def _nothing_around(marks: Marks) -> AbstractContextManager[None]:
+def _nothing_around(marks: GradientRegistry) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
@@ -106,10 +106,10 @@ def called_alone(
 def marked_function(
     function: Callable[..., Any],
     on_traced: OnTraced,
-    rules: Callable[[], Rules] = Rules,
+    rules: Callable[[], ReductionPolicy] = ReductionPolicy,
     around: Around = _nothing_around,
     is_method: Callable[[], bool] = lambda: False,
-) -> "MarkedFunction":
+) -> "InstrumentedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
     Args:
@@ -122,17 +122,17 @@ def marked_function(
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    return MarkedFunction(function, on_traced, rules, around, is_method)
+    return InstrumentedFunction(function, on_traced, rules, around, is_method)
 
 
-class MarkedFunction:
+class InstrumentedFunction:
     """A step whose traces mark gradients. Called like the `tf.function` that it stands for."""
 
     def __init__(
         self,
         function: Callable[..., Any],
         on_traced: OnTraced,
-        rules: Callable[[], Rules],
+        rules: Callable[[], ReductionPolicy],
         around: Around = _nothing_around,
         is_method: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -235,7 +235,7 @@ class MarkedFunction:
         clone._autograph = False
         return clone
 
-    def _finish(self, marks: Marks, reductions: Reductions, result: Any) -> None:
+    def _finish(self, marks: GradientRegistry, reductions: Reductions, result: Any) -> None:
         graph = tf_ops.get_default_graph()
         by_horovod = reductions.averaged(graph)
         twice = [call for call in marks.calls if call.is_marked and call.is_about(by_horovod)]

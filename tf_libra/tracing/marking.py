@@ -20,7 +20,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_libra import patches
 from tf_libra.tracing import inner, jacobians, loops, mapped, nested, unaveraged
-from tf_libra.tracing.marks import Marks, Rules
+from tf_libra.tracing.marks import GradientRegistry, ReductionPolicy
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.parameters import trained
 from tf_libra.tracing.variables import plain, variable_key, variable_name, variables_of
@@ -31,8 +31,8 @@ _TRACING = threading.RLock()
 
 @contextlib.contextmanager
 def marking(
-    step_name: str, left_alone: Container[int | str] = (), rules: Rules | None = None
-) -> Iterator[Marks]:
+    step_name: str, left_alone: Container[int | str] = (), rules: ReductionPolicy | None = None
+) -> Iterator[GradientRegistry]:
     """While it lasts, gradients of variables are averaged over all ranks.
 
     Args:
@@ -49,16 +49,18 @@ def marking(
             `tf.gradients` by any name, for variables; from the call of a `ConcreteFunction` that
             was made elsewhere and brings gradients.
     """
-    rules = rules or Rules()
+    rules = rules or ReductionPolicy()
     with _TRACING, contextlib.ExitStack() as stack:
-        marks = Marks(rules)
+        marks = GradientRegistry(rules)
         graph = tf_ops.get_default_graph()
         nested.mark_traced(marks)
 
         def gradient(original: Any) -> Any:
             def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
                 if not rules.by_strategy:
-                    refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
+                    reject_distribution_strategies(
+                        step_name, traced_here=tf_ops.get_default_graph() is graph
+                    )
                 if not marks.concerned:  # a part of another gradient, or of another thread
                     return original(tape, target, sources, *args, **kwargs)
                 inner.check(step_name, marks, target)
@@ -107,7 +109,7 @@ def marking(
         yield marks
 
 
-def _refuse_gradients_brought(step_name: str, concrete: Any, marks: Marks) -> None:
+def _refuse_gradients_brought(step_name: str, concrete: Any, marks: GradientRegistry) -> None:
     why = nested.gradients_brought(concrete, marks)
     if why is not None:
         raise ValueError(
@@ -117,7 +119,7 @@ def _refuse_gradients_brought(step_name: str, concrete: Any, marks: Marks) -> No
         )
 
 
-def _refusing_variables(step_name: str, marks: Marks) -> Callable[[Any], Any]:
+def _refusing_variables(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
     """Of `_GradientsHelper`, through which `tf.gradients` goes by any name that it has."""
 
     def make(original: Any) -> Any:
@@ -160,7 +162,7 @@ def _name_of_trained(source: Any) -> str | None:
     return "a variable"
 
 
-def _serving_the_outer_tape(marks: Marks) -> Callable[[Any], Any]:
+def _serving_the_outer_tape(marks: GradientRegistry) -> Callable[[Any], Any]:
     """Of what calls a function that has a gradient of its own.
 
     Where a tape outside records the call, it is that function's gradient which is asked for later:
@@ -181,11 +183,11 @@ def _serving_the_outer_tape(marks: Marks) -> Callable[[Any], Any]:
 
 def _mark(
     step_name: str,
-    rules: Rules,
+    rules: ReductionPolicy,
     tape: Any,
     sources: Any,
     gradients: Any,
-    marks: Marks,
+    marks: GradientRegistry,
     left_alone: Container[int | str],
 ) -> Any:
     flat_sources = tf.nest.flatten(sources)
@@ -222,7 +224,7 @@ def _mark(
     return tf.nest.pack_sequence_as(gradients, results)
 
 
-def refuse_strategies(step_name: str, traced_here: bool = True) -> None:
+def reject_distribution_strategies(step_name: str, traced_here: bool = True) -> None:
     """Raises `ValueError` in the scope of a `tf.distribute` strategy, which averages by itself."""
     if traced_here and tf.distribute.has_strategy():
         kind = type(tf.distribute.get_strategy()).__name__
@@ -243,7 +245,7 @@ def _refuse_scopes(step_name: str) -> None:
     """Raises `ValueError` in the scope of another strategy, or in a replica of this one."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        refuse_strategies(step_name)
+        reject_distribution_strategies(step_name)
     elif not tf.distribute.in_cross_replica_context():
         raise ValueError(
             f"{step_name} is decorated with tf_libra.optimize, and called by strategy.run: decorate"
@@ -251,7 +253,7 @@ def _refuse_scopes(step_name: str) -> None:
         )
 
 
-def refuse_callers(step_name: str, why: str) -> None:
+def check_call_context(step_name: str, why: str) -> None:
     """Raises `ValueError` where a step cannot be called from.
 
     Args:
@@ -272,7 +274,7 @@ def refuse_callers(step_name: str, why: str) -> None:
         )
 
 
-def refuse_eager_functions(step_name: str) -> None:
+def reject_eager_functions(step_name: str) -> None:
     """Raises `ValueError` where every `tf.function` runs as plain Python, without a graph."""
     if tf.config.functions_run_eagerly():
         raise ValueError(

@@ -13,15 +13,15 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra import library
 from tf_libra.backends import side_channel
 from tf_libra.tracing import complexes, sparse
-from tf_libra.tracing.numerics import Watch
-from tf_libra.tracing.order import Named, unique_name
+from tf_libra.tracing.numerics import FiniteCheck
+from tf_libra.tracing.order import NamedGradient, unique_name
 from tf_libra.tracing.variables import variable_key
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
 @dataclass(frozen=True)
-class MarkedGradient:
+class ReducedGradient:
     """One gradient that is all-reduced.
 
     Attributes:
@@ -56,7 +56,7 @@ def _one_process() -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Rules:
+class ReductionPolicy:
     """How the gradients of one training function are treated.
 
     Attributes:
@@ -76,7 +76,7 @@ class Rules:
     sparse_as_dense: bool = False
     inner_gradients: str | None = None
     place: Callable[[], tuple[int, int]] = _one_process
-    watch: Watch | None = None
+    watch: FiniteCheck | None = None
     by_strategy: bool = False
     is_own: Callable[[Any], bool] = lambda variable: False
     names: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class GradientCall:
 
 
 @dataclass(frozen=True, eq=False)
-class OfExample:
+class PerExampleGradient:
     """A gradient of one example, or of several side by side; no other rank has them.
 
     Attributes:
@@ -122,7 +122,7 @@ class OfExample:
     gradient: Any
 
 
-class Marks:
+class GradientRegistry:
     """The gradients of one trace.
 
     Attributes:
@@ -136,19 +136,19 @@ class Marks:
             that is, or was made of, and whether it is that gradient.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ReductionPolicy) -> None:
         self.key = uuid.uuid4().hex
         self._rules = rules
         self._graph = tf_ops.get_default_graph()
-        self.marked: list[MarkedGradient] = []
+        self.marked: list[ReducedGradient] = []
         self.missing: list[str] = []
         self.calls: list[GradientCall] = []
-        self.of_examples: list[OfExample] | None = None
+        self.of_examples: list[PerExampleGradient] | None = None
         self.undecided: dict[int, str] = {}
         self.by_horovod: list[tuple[Any, Any, bool]] = []
         self._known: dict[int, tuple[GradientCall, int]] = {}
         self._kept: list[Any] = []  # so that no id is used again
-        self._taken: list[Named] = []
+        self._taken: list[NamedGradient] = []
         self._tracer = threading.get_ident()
         self._differentiating = 0
 
@@ -293,7 +293,7 @@ class Marks:
         shape = gradient.shape.as_list() if gradient.shape.rank is not None else None
         kind = (gradient.dtype, str(shape), self.is_gathered(gradient))
         name = unique_name(name, kind, self._taken)
-        self._taken.append(Named(name, tf_ops.get_default_graph(), kind))
+        self._taken.append(NamedGradient(name, tf_ops.get_default_graph(), kind))
         return name
 
     def _average(self, name: str, gradient: Any) -> Any:
@@ -301,13 +301,13 @@ class Marks:
             return self._all_reduce(name, tf.convert_to_tensor(gradient), "average")
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
-        self.marked.append(MarkedGradient(name, (None, *row), dtype, 0, is_gathered=True))
+        self.marked.append(ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True))
         return sparse.gathered(gradient, name, self._rules.function, *self.place())
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
         num_bytes = (gradient.shape.num_elements() or 0) * gradient.dtype.size
-        self.marked.append(MarkedGradient(name, shape, gradient.dtype.name, num_bytes))
+        self.marked.append(ReducedGradient(name, shape, gradient.dtype.name, num_bytes))
         (reduced,) = library.load().ops.libra_all_reduce(
             tensors=[gradient],
             tensor_names=[name],

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing.label_flow import flow, nodes_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 
 # A graph's collection; graphs that are made inside of a graph begin with what it has.
 _TRACED_FOR = "tf_libra/traced_for"
@@ -16,7 +16,7 @@ _TRACED_FOR = "tf_libra/traced_for"
 _GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
-def own_traces(marks: Marks) -> Callable[[Any], Any]:
+def own_traces(marks: GradientRegistry) -> Callable[[Any], Any]:
     """Make every `tf.function` that a step calls trace again for each trace of the step.
 
     A trace made outside of the step brings gradients that are not averaged. One made in the step
@@ -41,7 +41,7 @@ def own_traces(marks: Marks) -> Callable[[Any], Any]:
     return make
 
 
-def mark_traced(marks: Marks) -> None:
+def mark_traced(marks: GradientRegistry) -> None:
     """Note in the graph being traced, and in those made inside, which registry it belongs to."""
     graph = tf_ops.get_default_graph()
     # Outside of any function it is the process's, which all graphs of any later trace begin with.
@@ -49,7 +49,7 @@ def mark_traced(marks: Marks) -> None:
         graph.add_to_collection(_TRACED_FOR, marks.key)
 
 
-def gradients_brought(concrete: Any, marks: Marks) -> str | None:
+def gradients_brought(concrete: Any, marks: GradientRegistry) -> str | None:
     """Why a `tf.types.experimental.ConcreteFunction` seems to bring gradients that nobody averages.
 
     So it does if it was traced elsewhere, computes gradients, and writes a trainable variable, or

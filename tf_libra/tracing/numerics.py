@@ -18,7 +18,7 @@ class NotFiniteError(FloatingPointError):
     """A gradient was not finite; the step was undone on every rank."""
 
 
-class Watch:
+class FiniteCheck:
     """What was noted of the gradients of one training function."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def culprits(control: Control, first: str) -> str:
     return "; ".join(found) or "every rank's gradients are finite, but not their sum"
 
 
-class Snapshot:
+class VariableSnapshot:
     """The values of variables at one time.
 
     A value is held by reference: nothing is copied before something writes to its variable.

@@ -38,7 +38,7 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedGradient:
     """A gradient that has its name.
 
     Attributes:
@@ -52,7 +52,7 @@ class Named:
     kind: Hashable
 
 
-def unique_name(name: str, kind: Hashable, taken: Sequence[Named]) -> str:
+def unique_name(name: str, kind: Hashable, taken: Sequence[NamedGradient]) -> str:
     """`name`, with a number where the step has another gradient of that name.
 
     Traces of one nested function have the same gradients, and so have branches of which one alone
@@ -60,7 +60,7 @@ def unique_name(name: str, kind: Hashable, taken: Sequence[Named]) -> str:
 
     Args:
         name: of a variable.
-        kind: see `Named`.
+        kind: see `NamedGradient`.
         taken: gradients before it.
     """
     graph = tf_ops.get_default_graph()

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing.marks import GradientCall, Marks
+from tf_libra.tracing.marks import GradientCall, GradientRegistry
 from tf_libra.tracing.variables import plain
 
 # Cast is what compression to fp16 writes; captures of branches are placeholders.
@@ -15,7 +15,7 @@ _KEEP_VALUE = ("Identity", "Cast", "Placeholder")
 
 
 @dataclass(frozen=True)
-class Origin:
+class GradientOrigin:
     """A gradient that a tensor is, or was made of.
 
     Attributes:
@@ -41,19 +41,19 @@ class Origin:
         return self.call.raw[self.index].shape
 
 
-def origins(marks: Marks, tensor: Any) -> list[Origin]:
+def origins(marks: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
     """The gradients that a tensor was made of, nearest first.
 
     Args:
         marks: knows gradients.
         tensor: of the graph that is being traced, or of one in it.
     """
-    found: list[Origin] = []
+    found: list[GradientOrigin] = []
     itself = {id(tensor)}
     for current in ancestors(tensor, lambda one: marks.find(one) is not None):
         known = marks.find(current)
         if known is not None:
-            found.append(Origin(*known, is_itself=id(current) in itself))
+            found.append(GradientOrigin(*known, is_itself=id(current) in itself))
         elif id(current) in itself and current.op.type in _KEEP_VALUE:
             itself.update(map(id, sources(current)))
     return found

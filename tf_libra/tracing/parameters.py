@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 from tf_libra.tracing.origins import ancestors, sources
 from tf_libra.tracing.variables import plain, variables_of
 
@@ -59,7 +59,7 @@ def trained(source: Any) -> Any | None:
     return found[0] if found and is_all_of_them else None
 
 
-def weights_of(graph: Any, marks: Marks) -> list[Any]:
+def weights_of(graph: Any, marks: GradientRegistry) -> list[Any]:
     """The variables of a trace that every rank is to have alike, and trains."""
     return [
         one

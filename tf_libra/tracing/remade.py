@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.tracing.label_flow import flow
-from tf_libra.tracing.marks import Marks
-from tf_libra.tracing.origins import Origin, origins
+from tf_libra.tracing.marks import GradientRegistry
+from tf_libra.tracing.origins import GradientOrigin, origins
 from tf_libra.tracing.parameters import read_by, weights_of
 
 _COLLECTIVE = re.compile(r"Horovod((Grouped)?(Allreduce|Allgather|Reducescatter)|Alltoall)$")
 
 
 @dataclass(frozen=True)
-class Remade:
+class DerivedCollective:
     """A collective of Horovod's whose results reach weights.
 
     Attributes:
@@ -33,12 +33,14 @@ class Remade:
 
     op: Any
     tensors: tuple[Any, ...]
-    origins: tuple[Origin, ...]
+    origins: tuple[GradientOrigin, ...]
     of_examples: tuple[str, ...]
     weights: tuple[Any, ...]
 
 
-def remade(graph: Any, marks: Marks, is_known: Callable[[Any], bool]) -> list[Remade]:
+def remade(
+    graph: Any, marks: GradientRegistry, is_known: Callable[[Any], bool]
+) -> list[DerivedCollective]:
     """The collectives of a trace that train with what was made of gradients, or of weights.
 
     Args:
@@ -56,14 +58,16 @@ def remade(graph: Any, marks: Marks, is_known: Callable[[Any], bool]) -> list[Re
             weights = [one for tensor in tensors for one in read_by(tensor) if one.trainable]
             gradients = tuple(one for one in of if not one.call.is_jacobian)
             of_examples = tuple(one.name for one in of if one.call.is_jacobian)
-            found.append(Remade(op, tensors, gradients, of_examples, () if of else tuple(weights)))
+            found.append(
+                DerivedCollective(op, tensors, gradients, of_examples, () if of else tuple(weights))
+            )
     names = {one.op.name for one in found}
     there = reaching_weights(graph, names, marks, lambda node: node.op == "LibraAllReduce")
     return [one for one in found if one.op.name in there]
 
 
 def reaching_weights(
-    graph: Any, names: Collection[str], marks: Marks, ends_at: Callable[[Any], bool]
+    graph: Any, names: Collection[str], marks: GradientRegistry, ends_at: Callable[[Any], bool]
 ) -> set[str]:
     """Of the nodes of these names, those whose outputs reach weights.
 

@@ -23,9 +23,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import patches
-from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
+from tf_libra.tracing.marks import FLOATING, GradientCall, GradientRegistry
 from tf_libra.tracing.order import backward_order
-from tf_libra.tracing.origins import Origin, origins
+from tf_libra.tracing.origins import GradientOrigin, origins
 
 _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "average"}
 
@@ -37,7 +37,7 @@ class StrategyReductions:
         left: gradients that the strategy reduces: why not we, by name.
     """
 
-    def __init__(self, step_name: str, marks: Marks) -> None:
+    def __init__(self, step_name: str, marks: GradientRegistry) -> None:
         self._step_name = step_name
         self._marks = marks
         self.left: dict[str, str] = {}
@@ -134,7 +134,7 @@ def _values(one: Any) -> Any:
     return one.values if isinstance(one, tf.IndexedSlices) else one
 
 
-def _name_of(one: Any, made_of: Sequence[Origin], scalars: bool = False) -> str | None:
+def _name_of(one: Any, made_of: Sequence[GradientOrigin], scalars: bool = False) -> str | None:
     """Of the gradient that something is, or was made of without a change of shape."""
     may_be_made = scalars or _values(one).shape.rank != 0
     for origin in made_of:
@@ -162,7 +162,7 @@ def _shape(gradient: Any) -> tf.TensorShape:
 
 
 @contextlib.contextmanager
-def recognizing(step_name: str, marks: Marks) -> Iterator[StrategyReductions]:
+def recognizing(step_name: str, marks: GradientRegistry) -> Iterator[StrategyReductions]:
     """While it lasts, the strategy's all-reduces of gradients are written as ours.
 
     Args:

@@ -13,7 +13,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing.label_flow import Derivative, flow, nodes_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 from tf_libra.tracing.origins import ancestors
 from tf_libra.tracing.parameters import ALL_REDUCES, trained, weights_of
 from tf_libra.tracing.variables import variable_name
@@ -39,7 +39,7 @@ def labelled(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
     return tf.nest.pack_sequence_as(gradients, results)
 
 
-def check(step_name: str, marks: Marks, graph: Any) -> None:
+def check(step_name: str, marks: GradientRegistry, graph: Any) -> None:
     """Refuses updates of weights by gradients of this rank's data alone.
 
     Args:

@@ -37,7 +37,7 @@ _Value = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Flow:
+class SourceFlow:
     """What flows into the variables of one trace, as sets of sources.
 
     Attributes:
@@ -78,7 +78,7 @@ def _members(sources: int) -> Iterator[int]:
         sources ^= lowest
 
 
-def flow(graph: TracedGraph, told_apart: Iterable[int]) -> Flow:
+def flow(graph: TracedGraph, told_apart: Iterable[int]) -> SourceFlow:
     """Finds what flows into the variables of a trace.
 
     Args:
@@ -91,7 +91,9 @@ def flow(graph: TracedGraph, told_apart: Iterable[int]) -> Flow:
     walk = _Walk(graph.functions, len(masks))
     walk.run(graph.body, masks, condition=0)
     constants = tuple(walk.constants)
-    return Flow(walk.writes, frozenset(walk.random_states), len(masks), constants, walk.averaged)
+    return SourceFlow(
+        walk.writes, frozenset(walk.random_states), len(masks), constants, walk.averaged
+    )
 
 
 class _Walk:

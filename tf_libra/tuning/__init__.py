@@ -4,11 +4,11 @@ It drives nothing: `tune` yields experiments, is sent what happened, and returns
 that it can be run against a simulated machine as well.
 """
 
-from tf_libra.tuning.again import DOSE, Found, TuningAgain
-from tf_libra.tuning.conclusion import Conclusion, Origin
+from tf_libra.tuning.again import DOSE, DriftVerdict, Retuner
+from tf_libra.tuning.conclusion import PlanSource, TuningResult
 from tf_libra.tuning.drift import CALLS_PER_LOOK, Drift
-from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
-from tf_libra.tuning.experiment import Experiment, Observation, Postponed
+from tf_libra.tuning.end_of_tuning import Budget, BudgetTracker
+from tf_libra.tuning.experiment import Postponed, Trial, TrialResult
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import (
     TensorSpec,
@@ -18,27 +18,27 @@ from tf_libra.tuning.plans_to_try import (
 )
 from tf_libra.tuning.postponing import Pause, PostponingTuner, postponing
 from tf_libra.tuning.tuners import asks_for_a_start, tune
-from tf_libra.tuning.ways import Tuner, Way, way_of
+from tf_libra.tuning.ways import Tuner, TunerKind, way_of
 
 __all__ = [
     "CALLS_PER_LOOK",
     "DOSE",
     "Budget",
-    "Conclusion",
+    "BudgetTracker",
     "Drift",
-    "EndOfTuning",
-    "Experiment",
-    "Found",
-    "Observation",
-    "Origin",
+    "DriftVerdict",
     "Pause",
     "Phase",
+    "PlanSource",
     "Postponed",
     "PostponingTuner",
+    "Retuner",
     "TensorSpec",
+    "Trial",
+    "TrialResult",
     "Tuner",
-    "TuningAgain",
-    "Way",
+    "TunerKind",
+    "TuningResult",
     "asks_for_a_start",
     "measuring_plans",
     "one_group_plan",

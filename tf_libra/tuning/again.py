@@ -5,9 +5,9 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from tf_libra.model.plan import Plan
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.drift import Drift
-from tf_libra.tuning.experiment import Experiment, Observation, Postponed
+from tf_libra.tuning.experiment import Postponed, Trial, TrialResult
 from tf_libra.tuning.postponing import PostponingTuner
 from tf_libra.tuning.race import FEWEST_ROUNDS
 
@@ -15,7 +15,7 @@ from tf_libra.tuning.race import FEWEST_ROUNDS
 DOSE = 8
 
 
-class Found(Enum):
+class DriftVerdict(Enum):
     """What a look has found."""
 
     NOTHING = auto()
@@ -25,13 +25,13 @@ class Found(Enum):
     PASSED = auto()  # what there was is over, and tuning again with it
 
 
-class TuningAgain:
+class Retuner:
     """Decides on rank 0 when things are tried out again, and what."""
 
     def __init__(
         self,
         share: float,
-        conclusion: Conclusion,
+        conclusion: TuningResult,
         tuner: Callable[[Plan], PostponingTuner],
         is_kept: bool = False,
     ) -> None:
@@ -52,30 +52,30 @@ class TuningAgain:
         self._conclusion = conclusion
         self._new_tuner = tuner
         self._tuner: PostponingTuner | None = None
-        self._next: Experiment | Postponed | None = None
+        self._next: Trial | Postponed | None = None
         self._left_of_dose: float = 0
 
-    def look(self) -> Found:
+    def look(self) -> DriftVerdict:
         """Judges the usual steps since the last look; a dose follows where there is a drift."""
         self.drift.look()
         if self._tuner is not None and self.drift.is_over:
             self._tuner = self._next = None
             self.drift.passed()
-            return Found.PASSED
+            return DriftVerdict.PASSED
         begins = self._tuner is None and self.drift.is_off
         if self._tuner is None and not begins:
-            return Found.NOTHING
+            return DriftVerdict.NOTHING
         if not self._is_kept and not self.drift.affords(DOSE):
-            return Found.NOTHING
+            return DriftVerdict.NOTHING
         if begins:
             self._tuner = self._new_tuner(self._conclusion.plan)
         if self._is_kept:
             self._left_of_dose = math.inf
-            return Found.STALE
+            return DriftVerdict.STALE
         self._left_of_dose = DOSE
-        return Found.DRIFT if begins else Found.STILL
+        return DriftVerdict.DRIFT if begins else DriftVerdict.STILL
 
-    def next(self, observation: Observation | None) -> Experiment | Conclusion | None:
+    def next(self, observation: TrialResult | None) -> Trial | TuningResult | None:
         """What the next step of a dose does; None if the dose is over.
 
         Postponed trials end a dose.
@@ -95,7 +95,7 @@ class TuningAgain:
         experiment, self._next = self._next, None
         return None if isinstance(experiment, Postponed) else experiment
 
-    def _settle(self, found: Conclusion) -> Conclusion | None:
+    def _settle(self, found: TuningResult) -> TuningResult | None:
         """What was found, if it was measured: else the plan in force stays as it is."""
         self._tuner = self._next = None
         is_raced = found.race is not None
@@ -110,7 +110,7 @@ class TuningAgain:
         return found if is_raced else None
 
 
-def _expected(conclusion: Conclusion) -> float | None:
+def _expected(conclusion: TuningResult) -> float | None:
     """What a usual step takes, as measured in the race; None where there was none to speak of.
 
     The first steps under the plan say it then: what a model predicts may be wrong by more than a

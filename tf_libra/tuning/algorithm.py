@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import Strategy
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.contenders import contenders
 from tf_libra.tuning.experiments import (
     TIMED_ROUNDS,
@@ -18,11 +18,11 @@ from tf_libra.tuning.experiments import (
     sampled_plans,
     sampling,
 )
-from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.findings import Observations
 from tf_libra.tuning.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.tuning.plans_to_try import simultaneous_plan
 from tf_libra.tuning.race import FEWEST_ROUNDS, race
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.task import TuningProblem
 from tf_libra.tuning.ways import Tuner, register
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
@@ -33,7 +33,7 @@ BASELINE_STEPS_BEFORE_A_RACE = 1
 
 @register
 @dataclass(frozen=True)
-class ByModel:
+class ModelTuner:
     """By the model that is fitted, and a race where the strategy has one."""
 
     name: ClassVar[str] = "model"
@@ -43,7 +43,7 @@ class ByModel:
         """What it has found races."""
         return strategy.races
 
-    def tune(self, task: Task) -> Tuner:
+    def tune(self, task: TuningProblem) -> Tuner:
         """Measures, samples, fits, plans, and races where the strategy does."""
         conclusion = yield from concluded(task)
         if not task.strategy.races or conclusion.cost_model is None:
@@ -54,9 +54,9 @@ class ByModel:
 
 
 def raced(
-    conclusion: Conclusion,
+    conclusion: TuningResult,
     proposed: Sequence[tuple[Plan, float | None]],
-    task: Task,
+    task: TuningProblem,
     tried: Sequence[Plan] = (),
 ) -> Tuner:
     """A conclusion after a race between plans, of which that in force is not easily left.
@@ -86,7 +86,7 @@ def raced(
 
 
 def _field(
-    proposed: Sequence[tuple[Plan, float | None]], task: Task, known: Collection[str]
+    proposed: Sequence[tuple[Plan, float | None]], task: TuningProblem, known: Collection[str]
 ) -> list[tuple[Plan, float | None]]:
     """Those proposed for whom two rounds are left, at least one."""
     in_force = None if task.in_force is None else task.in_force.fingerprint
@@ -100,10 +100,10 @@ def _field(
     return field
 
 
-def concluded(task: Task) -> Tuner:
+def concluded(task: TuningProblem) -> Tuner:
     """All of it but the race."""
     tensors, strategy, num_workers, end = task.tensors, task.strategy, task.num_workers, task.end
-    findings = Findings()
+    findings = Observations()
     threads = strategy.allowed_threads
     baseline_steps = BASELINE_STEPS_BEFORE_A_RACE if strategy.races else BASELINE_STEPS
     yield from made(baseline(tensors, threads[0], num_workers, baseline_steps), findings, end)

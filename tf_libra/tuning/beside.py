@@ -27,7 +27,7 @@ _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Standings:
+class PairedTimings:
     """What steps in turns say of plans.
 
     Attributes:
@@ -71,7 +71,7 @@ class Standings:
         return float(self.logarithms[plan] - self.logarithms[other])
 
 
-def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Standings:
+def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> PairedTimings:
     """Compares plans by steps in the order in which they were made.
 
     Args:
@@ -90,7 +90,7 @@ def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Sta
     before, after = before[apart], after[apart]
     rows = of_plan[after] - of_plan[before]
     if not len(rows):
-        return Standings(np.zeros(count), np.zeros((count, count)), 0)
+        return PairedTimings(np.zeros(count), np.zeros((count, count)), 0)
     measured = logarithms[after] - logarithms[before]
     weights = np.ones(len(rows))
     previous = np.full(count, np.inf)
@@ -111,4 +111,4 @@ def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Sta
     np.subtract.at(by_step, before, by_difference)
     freedom = len(plans) - count
     noise = deviation**2 / 2 * len(plans) / max(freedom, 1)
-    return Standings(found - found.mean(), by_step.T @ by_step * noise, freedom)
+    return PairedTimings(found - found.mean(), by_step.T @ by_step * noise, freedom)

@@ -10,14 +10,14 @@ from tf_libra.planning.strategy import Strategy
 from tf_libra.registry import lacking
 from tf_libra.tuning.algorithm import concluded, raced
 from tf_libra.tuning.at_once import contention_of, informed, with_contention
-from tf_libra.tuning.by_search import BySearch, finalists
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.by_search import SearchTuner, finalists
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.contenders import outlined, step_seconds
 from tf_libra.tuning.fit_and_plan import is_trusted
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.search.searching import search
 from tf_libra.tuning.search.space import Searched
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.task import TuningProblem
 from tf_libra.tuning.ways import Tuner, register
 
 # Of the steps that are left when a model is fitted; the race has the rest.
@@ -25,7 +25,7 @@ _SEARCH_SHARE = 0.4
 _FINALISTS = 3
 
 
-class OfOthers(Strategy, Protocol):
+class BorrowedSettings(Strategy, Protocol):
     """A strategy that plans as others do."""
 
     def others(self) -> Mapping[str, Strategy]:
@@ -35,22 +35,22 @@ class OfOthers(Strategy, Protocol):
 
 @register
 @dataclass(frozen=True)
-class ByAll:
+class PortfolioTuner:
     """By all that others find, in a race."""
 
     name: ClassVar[str] = "all"
-    takes: ClassVar[type[Any]] = OfOthers
+    takes: ClassVar[type[Any]] = BorrowedSettings
 
     def asks_for_a_start(self, strategy: Strategy) -> bool:
         """Its plan races, and searches begin with its settings."""
         return True
 
-    def tune(self, task: Task) -> Tuner:
+    def tune(self, task: TuningProblem) -> Tuner:
         """Measures, samples, fits, plans by all strategies, searches, races."""
-        return _tune(task, cast(OfOthers, task.strategy))
+        return _tune(task, cast(BorrowedSettings, task.strategy))
 
 
-def _tune(task: Task, strategy: OfOthers) -> Tuner:
+def _tune(task: TuningProblem, strategy: BorrowedSettings) -> Tuner:
     num_workers, runs_streams = task.num_workers, task.runs_streams
     conclusion = yield from concluded(task)
     if conclusion.profile is None or conclusion.cost_model is None:
@@ -106,16 +106,16 @@ def _tune(task: Task, strategy: OfOthers) -> Tuner:
     return after
 
 
-def _searched(strategy: OfOthers) -> list[Searched]:
+def _searched(strategy: BorrowedSettings) -> list[Searched]:
     """Those of the others whose settings are searched when they are asked for alone."""
     return [
         cast(Searched, one)
         for one in strategy.others().values()
-        if one.tuned_by == BySearch.name and not lacking(type(one), Searched)
+        if one.tuned_by == SearchTuner.name and not lacking(type(one), Searched)
     ]
 
 
-def _plans(conclusion: Conclusion, strategy: OfOthers, runs_streams: bool) -> list[Plan]:
+def _plans(conclusion: TuningResult, strategy: BorrowedSettings, runs_streams: bool) -> list[Plan]:
     """Every strategy's plan, as far as the model leaves it one."""
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None

@@ -9,14 +9,14 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import Strategy
 from tf_libra.tuning.algorithm import BASELINE_STEPS, raced
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.experiments import baseline, made, measuring
-from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.findings import Observations
 from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
 from tf_libra.tuning.search.result import Search
 from tf_libra.tuning.search.searching import plan_of, search
 from tf_libra.tuning.search.space import Searched, Space
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.task import TuningProblem
 from tf_libra.tuning.ways import Tuner, register
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
@@ -27,7 +27,7 @@ _FINALISTS = 5
 
 @register
 @dataclass(frozen=True)
-class BySearch:
+class SearchTuner:
     """By what real steps take under settings. No model is fitted: what is measured decides."""
 
     name: ClassVar[str] = "search"
@@ -37,14 +37,14 @@ class BySearch:
         """The search begins with its settings."""
         return True
 
-    def tune(self, task: Task) -> Tuner:
+    def tune(self, task: TuningProblem) -> Tuner:
         """Measures when gradients are produced, searches, races."""
         return _tune(task, cast(Searched, task.strategy))
 
 
-def _tune(task: Task, strategy: Searched) -> Tuner:
+def _tune(task: TuningProblem, strategy: Searched) -> Tuner:
     tensors, num_workers, end = task.tensors, task.num_workers, task.end
-    findings, threads = Findings(), strategy.allowed_threads[:1]
+    findings, threads = Observations(), strategy.allowed_threads[:1]
     yield from made(baseline(tensors, threads[0], num_workers, BASELINE_STEPS), findings, end)
     yield from made(measuring(tensors, threads, num_workers), findings, end)
     measured = findings.profile(tensors)
@@ -81,7 +81,7 @@ def _tune(task: Task, strategy: Searched) -> Tuner:
 
 
 def finalists(
-    found: Search, packed: BackwardProfile, strategy: Searched, task: Task, most: int
+    found: Search, packed: BackwardProfile, strategy: Searched, task: TuningProblem, most: int
 ) -> list[Plan]:
     """The plans of the best settings, `most` different ones, the best first."""
     plans: dict[str, Plan] = {}
@@ -100,16 +100,16 @@ def searched(
     num_workers: int,
     notes: Sequence[str],
     runs_streams: bool,
-) -> Conclusion:
+) -> TuningResult:
     """What a search has come to; one all-reduce where it has come to nothing."""
     if found.best is None:
         said = (*notes, "no setting was measured: one all-reduce after backward")
         plan = one_group_plan(tensors, 1, num_workers, strategies.SynEasgd.name)
-        return Conclusion(replace(plan, notes=said), profile, notes=said)
+        return TuningResult(replace(plan, notes=said), profile, notes=said)
     plan = plan_of(packed, strategy, found.best, num_workers, runs_streams)
     said = (found.describe(), *notes)
     plan = replace(plan, notes=(*plan.notes, *said))
-    return Conclusion(plan, profile, notes=said, is_complete=profile is not None, search=found)
+    return TuningResult(plan, profile, notes=said, is_complete=profile is not None, search=found)
 
 
 def as_traced(tensors: Sequence[TensorSpec]) -> BackwardProfile:

@@ -18,7 +18,7 @@ from tf_libra.cost_model.least_squares import split_fun_and_jac
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
-from tf_libra.tuning.families import Family, Processors, Slowed
+from tf_libra.tuning.families import CpuShareFamily, Family, ScaledContentionFamily
 from tf_libra.tuning.misses import Candidates, MeasuredSteps, updated_shares
 from tf_libra.tuning.step_times import StepTimes
 
@@ -101,7 +101,7 @@ def calibrate(
     shortest, per_byte = _scales(steps, num_workers)
     measured = MeasuredSteps.of(profile, steps)
 
-    family = Processors(num_workers, hops, workers_per_host)
+    family = CpuShareFamily(num_workers, hops, workers_per_host)
     found = [
         _fitted(
             profile,
@@ -132,7 +132,7 @@ def calibrate_beside(
     measured = MeasuredSteps.of(profile, steps)
     start = _WAITING_START * _scales(steps, model.num_workers)[0], 1.0
     known = _VAGUE, _TRANSMISSION_KNOWN
-    return _fitted(profile, measured, times, Slowed(model), start, known)[0]
+    return _fitted(profile, measured, times, ScaledContentionFamily(model), start, known)[0]
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tf_libra import units
-from tf_libra.tuning.race import FEWEST_ROUNDS, Contender, Race
+from tf_libra.tuning.race import FEWEST_ROUNDS, Candidate, Race
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TrialComparison:
     """A plan's step against another plan's, in rounds that both ran.
 
     Attributes:
@@ -25,8 +25,8 @@ class Comparison:
       is_noise: whether nothing tells the two apart.
     """
 
-    plan: Contender
-    other: Contender
+    plan: Candidate
+    other: Candidate
     num_rounds: int
     low: float
     ratio: float
@@ -46,17 +46,17 @@ class Comparison:
         return f"{middle} against {other} ({spread})"
 
 
-def compare_with(race: Race, other: Contender) -> Comparison | None:
+def compare_with(race: Race, other: Candidate) -> TrialComparison | None:
     """The winner's step against another plan's; None with fewer than two rounds of both."""
     rounds = min(len(other.seconds), race.num_rounds)
     if rounds < FEWEST_ROUNDS or other is race.winner:
         return None
     ratios = np.divide(race.winner.seconds[:rounds], other.seconds[:rounds])
     low, middle, high = (float(one) for one in np.quantile(ratios, (0.25, 0.5, 0.75)))
-    return Comparison(race.winner, other, rounds, low, middle, high, race.is_noise(other))
+    return TrialComparison(race.winner, other, rounds, low, middle, high, race.is_noise(other))
 
 
-def against_one_all_reduce(race: Race | None) -> Comparison | None:
+def against_one_all_reduce(race: Race | None) -> TrialComparison | None:
     """Against one all-reduce after backward, where that took part; None where it did not."""
     others = () if race is None else race.contenders[1:]
     one_group = [other for other in others if len(other.plan.groups) == 1]
@@ -65,7 +65,7 @@ def against_one_all_reduce(race: Race | None) -> Comparison | None:
     return compare_with(race, one_group[0])
 
 
-def against_asked(race: Race | None, asked: str) -> Comparison | None:
+def against_asked(race: Race | None, asked: str) -> TrialComparison | None:
     """Against the best plan of the strategy that was asked for; None where the winner is one."""
     if race is None or race.winner.plan.strategy == asked:
         return None
@@ -73,7 +73,7 @@ def against_asked(race: Race | None, asked: str) -> Comparison | None:
     return compare_with(race, of_it[0]) if of_it else None
 
 
-def describe_plan(contender: Contender) -> str:
+def describe_plan(contender: Candidate) -> str:
     """A plan in a few words."""
     groups = len(contender.plan.groups)
     if groups == 1:

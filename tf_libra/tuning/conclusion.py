@@ -28,7 +28,7 @@ _FORMAT = "tf-libra conclusion"
 _VERSION = 1
 
 
-class Origin(StrEnum):
+class PlanSource(StrEnum):
     """How a conclusion came to be in force."""
 
     MADE = "made"  # by this job
@@ -37,7 +37,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class TuningResult:
     """A plan, and all that it rests on.
 
     Attributes:
@@ -132,7 +132,7 @@ class Conclusion:
         seconds = None if timeline is None else timeline.backward_seconds
         return dataclasses.replace(plan, notes=(), predicted_seconds=seconds)
 
-    def after(self, race: Race) -> "Conclusion":
+    def after(self, race: Race) -> "TuningResult":
         """The same with the winner's plan, if there was a race to speak of."""
         if race.num_rounds == 0:
             return self
@@ -192,7 +192,7 @@ class Conclusion:
         }
 
     @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "Conclusion":
+    def from_document(cls, document: dict[str, Any]) -> "TuningResult":
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
         # Earlier versions kept the median error, too, which follows from the samples.
         known = {name: one for name, one in document.items() if name != "median_error"}
@@ -216,6 +216,6 @@ class Conclusion:
         return json.dumps({"format": _FORMAT, "version": _VERSION} | self.to_document())
 
     @classmethod
-    def from_json(cls, document: str) -> "Conclusion":
+    def from_json(cls, document: str) -> "TuningResult":
         """Reads it from JSON text; `ValueError` names what is wrong with it."""
         return cls.from_document(checks.json_document(_FORMAT, _VERSION, document))

@@ -17,9 +17,9 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.tuning.at_once import contention_of, informed, with_contention
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.runnable import most_lanes, runnable
-from tf_libra.tuning.similar import Start
+from tf_libra.tuning.similar import WarmStart
 
 MAX_CONTENDERS = 4
 # LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.
@@ -29,11 +29,11 @@ _UNLIKE = 1.0
 
 
 def contenders(
-    conclusion: Conclusion,
+    conclusion: TuningResult,
     strategy: strategies.Strategy,
     runs_streams: bool,
     in_force: Plan | None = None,
-    start: Start | None = None,
+    start: WarmStart | None = None,
 ) -> list[tuple[Plan, float | None]]:
     """The concluded plan and the best of other planners' by prediction, with predicted steps.
 
@@ -79,17 +79,17 @@ def contenders(
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
 
 
-def step_seconds(conclusion: Conclusion, plan: Plan) -> float:
+def step_seconds(conclusion: TuningResult, plan: Plan) -> float:
     """Of what is predicted, updates included: planners plan for it; infinite without any."""
     timeline = conclusion.predicted(plan)
     return math.inf if timeline is None else timeline.step_seconds
 
 
 def outlined(
-    conclusion: Conclusion,
+    conclusion: TuningResult,
     strategy: strategies.Strategy,
     runs_streams: bool,
-    start: Start | None,
+    start: WarmStart | None,
 ) -> Plan | None:
     """The plan of a job that is alike, made of these tensors; None where it cannot be."""
     profile, model = conclusion.profile, conclusion.cost_model

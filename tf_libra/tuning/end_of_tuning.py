@@ -33,7 +33,7 @@ class Budget:
         checks.integer("least_steps", self.least_steps)
 
 
-class EndOfTuning:
+class BudgetTracker:
     """Asked before every experiment, of which each takes one step.
 
     It sees how long they take: the first step of a plan, which pays for its instantiation, and the
@@ -86,7 +86,7 @@ class EndOfTuning:
         """Whether an experiment was not made for want of budget."""
         return self._came_early
 
-    def has_come(self, is_first: bool = False) -> bool:
+    def is_exhausted(self, is_first: bool = False) -> bool:
         """Whether the next experiment may not be made any more; else it takes its step.
 
         Where a first step would take too long, others may still be made.

@@ -9,7 +9,7 @@ from tf_libra.tuning.phase import Phase
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Trial:
     """What the next training step tries; it trains as well.
 
     Attributes:
@@ -31,7 +31,7 @@ class Postponed:
 
 
 @dataclass(frozen=True, eq=False)
-class Observation:
+class TrialResult:
     """What rank 0 saw of a step.
 
     Attributes:

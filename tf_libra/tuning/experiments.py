@@ -8,9 +8,9 @@ from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning.contenders import MAX_CONTENDERS
-from tf_libra.tuning.end_of_tuning import EndOfTuning
-from tf_libra.tuning.experiment import Experiment, Observation
-from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.end_of_tuning import BudgetTracker
+from tf_libra.tuning.experiment import Trial, TrialResult
+from tf_libra.tuning.findings import Observations
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import (
     TensorSpec,
@@ -32,11 +32,11 @@ TIMED_ROUNDS = 3
 
 
 def made(
-    experiments: Iterator[Experiment], findings: Findings, end: EndOfTuning
-) -> Generator[Experiment, Observation | None, None]:
+    experiments: Iterator[Trial], findings: Observations, end: BudgetTracker
+) -> Generator[Trial, TrialResult | None, None]:
     """Yields experiments, and notes what they show, until the end has come."""
     for experiment in experiments:
-        if end.has_come(experiment.is_first):
+        if end.is_exhausted(experiment.is_first):
             return
         observation = yield experiment
         if observation is not None:
@@ -45,23 +45,23 @@ def made(
 
 def baseline(
     tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, num_steps: int
-) -> Iterator[Experiment]:
+) -> Iterator[Trial]:
     """Untraced steps under one all-reduce of everything."""
     plan = one_group_plan(tensors, num_threads, num_workers, strategies.SynEasgd.name)
     for repetition in range(1 + num_steps):
-        yield Experiment(Phase.MEASURE, plan, traced=False, is_first=repetition == 0)
+        yield Trial(Phase.MEASURE, plan, traced=False, is_first=repetition == 0)
 
 
 def measuring(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
-) -> Iterator[Experiment]:
+) -> Iterator[Trial]:
     """Steps that communicate after backward, for the profile and for what nothing overlaps."""
     plans = measuring_plans(tensors, threads, num_workers)
     for plan in plans:
         is_between = plan is not plans[0] and plan is not plans[-1]
         for repetition in range(1 + (MEASURED_STEPS_BETWEEN if is_between else MEASURED_STEPS)):
             first = repetition == 0
-            yield Experiment(Phase.MEASURE, plan, traced=not first, is_first=first)
+            yield Trial(Phase.MEASURE, plan, traced=not first, is_first=first)
 
 
 def sampled_plans(profile: BackwardProfile, threads: Sequence[int], num_workers: int) -> list[Plan]:
@@ -71,23 +71,23 @@ def sampled_plans(profile: BackwardProfile, threads: Sequence[int], num_workers:
     return list({plan.fingerprint: plan for plan in plans}.values())
 
 
-def sampling(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[Experiment]:
+def sampling(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[Trial]:
     """Plans in turns: what disturbs the machine for a while disturbs all of them.
 
     After a step that pays for its instantiation every plan has one traced step, and `num_rounds`
     that nobody traces.
     """
     for plan in plans:
-        yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
+        yield Trial(Phase.SAMPLE, plan, traced=False, is_first=True)
     order = np.random.default_rng(0)
     for number in range(num_rounds):
         for index in order.permutation(len(plans)):
-            yield Experiment(Phase.SAMPLE, plans[index], traced=False)
+            yield Trial(Phase.SAMPLE, plans[index], traced=False)
         for plan in plans[number::num_rounds]:
-            yield Experiment(Phase.SAMPLE, plan, traced=True)
+            yield Trial(Phase.SAMPLE, plan, traced=True)
 
 
-def rounds_before_a_race(num_plans: int, end: EndOfTuning) -> int:
+def rounds_before_a_race(num_plans: int, end: BudgetTracker) -> int:
     """Of sampling so many plans: as many as leave a race those after which it first decides.
 
     At most `TIMED_ROUNDS`; none where the budget leaves time for a race alone.
@@ -99,7 +99,7 @@ def rounds_before_a_race(num_plans: int, end: EndOfTuning) -> int:
     return 0
 
 
-def running_at_once(plan: Plan) -> Iterator[Experiment]:
+def running_at_once(plan: Plan) -> Iterator[Trial]:
     """Steps under a plan of several streams."""
     for repetition in range(1 + TIMED_ROUNDS):
-        yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=repetition == 0)
+        yield Trial(Phase.SAMPLE, plan, traced=False, is_first=repetition == 0)

@@ -20,7 +20,7 @@ _Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class FamilyCosts:
     """What all-reduces cost by each of many models, of shape [models, ...].
 
     Attributes:
@@ -40,7 +40,7 @@ class Family(Protocol):
     def model(self, parameters: Sequence[float]) -> CostModel:
         """The model of these parameters."""
 
-    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> Costs:
+    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
         """What the same all-reduces cost by many models.
 
         Args:
@@ -55,7 +55,7 @@ class Family(Protocol):
 
 
 @dataclass(frozen=True)
-class Processors:
+class CpuShareFamily:
     """Processor models by the startup overhead that is measured, u, w, h and e.
 
     Attributes:
@@ -76,14 +76,14 @@ class Processors:
             self.num_workers, two_hops, work, wire, weight, gap, self.hops, self.workers_per_host
         )
 
-    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> Costs:
+    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
         """See `Family`: nothing is refused, and what rounding leaves nothing of has the rate 0."""
         by_model = parameters.T.reshape(-1, len(parameters), *(1,) * num_bytes.ndim)
         startup, work, wire, weight, gap = by_model
         overlapped, exclusive = seconds_per_byte(work, wire, weight, gap, threads)
         transmitted = 2 * (self.num_workers - 1) / self.num_workers * num_bytes
         launched = startup * (num_bytes > 0)
-        return Costs(
+        return FamilyCosts(
             launched + transmitted * overlapped,
             launched + transmitted * exclusive,
             1 - work / overlapped,
@@ -91,7 +91,7 @@ class Processors:
 
 
 @dataclass(frozen=True)
-class Slowed:
+class ScaledContentionFamily:
     """A model where all-reduces wait and send as many times as long (`ContentionModel.slowed`).
 
     Attributes:
@@ -105,12 +105,12 @@ class Slowed:
         waiting, transmission = parameters
         return self.by.slowed(waiting, transmission)
 
-    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> Costs:
+    def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
         """See `Family`: `by` says at how many threads."""
         waiting, transmission = parameters.T.reshape(2, -1, *(1,) * num_bytes.ndim)
         model, launched = self.by, num_bytes > 0
         rates = model.compute_rate(threads)
-        return Costs(
+        return FamilyCosts(
             (model.startup_seconds + waiting) * launched
             + transmission * model.overlapped_seconds(num_bytes, threads),
             (model.exclusive_startup_seconds + waiting) * launched

@@ -9,7 +9,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
 from tf_libra.profiling.samples import without_waiting
-from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.experiment import Trial, TrialResult
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
 from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
@@ -21,7 +21,7 @@ _MOST_APART = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class ObservedStep:
+class ProfiledStep:
     """A step that could be traced.
 
     Attributes:
@@ -47,7 +47,7 @@ class ObservedStep:
         first = [one.enqueued_ns for one in self.records if one.group == 0]
         return first[0] - self.called_ns if first else 0
 
-    def at_pace(self, pace: float) -> "ObservedStep":
+    def at_pace(self, pace: float) -> "ProfiledStep":
         """As if all in it had taken `pace` times as long."""
 
         def moved(when_ns: int) -> int:
@@ -73,7 +73,7 @@ class ObservedStep:
 
 
 @dataclass
-class Findings:
+class Observations:
     """What has been seen so far.
 
     Attributes:
@@ -84,13 +84,13 @@ class Findings:
         problems: why steps could not be traced, and how many.
     """
 
-    after_backward: list[ObservedStep] = field(default_factory=list)
-    overlapped: list[ObservedStep] = field(default_factory=list)
+    after_backward: list[ProfiledStep] = field(default_factory=list)
+    overlapped: list[ProfiledStep] = field(default_factory=list)
     timed: list[TimedStep] = field(default_factory=list)
     at_once: list[TimedStep] = field(default_factory=list)
     problems: dict[str, int] = field(default_factory=dict)
 
-    def note(self, experiment: Experiment, observation: Observation) -> None:
+    def note(self, experiment: Trial, observation: TrialResult) -> None:
         """Keeps what an experiment has shown."""
         if experiment.is_first:
             return
@@ -105,7 +105,7 @@ class Findings:
             problem = observation.problem
             self.problems[problem] = self.problems.get(problem, 0) + 1
             return
-        traced = ObservedStep(
+        traced = ProfiledStep(
             experiment.plan, observation.production, observation.records, observation.called_ns[0]
         )
         if experiment.phase is Phase.MEASURE:
@@ -172,7 +172,7 @@ class Findings:
             starts = [step.before_ns * 1e-9 for step in (*self.after_backward, *self.overlapped)]
         return max(float(np.median(starts)), 0.0) if starts else None
 
-    def at_usual_pace(self) -> "Findings":
+    def at_usual_pace(self) -> "Observations":
         """The same, where traced steps on a machine slower or faster for a while are as the others.
 
         What a step takes before backward tells its pace, unless it waited for its data there.
@@ -181,7 +181,7 @@ class Findings:
         if not usual:
             return self
 
-        def paced(step: ObservedStep) -> ObservedStep:
+        def paced(step: ProfiledStep) -> ProfiledStep:
             ratio = step.before_ns * 1e-9 / usual
             is_pace = 1 / _MOST_APART <= ratio <= _MOST_APART
             return step.at_pace(1 / ratio) if is_pace and abs(ratio - 1) > _NOTABLE else step
@@ -192,7 +192,7 @@ class Findings:
             overlapped=[paced(step) for step in self.overlapped],
         )
 
-    def without(self, fingerprint: str) -> list[ObservedStep]:
+    def without(self, fingerprint: str) -> list[ProfiledStep]:
         """Traced overlapped steps but for those under one plan.
 
         A model is tested on whole plans that it was not fitted to: steps of one plan are too alike.

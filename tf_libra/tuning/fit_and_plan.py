@@ -17,29 +17,29 @@ from tf_libra.profiling.backward import MeasuredProfile
 from tf_libra.profiling.samples import measured_timeline, overlap_samples, without_waiting
 from tf_libra.simulation import simulate
 from tf_libra.tuning.at_once import informed, measured_contention
-from tf_libra.tuning.conclusion import Conclusion
-from tf_libra.tuning.findings import Findings, ObservedStep
+from tf_libra.tuning.conclusion import TuningResult
+from tf_libra.tuning.findings import Observations, ProfiledStep
 from tf_libra.tuning.forms import judged_forms
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import one_group_plan, specs_of
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.step_times import step_times
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.task import TuningProblem
 
 # A model is tested on the plans that were sampled, each by a fit to the others, if so many were.
 _FEWEST_TO_TEST = 3
 
 
 def fit_and_plan(
-    task: Task, findings: Findings, profile: MeasuredProfile | None, notes: list[str]
-) -> Conclusion:
+    task: TuningProblem, findings: Observations, profile: MeasuredProfile | None, notes: list[str]
+) -> TuningResult:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
     strategy, num_workers = task.strategy, task.num_workers
     threads = strategy.allowed_threads
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
         plan = one_group_plan(task.tensors, threads[0], num_workers, strategies.SynEasgd.name)
-        return Conclusion(replace(plan, notes=tuple(notes)), notes=tuple(notes))
+        return TuningResult(replace(plan, notes=tuple(notes)), notes=tuple(notes))
     task.begins(Phase.FIT)
     samples: list[OverlapSample] = []
     try:
@@ -47,7 +47,7 @@ def fit_and_plan(
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
         plan = _one_group_of(profile.profile, threads[0], num_workers, notes)
-        return Conclusion(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
+        return TuningResult(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
     task.begins(Phase.PLAN)
     if (steps := step_times(findings.at_once)) and fitted.cost_model is not None:
         assert fitted.profile is not None
@@ -66,12 +66,12 @@ def fit_and_plan(
 
 
 def _fit(
-    task: Task,
-    findings: Findings,
+    task: TuningProblem,
+    findings: Observations,
     profile: BackwardProfile,
     samples: list[OverlapSample],
     notes: list[str],
-) -> Conclusion:
+) -> TuningResult:
     """A conclusion with all but a plan of its own: one all-reduce stands there."""
     num_workers = task.num_workers
     fit = partial(
@@ -113,7 +113,7 @@ def _fit(
     if isinstance(model, ContentionModel):
         notes += [*fitted.notes, *fitted.warnings]
     placeholder = _one_group_of(profile, 1, num_workers, ())
-    return Conclusion(
+    return TuningResult(
         placeholder,
         found_profile,
         model,
@@ -124,7 +124,7 @@ def _fit(
 
 
 def _plan(
-    fitted: Conclusion,
+    fitted: TuningResult,
     strategy: strategies.Strategy,
     max_model_error: float,
     num_workers: int,
@@ -180,7 +180,7 @@ def is_trusted(error: float | None, max_model_error: float) -> bool:
     return error is not None and error <= max_model_error
 
 
-def _samples(steps: Sequence[ObservedStep], profile: BackwardProfile) -> list[OverlapSample]:
+def _samples(steps: Sequence[ProfiledStep], profile: BackwardProfile) -> list[OverlapSample]:
     # Waiting for a rank that is behind is no property of the network or of the threads.
     working = without_waiting([record for step in steps for record in step.records])
     by_step = {record.step: [r for r in working if r.step == record.step] for record in working}
@@ -197,7 +197,7 @@ def _samples(steps: Sequence[ObservedStep], profile: BackwardProfile) -> list[Ov
 def _held_out_error(
     without: Mapping[str, ContentionModel],
     profile: BackwardProfile,
-    steps: Sequence[ObservedStep],
+    steps: Sequence[ProfiledStep],
 ) -> float | None:
     """Median over the plans of what a model misses of each that was fitted without it."""
     errors = []

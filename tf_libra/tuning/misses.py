@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation.many import times_of_many
+from tf_libra.simulation.many import vectorized_times
 from tf_libra.simulation.sequential import left_when_ready
-from tf_libra.tuning.families import Costs
+from tf_libra.tuning.families import FamilyCosts
 from tf_libra.tuning.step_times import StepTimes
 
 _Array = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Candidates:
       updates: seconds of all updates.
     """
 
-    costs: Costs
+    costs: FamilyCosts
     before: _Array
     after: _Array
     pace: _Array
@@ -115,7 +115,7 @@ class MeasuredSteps:
           Shape [candidates, plans · (1 + 2·groups)], in units of what is known no better.
         """
         costs = candidates.costs
-        times = times_of_many(
+        times = vectorized_times(
             costs.overlapped,
             costs.exclusive,
             costs.rates,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from tf_libra import units
-from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.conclusion import TuningResult
 from tf_libra.tuning.end_of_tuning import Budget
-from tf_libra.tuning.experiment import Experiment, Observation, Postponed
+from tf_libra.tuning.experiment import Postponed, Trial, TrialResult
 from tf_libra.tuning.ways import Tuner
 
-PostponingTuner = Generator[Experiment | Postponed, Observation | None, Conclusion]
+PostponingTuner = Generator[Trial | Postponed, TrialResult | None, TuningResult]
 
 
 class Pause:
@@ -49,8 +49,8 @@ class Pause:
         return self.num_steps >= budget.max_steps or self._seconds >= budget.max_seconds
 
     def run(
-        self, what: Experiment | Postponed, reason: str = ""
-    ) -> Generator[Experiment | Postponed, Observation | None, Observation | None]:
+        self, what: Trial | Postponed, reason: str = ""
+    ) -> Generator[Trial | Postponed, TrialResult | None, TrialResult | None]:
         """Yield for one step; count the step if it tries nothing or was interrupted."""
         start = self._clock()
         observation = yield what
@@ -62,7 +62,7 @@ class Pause:
             self.reason = reason
         return observation
 
-    def annotated(self, conclusion: Conclusion) -> Conclusion:
+    def annotated(self, conclusion: TuningResult) -> TuningResult:
         """Return the conclusion with the reason why tuning ended, if the pause is spent."""
         if not self.is_spent:
             return conclusion
@@ -90,7 +90,7 @@ def postponing(
         log: takes a line of text.
     """
     tuner = make_tuner(pause)
-    observation: Observation | None = None
+    observation: TrialResult | None = None
     while True:
         try:
             experiment = tuner.send(observation)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from tf_libra import checks, units
 from tf_libra.model.plan import Plan
-from tf_libra.tuning.beside import Standings, standings
-from tf_libra.tuning.end_of_tuning import EndOfTuning
-from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.beside import PairedTimings, standings
+from tf_libra.tuning.end_of_tuning import BudgetTracker
+from tf_libra.tuning.experiment import Trial, TrialResult
 from tf_libra.tuning.phase import Phase
 
 MAX_ROUNDS = 12
@@ -44,7 +44,7 @@ _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A plan in a race.
 
     Attributes:
@@ -75,10 +75,10 @@ class Race:
         the last to go first.
     """
 
-    contenders: tuple[Contender, ...]
+    contenders: tuple[Candidate, ...]
 
     @property
-    def winner(self) -> Contender:
+    def winner(self) -> Candidate:
         """The plan that takes the shortest step, by what was measured and what is predicted."""
         return self.contenders[0]
 
@@ -97,7 +97,7 @@ class Race:
         ]
         return float(np.median(errors)) if errors else None
 
-    def lead(self, contender: Contender) -> tuple[float, float] | None:
+    def lead(self, contender: Candidate) -> tuple[float, float] | None:
         """How much longer a contender's step takes than the winner's, and how sure that is.
 
         Returns:
@@ -111,7 +111,7 @@ class Race:
         return self._standings.lead(index, 0)
 
     @cached_property
-    def _standings(self) -> Standings:
+    def _standings(self) -> PairedTimings:
         """Of all contenders, each of which had steps."""
         count = len(self.contenders)
         steps = sorted(
@@ -126,7 +126,7 @@ class Race:
         _, plans, seconds = zip(*steps, strict=True)
         return standings(plans, seconds, count)
 
-    def is_noise(self, contender: Contender) -> bool:
+    def is_noise(self, contender: Candidate) -> bool:
         """Whether nothing tells a contender that came to the end from the winner."""
         lead = self.lead(contender)
         return lead is not None and len(contender.seconds) == self.num_rounds and lead[1] > _SURE
@@ -200,7 +200,7 @@ class Race:
             if places:  # earlier versions had none
                 checks.same_length(f"{field}.places", places, "step", len(seconds))
             contenders.append(
-                Contender(
+                Candidate(
                     Plan.from_json(json.dumps(entry["plan"])),
                     predicted,
                     tuple(checks.real(f"{field}.seconds", one, above=0) for one in seconds),
@@ -214,11 +214,11 @@ class Race:
 
 def race(
     proposed: Sequence[tuple[Plan, float | None]],
-    end: EndOfTuning,
+    end: BudgetTracker,
     seed: int = 0,
     error: float | None = None,
     known: Collection[str] = (),
-) -> Generator[Experiment, Observation | None, Race]:
+) -> Generator[Trial, TrialResult | None, Race]:
     """Yields steps under the proposed plans in turns until one is left, or the end has come.
 
     Is sent what was observed of each step. A round that the end cuts short does not count.
@@ -268,12 +268,12 @@ def race(
 
 def _contender(
     index: int, proposed: tuple[Plan, float | None], steps: Sequence[tuple[int, float]]
-) -> Contender:
+) -> Candidate:
     places = tuple(place for place, (whose, _) in enumerate(steps) if whose == index)
-    return Contender(*proposed, tuple(steps[place][1] for place in places), places)
+    return Candidate(*proposed, tuple(steps[place][1] for place in places), places)
 
 
-def _standings_of(steps: Sequence[tuple[int, float]], count: int) -> Standings:
+def _standings_of(steps: Sequence[tuple[int, float]], count: int) -> PairedTimings:
     plans, seconds = zip(*steps, strict=True)
     return standings(plans, seconds, count)
 
@@ -281,9 +281,9 @@ def _standings_of(steps: Sequence[tuple[int, float]], count: int) -> Standings:
 def _round(
     proposed: Sequence[tuple[Plan, float | None]],
     order: Sequence[int],
-    end: EndOfTuning,
+    end: BudgetTracker,
     is_first: bool = False,
-) -> Generator[Experiment, Observation | None, dict[int, float] | None]:
+) -> Generator[Trial, TrialResult | None, dict[int, float] | None]:
     """One step of each; None if the end came before all had theirs.
 
     A step that nobody has seen is made again: data may come to an end in it, and go on.
@@ -291,9 +291,9 @@ def _round(
     measured: dict[int, float] = {}
     for index in order:
         while index not in measured:
-            if end.has_come(is_first):
+            if end.is_exhausted(is_first):
                 return None
-            observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
+            observation = yield Trial(Phase.RACE, proposed[index][0], False, is_first)
             if is_first:
                 break
             if observation is not None and observation.seconds > 0:
@@ -301,28 +301,28 @@ def _round(
     return measured
 
 
-def _judge(running: Sequence[int], found: Standings) -> tuple[list[int], list[int]]:
+def _judge(running: Sequence[int], found: PairedTimings) -> tuple[list[int], list[int]]:
     """Who goes on, and who is clearly slower than the best, the slowest last."""
     best, *others = _ranked(running, found)
     slower = [index for index in others if found.chance(index, best) < _SURE]
     return [index for index in running if index not in slower], slower
 
 
-def _is_settled(running: Sequence[int], found: Standings) -> bool:
+def _is_settled(running: Sequence[int], found: PairedTimings) -> bool:
     """Whether it is clear that none is faster than the best by what is worth a further round."""
     best, *others = _ranked(running, found)
     worth = float(np.log1p(_WORTH))
     return all(found.chance(index, best, -worth) < _SURE for index in others)
 
 
-def _ranked(running: Sequence[int], found: Standings) -> list[int]:
+def _ranked(running: Sequence[int], found: PairedTimings) -> list[int]:
     """The fastest first, as measured."""
     return sorted(running, key=lambda index: float(found.logarithms[index]))
 
 
 def _chosen(
     running: Sequence[int],
-    found: Standings,
+    found: PairedTimings,
     predicted: Sequence[float | None],
     error: float | None,
 ) -> list[int]:
@@ -339,7 +339,7 @@ def _chosen(
 
 
 def _believed(
-    ranked: Sequence[int], found: Standings, predicted: _Array, error: float
+    ranked: Sequence[int], found: PairedTimings, predicted: _Array, error: float
 ) -> list[float]:
     """What is measured and what is predicted, each weighted by how far it can be trusted.
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from tf_libra import checks
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tuning.plans_to_try import TensorSpec
 
 # Beyond so many nodes of both graphs together an edit distance does not come to an end in time, and
@@ -48,7 +48,7 @@ _UNKNOWN_APART = 0.5
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerSignature:
     """A node of the model graph.
 
     Attributes:
@@ -65,7 +65,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSignature:
     """What a setting was found for.
 
     Attributes:
@@ -79,7 +79,7 @@ class Job:
       ValueError: a field is out of its range.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSignature, ...]
     num_workers: int
     workers_per_host: int
     bytes_per_second: float | None = None
@@ -87,7 +87,7 @@ class Job:
     def __post_init__(self) -> None:
         layers = checks.sequence("layers", self.layers)
         for layer in layers:
-            checks.instance("layers", layer, Layer)
+            checks.instance("layers", layer, LayerSignature)
         if not layers:
             raise ValueError("layers must hold at least one, got none")
         checks.integer("num_workers", self.num_workers, minimum=1)
@@ -97,14 +97,18 @@ class Job:
             object.__setattr__(self, "bytes_per_second", rate)
 
     @classmethod
-    def of(cls, tensors: Sequence[TensorSpec], num_workers: int, workers_per_host: int) -> "Job":
+    def of(
+        cls, tensors: Sequence[TensorSpec], num_workers: int, workers_per_host: int
+    ) -> "JobSignature":
         """Of gradients in backward order."""
         layers = []
         for _, run in itertools.groupby(tensors, key=lambda one: one.name.rpartition("/")[0]):
             of_layer = list(run)
             # Variables without a scope are layers of their own.
             alone = [[one] for one in of_layer] if "/" not in of_layer[0].name else [of_layer]
-            layers += [Layer(sum(t.num_bytes for t in each), each[0].dtype) for each in alone]
+            layers += [
+                LayerSignature(sum(t.num_bytes for t in each), each[0].dtype) for each in alone
+            ]
         return cls(tuple(layers), num_workers, workers_per_host)
 
     @property
@@ -114,7 +118,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outline:
+class PlanOutline:
     """What of a plan can be made of other tensors, too.
 
     Attributes:
@@ -146,7 +150,7 @@ class Outline:
         object.__setattr__(self, "stops", stops)
 
     @classmethod
-    def of(cls, plan: Plan) -> "Outline":
+    def of(cls, plan: Plan) -> "PlanOutline":
         """Of a plan."""
         ends = np.cumsum(plan.group_bytes) / max(sum(plan.num_bytes), 1)
         return cls(
@@ -171,7 +175,7 @@ class Outline:
 
 
 @dataclass(frozen=True)
-class Start:
+class WarmStart:
     """What a job has found, for others to begin with.
 
     Attributes:
@@ -181,14 +185,14 @@ class Start:
       settings: of AIACC's search, the best first; empty where none was made.
     """
 
-    job: Job
+    job: JobSignature
     strategy: str
-    outline: Outline
-    settings: tuple[Setting, ...] = ()
+    outline: PlanOutline
+    settings: tuple[CommConfig, ...] = ()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JobComparison:
     """A job beside others, as far as it is known before its network is: graphs take long.
 
     Attributes:
@@ -196,11 +200,13 @@ class Comparison:
       apart: how far the job's graphs are from each of theirs.
     """
 
-    known: tuple[Start, ...]
+    known: tuple[WarmStart, ...]
     apart: tuple[float, ...]
 
     @classmethod
-    def of(cls, job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> "Comparison":
+    def of(
+        cls, job: JobSignature, known: Sequence[WarmStart], seconds: float = MAX_SECONDS
+    ) -> "JobComparison":
         """Compares graphs, which takes so many seconds at most in all."""
         deadline = time.monotonic() + seconds
         # Edits and features are two scales: where one pair is too large, features for all.
@@ -211,7 +217,7 @@ class Comparison:
             apart.append(_graphs_apart(job, one.job, left if by_edits else 0.0))
         return cls(tuple(known), tuple(apart))
 
-    def nearest(self, bytes_per_second: float | None) -> Start | None:
+    def nearest(self, bytes_per_second: float | None) -> WarmStart | None:
         """The one that is nearest on a network of this rate; None where nothing is in common.
 
         Args:
@@ -225,7 +231,7 @@ class Comparison:
         return self.known[index] if least < 1.0 else None
 
 
-def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
+def distance(one: JobSignature, other: JobSignature, seconds: float = MAX_SECONDS) -> float:
     """How far apart two jobs are: 0 for equal ones, 1 for such that have nothing in common.
 
     The edit distance of both graphs, as a share of what it takes to remove one and add the other;
@@ -241,7 +247,7 @@ def _together(graphs: float, rates: float) -> float:
     return 1 - (1 - graphs) * (1 - rates)
 
 
-def _graphs_apart(one: Job, other: Job, seconds: float) -> float:
+def _graphs_apart(one: JobSignature, other: JobSignature, seconds: float) -> float:
     if replace(one, bytes_per_second=None) == replace(other, bytes_per_second=None):
         return 0.0
     if _are_small(one, other) and seconds > 0:
@@ -262,11 +268,11 @@ def _rates_apart(one: float | None, other: float | None) -> float:
     return min(max(apart - _ALIKE, 0.0) / _FAR_RATES, 1.0)
 
 
-def _are_small(one: Job, other: Job) -> bool:
+def _are_small(one: JobSignature, other: JobSignature) -> bool:
     return one.num_nodes + other.num_nodes <= MAX_NODES
 
 
-def _edits(one: Job, other: Job, seconds: float) -> float:
+def _edits(one: JobSignature, other: JobSignature, seconds: float) -> float:
     import networkx
 
     total, most = 0.0, 0.0
@@ -281,14 +287,14 @@ def _edits(one: Job, other: Job, seconds: float) -> float:
     return total / most
 
 
-def _model_graph(networkx: Any, job: Job) -> Any:
+def _model_graph(networkx: Any, job: JobSignature) -> Any:
     graph = networkx.path_graph(len(job.layers))
     for index, layer in enumerate(job.layers):
         graph.nodes[index].update(kind=layer.dtype, size=layer.num_bytes)
     return graph
 
 
-def _topology(networkx: Any, job: Job) -> Any:
+def _topology(networkx: Any, job: JobSignature) -> Any:
     graph = networkx.complete_graph(job.num_workers)
     for a, b in graph.edges:
         same = a // job.workers_per_host == b // job.workers_per_host
@@ -303,14 +309,14 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return min(abs(math.log2((sizes[0] + 1) / (sizes[1] + 1))) / _FAR_APART, 1.0)
 
 
-def _features_apart(one: Job, other: Job) -> float:
+def _features_apart(one: JobSignature, other: JobSignature) -> float:
     """Of number and sizes of layers, workers and hosts; shares of what makes them unlike."""
     apart = np.abs(_features(one) - _features(other)) / _FAR_APART
     kinds = {layer.dtype for layer in one.layers} == {layer.dtype for layer in other.layers}
     return float(np.mean([*np.minimum(apart, 1.0), 0.0 if kinds else 1.0]))
 
 
-def _features(job: Job) -> np.ndarray:
+def _features(job: JobSignature) -> np.ndarray:
     sizes = np.array([layer.num_bytes for layer in job.layers], dtype=float) + 1
     counts = (len(job.layers), job.num_workers, job.workers_per_host)
     return np.log2([*counts, sizes.sum(), *np.quantile(sizes, _QUANTILES)])

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
-from tf_libra.tuning.end_of_tuning import EndOfTuning
+from tf_libra.tuning.end_of_tuning import BudgetTracker
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
-from tf_libra.tuning.similar import Start
+from tf_libra.tuning.similar import WarmStart
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningProblem:
     """One tuning, from its first step on; see `tuners.tune`.
 
     Attributes:
@@ -34,11 +34,11 @@ class Task:
     tensors: Sequence[TensorSpec]
     strategy: strategies.Strategy
     num_workers: int
-    end: EndOfTuning
+    end: BudgetTracker
     max_model_error: float
     begins: Callable[[Phase], None]
     hops: int | None
     workers_per_host: int | None
     runs_streams: bool
     in_force: Plan | None
-    start: Callable[[float | None], Start | None]
+    start: Callable[[float | None], WarmStart | None]

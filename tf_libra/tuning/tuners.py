@@ -9,11 +9,11 @@ from tf_libra.model.plan import Plan
 from tf_libra.tuning import algorithm as algorithm
 from tf_libra.tuning import by_all as by_all
 from tf_libra.tuning import by_search as by_search
-from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
+from tf_libra.tuning.end_of_tuning import Budget, BudgetTracker
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
-from tf_libra.tuning.similar import Start
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.similar import WarmStart
+from tf_libra.tuning.task import TuningProblem
 from tf_libra.tuning.ways import Tuner, way_of
 
 
@@ -34,7 +34,7 @@ def tune(
     workers_per_host: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
-    start: Callable[[float | None], Start | None] = lambda bytes_per_second: None,
+    start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
@@ -58,11 +58,11 @@ def tune(
             measured; None where nothing is known.
         is_over: whether no experiment can be made any more, whatever the budget has left.
     """
-    task = Task(
+    task = TuningProblem(
         tensors,
         strategy,
         num_workers,
-        EndOfTuning(budget, clock, is_over),  # with the first step
+        BudgetTracker(budget, clock, is_over),  # with the first step
         max_model_error,
         begins,
         hops,

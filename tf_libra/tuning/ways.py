@@ -5,14 +5,14 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.planning.strategy import Strategy
 from tf_libra.registry import Registry, lacking
-from tf_libra.tuning.conclusion import Conclusion
-from tf_libra.tuning.experiment import Experiment, Observation
-from tf_libra.tuning.task import Task
+from tf_libra.tuning.conclusion import TuningResult
+from tf_libra.tuning.experiment import Trial, TrialResult
+from tf_libra.tuning.task import TuningProblem
 
-Tuner = Generator[Experiment, Observation | None, Conclusion]
+Tuner = Generator[Trial, TrialResult | None, TuningResult]
 
 
-class Way(Protocol):
+class TunerKind(Protocol):
     """A frozen dataclass that registers itself.
 
     Attributes:
@@ -28,16 +28,16 @@ class Way(Protocol):
         """Whether what an earlier job that is alike has found takes part."""
         ...
 
-    def tune(self, task: Task) -> Tuner:
+    def tune(self, task: TuningProblem) -> Tuner:
         """Yields experiments until the budget is spent or all is known; returns a conclusion."""
         ...
 
 
-REGISTRY: Registry[Way] = Registry("tf_libra.tuning.ways", "tuned_by", Way)
+REGISTRY: Registry[TunerKind] = Registry("tf_libra.tuning.ways", "tuned_by", TunerKind)
 register = REGISTRY.register
 
 
-def way_of(strategy: Strategy) -> Way:
+def way_of(strategy: Strategy) -> TunerKind:
     """The way in which a strategy is tuned.
 
     Raises:

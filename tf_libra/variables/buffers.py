@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tf_libra.ranks.control import Control
 from tf_libra.tracing.variables import handles, is_random_state, plain, variable_name
-from tf_libra.variables.held import Held, matches
-from tf_libra.variables.kept_equal import Judged, Standing
+from tf_libra.variables.held import BoundVariable, matches
+from tf_libra.variables.kept_equal import Classification, Replication
 
 # Elements of a larger buffer are sampled at equal distances: a buffer may be a replay memory.
 _MAX_ELEMENTS = 1 << 18
@@ -37,8 +37,8 @@ class Buffers:
     def find_differing(
         self,
         control: Control,
-        call: Sequence[Held],
-        judged: Mapping[str, Judged],
+        call: Sequence[BoundVariable],
+        judged: Mapping[str, Classification],
         weights: Sequence[Any] = (),
     ) -> list[str]:
         """Compare the buffers that are new with those of all ranks, which call this as well.
@@ -69,11 +69,15 @@ class Buffers:
         ]
 
 
-def _read_only(call: Sequence[Held], judged: Mapping[str, Judged]) -> Iterator[Held]:
-    return (one for one in call if one.is_variable and judged[one.name].standing is Standing.DATA)
+def _read_only(
+    call: Sequence[BoundVariable], judged: Mapping[str, Classification]
+) -> Iterator[BoundVariable]:
+    return (
+        one for one in call if one.is_variable and judged[one.name].standing is Replication.DATA
+    )
 
 
-def untouched(call: Sequence[Held], weights: Sequence[Any]) -> Iterator[Held]:
+def untouched(call: Sequence[BoundVariable], weights: Sequence[Any]) -> Iterator[BoundVariable]:
     """The weights that a call cannot touch, such as those that its graph holds as constants.
 
     Args:
@@ -82,12 +86,14 @@ def untouched(call: Sequence[Held], weights: Sequence[Any]) -> Iterator[Held]:
     """
     touched = {one.key for one in call}
     for weight in map(plain, weights):
-        one = Held(-1, variable_name(weight), handles(weight)[0], weight.dtype, weight.shape)
+        one = BoundVariable(
+            -1, variable_name(weight), handles(weight)[0], weight.dtype, weight.shape
+        )
         if one.key not in touched and not is_random_state(weight):
             yield one
 
 
-def digest_sample(buffer: Held) -> str:
+def digest_sample(buffer: BoundVariable) -> str:
     """Digest dtype, shape and bits of a buffer; of a large one, those of some elements."""
     flat = tf.reshape(buffer.read_value(), [-1])
     sample = np.ascontiguousarray(flat[:: 1 + flat.shape[0] // _MAX_ELEMENTS].numpy())

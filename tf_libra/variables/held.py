@@ -28,7 +28,7 @@ _PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class BoundVariable:
     """A variable, or another tensor, that a trace gets as an input.
 
     Attributes:
@@ -88,7 +88,7 @@ class Held:
         return digest.hexdigest()
 
 
-def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
+def held(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
     """All variables that a call can touch, and the tensors that its trace has captured.
 
     Args:
@@ -107,7 +107,7 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
     }
     given = [handles(one)[0] if isinstance(one, tf.Variable) else one for one in arguments]
     assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
-    found: list[Held] = []
+    found: list[BoundVariable] = []
     taken: set[str] = set()
     for index, tensor in enumerate([*given, *captured]):
         if not isinstance(tensor, tf_ops.EagerTensor):
@@ -136,9 +136,9 @@ def _num_captured(concrete: Any) -> int:
     return len(concrete.graph.external_captures) + len(asked_for)
 
 
-def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | None:
+def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> BoundVariable | None:
     if variable is not None:
-        return Held(
+        return BoundVariable(
             index,
             variable_name(variable),
             tensor,
@@ -151,22 +151,22 @@ def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | N
     if tensor.dtype != tf.resource:
         if not is_captured:
             return None
-        return Held(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
+        return BoundVariable(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
     data = getattr(tensor, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None  # of something else, such as an iterator
     (value,) = data.shape_and_type
     shape, dtype = tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
-    return Held(index, "variable", tensor, dtype, shape, trainable=True)
+    return BoundVariable(index, "variable", tensor, dtype, shape, trainable=True)
 
 
-def _renamed(one: Held, taken: set[str]) -> Held:
+def _renamed(one: BoundVariable, taken: set[str]) -> BoundVariable:
     name, copies = one.name, 0
     while name in taken:
         copies += 1
         name = f"{one.name}#{copies}"
     taken.add(name)
-    return Held(**{**one.__dict__, "name": name})
+    return BoundVariable(**{**one.__dict__, "name": name})
 
 
 def _variables(arguments: Iterable[Any]) -> Iterator[Any]:
@@ -203,7 +203,7 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
     return [variables.get(id(one), one) for one in flat]
 
 
-def matches(one: Held, local: Sequence[Any]) -> bool:
+def matches(one: BoundVariable, local: Sequence[Any]) -> bool:
     """Whether a variable is among those that the user has named, by patterns or as such."""
     return is_named(one.name, [one.tensor], local)
 
@@ -220,7 +220,7 @@ def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
     return False
 
 
-def broadcast(control: Control, variable: Held) -> None:
+def broadcast(control: Control, variable: BoundVariable) -> None:
     """Copies rank 0's value to every other rank, over the lanes.
 
     Raises:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tf_libra.tracing.variable_flow import OWN, REDUCED, Flow
+from tf_libra.tracing.variable_flow import OWN, REDUCED, SourceFlow
 
 
-class Standing(StrEnum):
+class Replication(StrEnum):
     """What a variable is to the ranks."""
 
     SHARED = "shared"  # has to be equal
@@ -35,7 +35,7 @@ class Traits:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Classification:
     """One variable, or tensor that was captured, of a trace.
 
     Attributes:
@@ -44,12 +44,12 @@ class Judged:
         constants: that it is computed of, likewise.
     """
 
-    standing: Standing
+    standing: Replication
     computed_of: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
 
 
-def judge(flow: Flow, variables: Mapping[int, Traits]) -> dict[int, Judged]:
+def judge(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Classification]:
     """What each variable is, as far as one rank can tell.
 
     Args:
@@ -64,19 +64,19 @@ def judge(flow: Flow, variables: Mapping[int, Traits]) -> dict[int, Judged]:
     for i in variables:
         written = flow.writes.get(i)
         if i in shared:  # trained, or flows into that without being averaged: a learning rate
-            found[i] = Judged(Standing.SHARED)
+            found[i] = Classification(Replication.SHARED)
         elif i in own:
-            found[i] = Judged(Standing.OWN)
+            found[i] = Classification(Replication.OWN)
         elif written is None:
-            found[i] = Judged(Standing.DATA)
+            found[i] = Classification(Replication.DATA)
         else:
             constants = tuple(one.hex() for one in flow.constants_of(written))
             computed_of = frozenset(flow.inputs_of(written)) - {i}
-            found[i] = Judged(Standing.DERIVED, computed_of, constants)
+            found[i] = Classification(Replication.DERIVED, computed_of, constants)
     return found
 
 
-def _trained(flow: Flow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
+def _trained(flow: SourceFlow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
     """What averaged gradients are written to, and what is trainable and stays as it is.
 
     A weight may get them by way of an optimizer's slots. One that a script has made by itself may
@@ -98,7 +98,7 @@ def _trained(flow: Flow, variables: Mapping[int, Traits], own: Set[int]) -> set[
     return (found - mixed) & set(variables)
 
 
-def _computed_of(own: Set[int], flow: Flow, trained: Set[int]) -> set[int]:
+def _computed_of(own: Set[int], flow: SourceFlow, trained: Set[int]) -> set[int]:
     """What is written of a rank's own data, or of what is; but for what is trained."""
     found = set(own)
     grows = True
@@ -114,7 +114,7 @@ def _computed_of(own: Set[int], flow: Flow, trained: Set[int]) -> set[int]:
     return found
 
 
-def _closure(start: Iterable[int], flow: Flow, goes_on: Callable[[int], bool]) -> set[int]:
+def _closure(start: Iterable[int], flow: SourceFlow, goes_on: Callable[[int], bool]) -> set[int]:
     found, waiting = set(start), list(start)
     while waiting:
         for i in flow.inputs_of(flow.writes.get(waiting.pop(), 0)):
@@ -125,39 +125,39 @@ def _closure(start: Iterable[int], flow: Flow, goes_on: Callable[[int], bool]) -
 
 
 @dataclass(frozen=True)
-class Account:
+class RankReport:
     """What one rank says of one variable.
 
     Attributes:
-        standing: see `Judged`.
+        standing: see `Classification`.
         computed_of: names.
-        constants: see `Judged`.
+        constants: see `Classification`.
         digest: of its value; empty where that does not matter.
     """
 
-    standing: Standing
+    standing: Replication
     computed_of: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     digest: str = ""
 
 
-def settle(ranks: Sequence[Mapping[str, Account]]) -> set[str]:
+def settle(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
     """The variables that have to be equal, by what all ranks say; the same on every rank.
 
     What is derived has to be equal where all that it is computed of is: a moving average of
     weights. Of other constants on another rank, it counts what that rank has: a batch's size.
     """
     everywhere = set.intersection(*(set(rank) for rank in ranks))
-    shared = {name for name in everywhere if _all(ranks, name, Standing.SHARED)}
+    shared = {name for name in everywhere if _all(ranks, name, Replication.SHARED)}
     equal = shared | {
         name
         for name in everywhere
-        if _all(ranks, name, Standing.DATA) and len({rank[name].digest for rank in ranks}) == 1
+        if _all(ranks, name, Replication.DATA) and len({rank[name].digest for rank in ranks}) == 1
     }
     derived = {
         name
         for name in everywhere - equal
-        if all(rank[name].standing in (Standing.SHARED, Standing.DERIVED) for rank in ranks)
+        if all(rank[name].standing in (Replication.SHARED, Replication.DERIVED) for rank in ranks)
         and len({rank[name].constants for rank in ranks}) == 1
     }
     while True:
@@ -171,5 +171,5 @@ def settle(ranks: Sequence[Mapping[str, Account]]) -> set[str]:
         derived -= wrong
 
 
-def _all(ranks: Sequence[Mapping[str, Account]], name: str, standing: Standing) -> bool:
+def _all(ranks: Sequence[Mapping[str, RankReport]], name: str, standing: Replication) -> bool:
     return all(rank[name].standing is standing for rank in ranks)

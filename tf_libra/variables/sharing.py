@@ -9,13 +9,20 @@ from typing import Any
 from tf_libra.ranks.agreement import agree, first_difference
 from tf_libra.ranks.control import Control
 from tf_libra.tracing.automatic_names import renames
-from tf_libra.tracing.variable_flow import Flow
-from tf_libra.variables.held import Held, broadcast, matches
-from tf_libra.variables.kept_equal import Account, Judged, Standing, Traits, judge, settle
+from tf_libra.tracing.variable_flow import SourceFlow
+from tf_libra.variables.held import BoundVariable, broadcast, matches
+from tf_libra.variables.kept_equal import (
+    Classification,
+    RankReport,
+    Replication,
+    Traits,
+    judge,
+    settle,
+)
 
 
 @dataclass(frozen=True)
-class Copied:
+class BroadcastResult:
     """What was broadcast.
 
     Attributes:
@@ -31,13 +38,13 @@ class Copied:
 class _Entry:
     name: str
     handle: "weakref.ref[Any]"
-    held: Held  # without its handle
+    held: BoundVariable  # without its handle
     is_shared: bool
     constants: tuple[str, ...]
 
 
 @dataclass
-class Sharing:
+class InitialBroadcast:
     """What is known of the variables that one training function has met.
 
     Attributes:
@@ -50,7 +57,7 @@ class Sharing:
     _entries: dict[int, _Entry] = field(default_factory=dict, init=False)
     _names: Counter[str] = field(default_factory=Counter, init=False)
 
-    def judge(self, flow: Flow, call: Sequence[Held]) -> dict[str, Judged]:
+    def judge(self, flow: SourceFlow, call: Sequence[BoundVariable]) -> dict[str, Classification]:
         """What each variable of a call is, by name, as far as this rank can tell."""
         variables = {
             one.index: Traits(
@@ -60,40 +67,40 @@ class Sharing:
             if one.is_variable
         }
         judged = judge(flow, variables)
-        return {one.name: judged.get(one.index, Judged(Standing.DATA)) for one in call}
+        return {one.name: judged.get(one.index, Classification(Replication.DATA)) for one in call}
 
-    def unmatched(self, call: Sequence[Held]) -> list[str]:
+    def unmatched(self, call: Sequence[BoundVariable]) -> list[str]:
         """Patterns of the user's that match none of these variables."""
         patterns = [one for one in self.local if isinstance(one, str)]
         return [one for one in patterns if not any(matches(held, [one]) for held in call)]
 
-    def is_known(self, call: Sequence[Held], judged: Mapping[str, Judged]) -> bool:
+    def is_known(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> bool:
         """Whether this call has nothing that the ranks would have to talk about."""
         return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
 
-    def _is_known(self, one: Held, judged: Judged) -> bool:
-        if judged.standing in (Standing.OWN, Standing.DATA) or not one.is_number:
+    def _is_known(self, one: BoundVariable, judged: Classification) -> bool:
+        if judged.standing in (Replication.OWN, Replication.DATA) or not one.is_number:
             return True
         entry = self._entries.get(one.key)
         if entry is None:
             return False
-        return entry.is_shared or judged.standing is not Standing.SHARED
+        return entry.is_shared or judged.standing is not Replication.SHARED
 
-    def note(self, call: Sequence[Held], judged: Mapping[str, Judged]) -> None:
+    def note(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> None:
         """Remembers what a trace tells of variables that are known."""
         for one in call:
             entry = self._entries.get(one.key)
             if entry is None:
                 continue
             told = judged[one.name]
-            counts = told.standing is Standing.DERIVED and told.constants != entry.constants
-            if counts or told.standing is Standing.OWN:
+            counts = told.standing is Replication.DERIVED and told.constants != entry.constants
+            if counts or told.standing is Replication.OWN:
                 # What a trace makes the rank's own stays so, also for traces that only read it.
                 entry.is_shared = False
 
     def compare(
-        self, control: Control, call: Sequence[Held], judged: Mapping[str, Judged]
-    ) -> Copied:
+        self, control: Control, call: Sequence[BoundVariable], judged: Mapping[str, Classification]
+    ) -> BroadcastResult:
         """Compares the variables of a call with those of all ranks, which call this, too.
 
         Raises:
@@ -117,7 +124,7 @@ class Sharing:
         judged = {mine.get(name, name): one for name, one in judged.items()}
         accounts = [
             {
-                name: Account(Standing(standing), tuple(of), tuple(constants), digest)
+                name: RankReport(Replication(standing), tuple(of), tuple(constants), digest)
                 for name, (standing, of, constants, digest, _, _) in rank.items()
             }
             for rank in everyone
@@ -139,16 +146,20 @@ class Sharing:
         for one in allowed:
             broadcast(control, one)
         self._remember(numbers, judged, names)
-        return Copied(tuple(one.name for one in allowed), len(shared))
+        return BroadcastResult(tuple(one.name for one in allowed), len(shared))
 
-    def _statement(self, numbers: Sequence[Held], judged: Mapping[str, Judged]) -> list[list[Any]]:
+    def _statement(
+        self, numbers: Sequence[BoundVariable], judged: Mapping[str, Classification]
+    ) -> list[list[Any]]:
         by_index = {one.index: one.name for one in numbers}
         used = {i for told in judged.values() for i in told.computed_of}
         statement = []
         for one in numbers:
             told = judged[one.name]
             # Data that nothing depends on may be large, and are nobody's business.
-            matters = told.standing in (Standing.SHARED, Standing.DERIVED) or one.index in used
+            matters = (
+                told.standing in (Replication.SHARED, Replication.DERIVED) or one.index in used
+            )
             entry = self._entries.get(one.key)
             statement.append(
                 [
@@ -167,7 +178,7 @@ class Sharing:
         _compare(
             {
                 "name of variable": [
-                    name for name, told in rank.items() if told[0] == Standing.SHARED.value
+                    name for name, told in rank.items() if told[0] == Replication.SHARED.value
                 ]
             }
             for rank in everyone
@@ -190,7 +201,10 @@ class Sharing:
         )
 
     def _remember(
-        self, numbers: Sequence[Held], judged: Mapping[str, Judged], shared: set[str]
+        self,
+        numbers: Sequence[BoundVariable],
+        judged: Mapping[str, Classification],
+        shared: set[str],
     ) -> None:
         for one in numbers:
             if not one.is_variable:

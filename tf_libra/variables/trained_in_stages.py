@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tf_libra.ranks.control import Control
-from tf_libra.variables.held import Held
+from tf_libra.variables.held import BoundVariable
 
 
-class Keeper(Protocol):
+class ShardOwner(Protocol):
     """Knows who has the values of the variables that one function trains, but not the variables."""
 
     @property
@@ -40,11 +40,11 @@ class Keeper(Protocol):
         """
         ...
 
-    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
+    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
         """Brings those of these variables, by key, up to date that are not; returns their keys."""
         ...
 
-    def old(self) -> dict[int, Held]:
+    def old(self) -> dict[int, BoundVariable]:
         """What is not up to date and is there, by numbers that are the same on all ranks."""
         ...
 
@@ -61,17 +61,17 @@ _OLDEST = len(gc.get_threshold()) - 1
 """The generation of what has outlived most collections: with it everything is collected."""
 
 
-class TrainedInStages:
+class ShardRegistry:
     """What the functions of this process have trained in stages, and who has it up to date."""
 
     def __init__(self) -> None:
         # By identity of the function, which is the same on every rank and so gives an order.
-        self._keepers: dict[str, Keeper] = {}
+        self._keepers: dict[str, ShardOwner] = {}
         # Whose ranks were met last: `World.job`.
         self._job = 0
         self._reach: Control | None = None
 
-    def register(self, function: str, keeper: Keeper, owner: object) -> None:
+    def register(self, function: str, keeper: ShardOwner, owner: object) -> None:
         """From now on others ask this keeper for the variables of a function.
 
         Args:
@@ -85,7 +85,7 @@ class TrainedInStages:
         self._keepers[function] = keeper
         weakref.finalize(owner, self._left, function, keeper).atexit = False
 
-    def _left(self, function: str, keeper: Keeper) -> None:
+    def _left(self, function: str, keeper: ShardOwner) -> None:
         # Called wherever garbage is collected, so nobody is forgotten here.
         if self._keepers.get(function) is keeper:
             keeper.is_left()
@@ -106,7 +106,9 @@ class TrainedInStages:
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
 
-    def bring_back(self, held: Mapping[int, Held], but: Keeper | None = None) -> set[int]:
+    def bring_back(
+        self, held: Mapping[int, BoundVariable], but: ShardOwner | None = None
+    ) -> set[int]:
         """Brings variables up to date that other functions have trained; all ranks call it.
 
         Args:
@@ -179,6 +181,6 @@ class TrainedInStages:
 
 
 @functools.cache
-def of_this_process() -> TrainedInStages:
+def of_this_process() -> ShardRegistry:
     """Of all its functions."""
-    return TrainedInStages()
+    return ShardRegistry()

@@ -103,9 +103,9 @@ def repeated(draw):
 @given(repeated())
 def test_each_link_is_planned_as_by_itself(few, scaling):
     """For any limit, also one that no plan keeps."""
-    together = search.Search(scaling)
+    together = search.ExactSearch(scaling)
     with mock.patch.object(search, "_PLACES", 1):
-        apart = search.Search(scaling)
+        apart = search.ExactSearch(scaling)
     with mock.patch.object(branches, "_FEW", few):
         for limit in (1.0, 1.5, 2.0, 2.5, 4.0, math.inf):
             assert together.solve(limit) == apart.solve(limit)

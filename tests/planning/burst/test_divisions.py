@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.planning.burst.decisions import BlockRun, EdgeRun
-from tf_libra.planning.burst.divisions import Division, Lanes, allotments_of
+from tf_libra.planning.burst.divisions import BranchLanes, BranchPartition, allotments_of
 from tf_libra.planning.burst.ways import Table
 
 
@@ -41,13 +41,13 @@ def table(name: int, seconds: list[float], entering: list[float]) -> Table:
     )
 
 
-def lanes_of_three() -> Lanes:
+def lanes_of_three() -> BranchLanes:
     """Three branches in a row, and the second in parallel on one of two sizes."""
-    lanes = Lanes(
+    lanes = BranchLanes(
         [
-            Division((0, 1, 2), (), (2,)),
-            Division((0, 2), (1,), (1, 0)),
-            Division((0, 2), (1,), (1, 1)),
+            BranchPartition((0, 1, 2), (), (2,)),
+            BranchPartition((0, 2), (1,), (1, 0)),
+            BranchPartition((0, 2), (1,), (1, 1)),
         ]
     )
     # Branch 0 brings in 1 at the end of 4, or nothing at the end of 6.

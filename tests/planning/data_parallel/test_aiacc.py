@@ -7,7 +7,7 @@ import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
-from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, Setting, pack, sizes_to_try
+from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, CommConfig, pack, sizes_to_try
 
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 DTYPES = {None: 16, "float32": 4, "float16": 2, "float64": 8}
@@ -24,7 +24,7 @@ def profiles(draw: st.DrawFn) -> tf_libra.BackwardProfile:
     )
 
 
-def plan_of(profile: tf_libra.BackwardProfile, setting: Setting) -> Plan:
+def plan_of(profile: tf_libra.BackwardProfile, setting: CommConfig) -> Plan:
     return Plan.for_profile(profile, pack(profile, setting).groups, 2, "aiacc")
 
 
@@ -39,7 +39,7 @@ def item(profile: tf_libra.BackwardProfile, index: int) -> int:
 def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
     profile, unit_bytes, num_streams
 ) -> None:
-    plan = plan_of(profile, Setting(unit_bytes, num_streams, 2))
+    plan = plan_of(profile, CommConfig(unit_bytes, num_streams, 2))
     for index, group in enumerate(plan.groups):
         parts = plan.parts(index)
         # An element is never cut.
@@ -59,7 +59,7 @@ def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
 
 @given(profiles(), st.integers(1, 500), st.integers(1, 4))
 def test_a_unit_goes_to_the_stream_that_is_free_first(profile, unit_bytes, num_streams) -> None:
-    plan = plan_of(profile, Setting(unit_bytes, num_streams, 1))
+    plan = plan_of(profile, CommConfig(unit_bytes, num_streams, 1))
     loads = np.zeros(num_streams, dtype=int)
     for group, num_bytes in zip(plan.groups, plan.group_bytes, strict=True):
         assert loads[group.stream] == loads.min()
@@ -71,7 +71,7 @@ def test_the_papers_two_cases() -> None:
     profile = tf_libra.BackwardProfile.from_arrays(
         [4, 8, 4, 40, 8], [0.0] * 5, dtypes=["float32"] * 5
     )
-    draft = pack(profile, Setting(16, 2, 1))
+    draft = pack(profile, CommConfig(16, 2, 1))
     found = [(g.start, g.start_byte, g.stop, g.stop_byte, g.stream) for g in draft.groups]
     assert found == [
         (0, 0, 3, None, 0),
@@ -104,7 +104,7 @@ def test_no_setting_with_another_size_or_other_streams_is_predicted_shorter(prof
     others = []
     for size in strategy.unit_sizes(profile):
         # One stream of one thread is where the search begins.
-        groups = pack(profile, Setting(size, 1, 1)).groups
+        groups = pack(profile, CommConfig(size, 1, 1)).groups
         other = Plan.for_profile(profile, groups, cost.num_workers, "x", contention=1.5)
         others.append(tf_libra.simulate(profile, other, cost).step_seconds)
     found = tf_libra.simulate(profile, plan, cost).step_seconds

@@ -14,7 +14,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning.data_parallel import step as step_lib
 from tf_libra.planning.data_parallel.step import even_groups, least_step
 from tf_libra.planning.draft import groups_from_stops
-from tf_libra.simulation.many import steps_of_many
+from tf_libra.simulation.many import vectorized_steps
 
 THREADS = (1, 2, 5)
 K = 3
@@ -115,7 +115,7 @@ def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
     def counted(profile, cost, stops, threads):
         nonlocal looked
         looked += sum(map(len, stops))
-        return steps_of_many(profile, cost, stops, threads)
+        return vectorized_steps(profile, cost, stops, threads)
 
     monkeypatch.setattr(step_lib, "_MOST_GROUPS", most)
     monkeypatch.setattr(step_lib, "steps_of_many", counted)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stages.cutting.test_shares import layout_of
-from tf_libra.stages.cutting.cutting import Message
-from tf_libra.stages.cutting.exchanging import Exchange, exchange_of, joined, sliced
-from tf_libra.stages.cutting.shares import Range, Shares
+from tf_libra.stages.cutting.cutting import StageMessage
+from tf_libra.stages.cutting.exchanging import Resharding, exchange_of, joined, sliced
+from tf_libra.stages.cutting.shares import BatchShards, Range
 
 ROWS = 2  # of a tensor for each sample
 
@@ -25,12 +25,17 @@ class Exchanged:
     """
 
     def __init__(
-        self, shares: Shares, source: int, target: int, axis: int | None, values: dict[int, Any]
+        self,
+        shares: BatchShards,
+        source: int,
+        target: int,
+        axis: int | None,
+        values: dict[int, Any],
     ) -> None:
         layout = shares.layout
-        message = Message("tensor", source, target, 0, 1)
+        message = StageMessage("tensor", source, target, 0, 1)
 
-        def exchange(stage: int, rank: int, sends: bool) -> Exchange:
+        def exchange(stage: int, rank: int, sends: bool) -> Resharding:
             shape = list(next(iter(values.values())).shape)
             if axis is not None:
                 shape[axis] = ROWS * shares.size_in(stage)
@@ -68,15 +73,15 @@ class Exchanged:
 
 
 @st.composite
-def stages(draw: Any) -> tuple[Shares, int, int]:
+def stages(draw: Any) -> tuple[BatchShards, int, int]:
     """Two stages of any numbers of replicas, of which the first or the second sends."""
     replicas = [draw(st.integers(1, 6)) for _ in range(2)]
     samples = int(np.lcm(*replicas)) * draw(st.integers(1, 2))
     source = draw(st.integers(0, 1))
-    return Shares(layout_of(replicas, sum(replicas)), samples), source, 1 - source
+    return BatchShards(layout_of(replicas, sum(replicas)), samples), source, 1 - source
 
 
-def share(shares: Shares, stage: int, rank: int) -> np.ndarray:
+def share(shares: BatchShards, stage: int, rank: int) -> np.ndarray:
     """The samples of a microbatch that a rank computes."""
     own = shares.computed(shares.layout.ranks[stage], rank, 0)
     return np.arange(own.start, own.stop)
@@ -85,7 +90,7 @@ def share(shares: Shares, stage: int, rank: int) -> np.ndarray:
 @settings(max_examples=60)
 @given(stages(), st.integers(0, 1))
 def test_everyone_gets_its_samples_once_and_in_order(
-    case: tuple[Shares, int, int], axis: int
+    case: tuple[BatchShards, int, int], axis: int
 ) -> None:
     shares, source, target = case
 
@@ -103,7 +108,7 @@ def test_everyone_gets_its_samples_once_and_in_order(
 @settings(max_examples=60)
 @given(stages())
 def test_gradients_are_those_of_the_mean_over_what_each_computes(
-    case: tuple[Shares, int, int],
+    case: tuple[BatchShards, int, int],
 ) -> None:
     """Which a replica divides by its own number of samples, and the other stage by another."""
     shares, source, target = case
@@ -122,7 +127,7 @@ def test_gradients_are_those_of_the_mean_over_what_each_computes(
 @settings(max_examples=60)
 @given(stages())
 def test_of_a_mean_everyone_gets_that_of_the_replicas_that_had_its_samples(
-    case: tuple[Shares, int, int],
+    case: tuple[BatchShards, int, int],
 ) -> None:
     """Weighed by how many of them they had: together as one that had them all."""
     shares, source, target = case
@@ -139,7 +144,9 @@ def test_of_a_mean_everyone_gets_that_of_the_replicas_that_had_its_samples(
 @pytest.mark.parametrize("value", [np.int64(7), np.array([True, False])])
 @settings(max_examples=40)
 @given(stages())
-def test_what_is_no_mean_is_the_same_everywhere(value: Any, case: tuple[Shares, int, int]) -> None:
+def test_what_is_no_mean_is_the_same_everywhere(
+    value: Any, case: tuple[BatchShards, int, int]
+) -> None:
     shares, source, target = case
     values = dict.fromkeys(shares.layout.ranks[source], value)
     for found in Exchanged(shares, source, target, None, values).arrived.values():

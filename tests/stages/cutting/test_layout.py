@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stages.job import burst_plan, plan_of
-from tf_libra.stages.cutting.layout import Layout, Task
+from tf_libra.stages.cutting.layout import Layout, StageTask
 
 NAMES = ("a", "b", "c", "d")
 
@@ -15,7 +15,7 @@ def test_a_pipeline_gives_each_rank_one_stage() -> None:
     assert [layout.stages_of(rank) for rank in range(3)] == [(0,), (0,), (1,)]
     assert layout.orders[0] == layout.orders[1]
     assert sorted(layout.orders[2]) == sorted(
-        Task(kind, 1, m) for kind in ("forward", "backward") for m in range(2)
+        StageTask(kind, 1, m) for kind in ("forward", "backward") for m in range(2)
     )
 
 
@@ -49,8 +49,8 @@ def test_all_ranks_come_to_what_they_share_in_the_same_order(ranks) -> None:
     """As if one after the other did the tasks of a single order, in which no one waits for ever."""
     layout = Layout.at_once(ranks, 4)
     whole = [
-        *(Task("forward", stage, 0) for stage in range(layout.num_stages)),
-        *(Task("backward", stage, 0) for stage in reversed(range(layout.num_stages))),
+        *(StageTask("forward", stage, 0) for stage in range(layout.num_stages)),
+        *(StageTask("backward", stage, 0) for stage in reversed(range(layout.num_stages))),
     ]
     for rank, order in enumerate(layout.orders):
         assert list(order) == [task for task in whole if rank in layout.ranks[task.stage]]

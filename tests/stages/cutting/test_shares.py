@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.stages.job import plan_of
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Range, Shares, check_divides
+from tf_libra.stages.cutting.shares import BatchShards, Range, check_divides
 
 
 def layout_of(replicas: list[int], num_microbatches: int) -> Layout:
@@ -35,9 +35,9 @@ def test_every_sample_has_one_rank_per_stage_or_the_batch_is_refused(
     whole = samples_per_rank * sum(replicas)
     if any(whole % (num_microbatches * count) for count in replicas):
         with pytest.raises(ValueError, match=r"divide"):
-            Shares(layout, samples_per_rank)
+            BatchShards(layout, samples_per_rank)
         return
-    shares = Shares(layout, samples_per_rank)
+    shares = BatchShards(layout, samples_per_rank)
     passed = [shares.passed(rank) for rank in range(layout.num_ranks)]
     assert [sample for one in passed for sample in range(one.start, one.stop)] == [*range(whole)]
     for stage, ranks in enumerate(layout.ranks):
@@ -60,4 +60,4 @@ def test_microbatches_that_do_not_divide_the_batch_are_named(samples_per_rank: i
 
 def test_replicas_that_do_not_divide_a_microbatch_are_named() -> None:
     with pytest.raises(ValueError, match=r"the 2 replicas .* a microbatch of 3 samples"):
-        Shares(layout_of([1, 2], 4), 4)
+        BatchShards(layout_of([1, 2], 4), 4)

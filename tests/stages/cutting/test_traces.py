@@ -9,7 +9,7 @@ from tests.stages.job import batches, fresh
 from tests.stages.models import EVERY
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.planning.layer_times import measured_layers
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.recording.recording import StepRecorder
 
 
 def counted(step):
@@ -27,7 +27,7 @@ def test_a_step_is_traced_for_a_microbatch_and_a_rank_s_share_of_it():
     """And for no size that nothing runs: a trace of a large model takes long."""
     step, sizes = counted(fresh(EVERY["deep"]).step)
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(step), given, 8, 8, num_ranks=2)
+    traces = Traces(StepRecorder(step), given, 8, 8, num_ranks=2)
     assert measured_layers(traces, given, 2).input_shares == (0.5, 1.0)
     for size in (4, 8):
         assert traces.axes(size).of(f"{traces.whole.arguments[0]}:0") == 0
@@ -38,7 +38,7 @@ def test_a_step_is_traced_for_a_microbatch_and_a_rank_s_share_of_it():
 def test_where_a_share_is_no_other_batch_a_step_is_traced_for_twice_a_microbatch(num_ranks):
     """No share, or one sample, which no axis shows."""
     step, sizes = counted(fresh(EVERY["deep"]).step)
-    traces = Traces(Recorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=num_ranks)
+    traces = Traces(StepRecorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=num_ranks)
     assert traces.axes(8).of(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes == {8: 1, 16: 1}
 
@@ -56,7 +56,7 @@ def test_a_step_may_be_another_for_a_share(says):
         return trained.step(images, labels)
 
     function, sizes = counted(step)
-    traces = Traces(Recorder(function), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
+    traces = Traces(StepRecorder(function), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
     assert traces.axes(8).of(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes[16] == 1
     traces.check_update()
@@ -65,6 +65,6 @@ def test_a_step_may_be_another_for_a_share(says):
 def test_what_a_first_trace_builds_is_not_traced_again_for_the_other_size():
     trained = EVERY["convolutional"]()
     step, sizes = counted(trained.step)
-    traces = Traces(Recorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
+    traces = Traces(StepRecorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
     traces.check_update()
     assert sizes[4] == 1

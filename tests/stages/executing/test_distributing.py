@@ -7,8 +7,8 @@ import tensorflow as tf
 from tests.stages.job import plan_of
 from tests.stages.threads import Threads
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares
-from tf_libra.stages.executing.distributing import Distribution
+from tf_libra.stages.cutting.shares import BatchShards
+from tf_libra.stages.executing.distributing import InputScatter
 
 SAMPLES = 6
 
@@ -24,9 +24,9 @@ def distributions(replicas, num_microbatches, samples_per_rank, timeout_seconds=
     needs[layout.ranks[-1]] |= {"labels", "rate"}
     axes = {"images": 0, "labels": 1}
     threads = Threads(layout.num_ranks, timeout_seconds)
-    shares = Shares(layout, samples_per_rank)
+    shares = BatchShards(layout, samples_per_rank)
     return shares, [
-        Distribution(shares, needs, axes, ["images", "labels", "rate"], threads.of(rank))
+        InputScatter(shares, needs, axes, ["images", "labels", "rate"], threads.of(rank))
         for rank in range(layout.num_ranks)
     ]
 

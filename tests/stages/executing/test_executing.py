@@ -21,13 +21,13 @@ from tests.stages.job import (
 )
 from tests.stages.models import BURSTS, COUNTED, EVERY, Trained
 from tf_libra.planning.burst.blocks import reduce_graph
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update
 from tf_libra.stages.planning.scaling import flows
-from tf_libra.stages.recording.axes import Axes
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.recording.axes import BatchAxes
+from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.tracing.variables import plain
 
 SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
@@ -93,7 +93,7 @@ def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, rep
     alone = made(make, -1).trained
     wanted = alone.flagged(images, labels, False)
     models = [made(make, number) for number in range(3)]
-    recorder = Recorder(tf.function(models[0].trained.flagged))
+    recorder = StepRecorder(tf.function(models[0].trained.flagged))
     training = Traces(recorder, ((images, labels), {}), 4, 6, num_ranks=3)
     given = ((images, labels), {"training": False})
     traces = Traces(recorder, given, 4, 6, num_ranks=3, trained=training.whole)
@@ -287,12 +287,12 @@ def test_bursts_on_more_ranks(num_devices):
 def test_what_begins_or_joins_branches_is_a_layer_where_they_count():
     """So that branches are blocks, which can be planned beside each other."""
     images, labels = batches(1, 4)[0]
-    recorder = Recorder(tf.function(fresh(BURSTS["inception"]).step))
+    recorder = StepRecorder(tf.function(fresh(BURSTS["inception"]).step))
     traces = Traces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
     names = [one.name for one in traces.whole.layers]
     assert sum("average_pooling" in one for one in names) == 2
     assert sum("concatenate" in one for one in names) == 2
-    cut = Cut(traces.whole, range(len(names)))
+    cut = StagePartition(traces.whole, range(len(names)))
     reduce_graph(len(names), list(flows(cut, traces.axes(4))), names)
     assert names_of(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
                                        *("dense", "dense_1", "dense_2")]  # fmt: skip
@@ -358,11 +358,11 @@ def test_samples_of_other_replicas_have_other_masks():
 def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
     """Every tensor that crosses a cut has samples along a known axis."""
     trained = fresh(EVERY["convolutional"])
-    recorder = Recorder(tf.function(trained.step, **options))
+    recorder = StepRecorder(tf.function(trained.step, **options))
     images, labels = batches(1, 8)[0]
     graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
-    axes = Axes(graphs[0], 4, graphs[1], 8)
-    cut = Cut(graphs[0], range(len(graphs[0].layers)))
+    axes = BatchAxes(graphs[0], 4, graphs[1], 8)
+    cut = StagePartition(graphs[0], range(len(graphs[0].layers)))
     found = {axes.of(message.tensor) for message in cut.messages}
     assert 0 in found
 
@@ -372,8 +372,8 @@ def test_an_optimizer_may_be_built_by_the_first_trace(model):
     """Which then has other ops than later ones: plain descent has no slots, momentum has."""
     trained = EVERY[model]()
     images, labels = batches(1, 8)[0]
-    traces = Traces(Recorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
-    cut = Cut(traces.whole, range(len(traces.whole.layers)))
+    traces = Traces(StepRecorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
+    cut = StagePartition(traces.whole, range(len(traces.whole.layers)))
     assert 0 in {traces.axes(8).of(message.tensor) for message in cut.messages}
 
 
@@ -381,10 +381,10 @@ def test_of_a_condition_only_what_decides_it_is_exchanged():
     """Of each gradient whether it is finite, and its norm; who scales the loss is known to all."""
     trained = fresh(EVERY["conditional"])
     images, labels = batches(1, 8)[0]
-    recorder = Recorder(tf.function(trained.step))
+    recorder = StepRecorder(tf.function(trained.step))
     recorder.select()
     graph = traced(recorder, images, labels, 8)
-    cut = Cut(graph, (0, 2))
+    cut = StagePartition(graph, (0, 2))
     update = Update(cut)
     tensors = [cut.tensor(one.tensor) for one in update.exchanged]
     assert len(tensors) == 2 * len(trained.variables)
@@ -403,7 +403,7 @@ def test_a_condition_that_one_stage_can_run_stays_one():
         tf.cond(count > 0, lambda: mean.assign(7 // count), mean.read_value)
         return result
 
-    traces = Traces(Recorder(tf.function(step)), (batches(1, 8)[0], {}), 8, 8)
+    traces = Traces(StepRecorder(tf.function(step)), (batches(1, 8)[0], {}), 8, 8)
     assert any(op.type == "If" for op in traces.whole.ops)
 
 
@@ -411,8 +411,8 @@ def test_gradients_stay_with_their_stages():
     """Keras' optimizers all-reduce them among the replicas of a strategy, by one op: of one."""
     trained = fresh(EVERY["two_optimizers"])
     images, labels = batches(1, 8)[0]
-    graph = traced(Recorder(tf.function(trained.step)), images, labels, 8)
-    update = Update(Cut(graph, (0, 2)))
+    graph = traced(StepRecorder(tf.function(trained.step)), images, labels, 8)
+    update = Update(StagePartition(graph, (0, 2)))
     assert update.exchanged == ()
     assert len(update.variables) >= 2 * len(trained.variables)  # half of them have two slots
 

@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from tests.stages.threads import Threads
 from tf_libra.stages.executing.lanes import Lanes
-from tf_libra.stages.executing.reducing import Reducing, fused_all_reduce
+from tf_libra.stages.executing.reducing import GradientReduction, fused_all_reduce
 
 
 def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
     """No op that waits comes before one that sends, whatever TensorFlow orders by itself."""
     lanes = Lanes(1, "step", contextlib.nullcontext)
     variables = {f"reduction{i}": tf.Variable(tf.zeros([3, i + 1])) for i in range(3)}
-    reducing = Reducing(
+    reducing = GradientReduction(
         names=tuple(variables),
         places={name: place + 1 for place, name in enumerate(variables)},
         kept=(0,),

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.stages.cutting.test_shares import layout_of
 from tests.stages.job import batches, fresh, traced
 from tests.stages.models import Trained, convolutional
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.cutting.shares import Shares
-from tf_libra.stages.executing.returning import Returned, resized
-from tf_libra.stages.recording.axes import Axes
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.cutting.shares import BatchShards
+from tf_libra.stages.executing.returning import GatheredOutput, resized
+from tf_libra.stages.recording.axes import BatchAxes
+from tf_libra.stages.recording.recording import StepRecorder
 
 
 def returned(
@@ -26,8 +26,8 @@ def returned(
     is_floating: bool = True,
     static: Sequence[int] = (),
     size: int = 1,
-) -> Returned:
-    return Returned(axis, is_running, is_same, is_floating, tuple(static), size)
+) -> GatheredOutput:
+    return GatheredOutput(axis, is_running, is_same, is_floating, tuple(static), size)
 
 
 @settings(max_examples=60)
@@ -36,7 +36,7 @@ def test_samples_are_in_the_order_of_the_batch(
     num_replicas: int, num_microbatches: int, rows: int, axis: int
 ) -> None:
     """Each replica has a part of every microbatch."""
-    shares = Shares(layout_of([num_replicas], num_microbatches), 2 * num_microbatches)
+    shares = BatchShards(layout_of([num_replicas], num_microbatches), 2 * num_microbatches)
     [ranks] = shares.layout.ranks
     whole = shares.microbatch_size * num_microbatches
     static = [1, 1, 1]
@@ -97,17 +97,21 @@ class Told(Trained):
         return result
 
 
-def of_all(wrong: str = "") -> dict[str, Returned]:
+def of_all(wrong: str = "") -> dict[str, GatheredOutput]:
     """By name of what the step returns."""
     trained = Told(**vars(fresh(convolutional)))
     trained.wrong = wrong
-    recorder = Recorder(tf.function(trained.step))
+    recorder = StepRecorder(tf.function(trained.step))
     [(images, labels)] = batches(1, 8)
     graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
-    axes, cut = Axes(graphs[0], 4, graphs[1], 8), Cut(graphs[0], (0, 1))
+    axes, cut = BatchAxes(graphs[0], 4, graphs[1], 8), StagePartition(graphs[0], (0, 1))
     packed = graphs[0].recording.concrete.function_type.pack_output(graphs[0].returned)
     samples = {id(one) for one in graphs[0].returned_samples}
-    return {name: Returned.of(cut, axes, one) for name, one in packed.items() if id(one) in samples}
+    return {
+        name: GatheredOutput.of(cut, axes, one)
+        for name, one in packed.items()
+        if id(one) in samples
+    }
 
 
 def test_it_is_known_of_a_trace_what_is_put_together_how() -> None:

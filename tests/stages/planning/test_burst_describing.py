@@ -8,9 +8,9 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra import units
-from tf_libra.stages.executing.executing import Executed
+from tf_libra.stages.executing.executing import TaskRecord
 from tf_libra.stages.planning.burst_describing import explained, in_a_line, took
-from tf_libra.stages.planning.first_steps import Measured
+from tf_libra.stages.planning.first_steps import MeasuredLayers
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(5))
 NOTE = " ".join(f"word{i}" for i in range(60))
@@ -27,7 +27,7 @@ def words(text: str) -> str:
 def test_lines_fit_and_nothing_is_left_out_for_it(names, ranks, is_measured) -> None:
     record = examples.burst_record(names=names, ranks=ranks)
     plan = replace(record.plan, notes=(NOTE,))
-    measured = Measured(record.bars, record.seconds) if is_measured else None
+    measured = MeasuredLayers(record.bars, record.seconds) if is_measured else None
     text = explained("train_step", plan, NOTHING, measured)
     assert max(map(len, text.splitlines())) <= 100
     for told in (NOTE, *plan.layer_names):
@@ -50,7 +50,7 @@ def test_the_line_names_stages_with_their_ranks() -> None:
     beside = replace(plan, first_devices=(0, 0, 1, 0, 0))
     assert "block_2 on rank 1;" in in_a_line(beside)
     assert "from rank 1 on: block_2" in explained("step", beside, NOTHING)
-    assert took(plan, Measured((), 2.0)).startswith("an iteration takes 2 s; predicted: ")
+    assert took(plan, MeasuredLayers((), 2.0)).startswith("an iteration takes 2 s; predicted: ")
 
 
 def test_it_is_said_what_this_rank_did_in_the_last_step() -> None:
@@ -58,9 +58,9 @@ def test_it_is_said_what_this_rank_did_in_the_last_step() -> None:
     assert "this rank has no layer" in explained("step", plan, NOTHING)
     did: Any = SimpleNamespace(
         executed=(
-            Executed("forward", 0, 1.0, 1.5),
-            Executed("forward", 0, 2.0, 2.25, 2),
-            Executed("backward", 0, 3.0, 4.0),
+            TaskRecord("forward", 0, 1.0, 1.5),
+            TaskRecord("forward", 0, 2.0, 2.25, 2),
+            TaskRecord("backward", 0, 3.0, 4.0),
         )
     )
     text = explained("step", plan, did)

@@ -9,14 +9,14 @@ from tf_libra import strategies, units
 from tf_libra.records.pipeline import PipelineRecord
 from tf_libra.simulation.pipeline_gantt import LEGEND
 from tf_libra.stages.planning.describing import explained, in_a_line, took
-from tf_libra.stages.planning.first_steps import Measured
+from tf_libra.stages.planning.first_steps import MeasuredLayers
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(6))
 NOTE = " ".join(f"word{i}" for i in range(60))
 
 
 def text_of(record: PipelineRecord, is_measured: bool, num_groups: tuple[int, ...] = ()) -> str:
-    measured = Measured(record.bars, record.seconds) if is_measured else None
+    measured = MeasuredLayers(record.bars, record.seconds) if is_measured else None
     how = (record.layers, record.cluster, measured, num_groups)
     return explained("train_step", record.plan, *how)
 
@@ -60,7 +60,7 @@ def test_the_line_says_who_computes_what() -> None:
 def test_what_was_measured_stands_beside_what_was_predicted() -> None:
     record = examples.pipeline_record()
     both = units.time(record.seconds), units.time(record.plan.predicted_seconds)
-    told = took(record.plan, Measured(record.bars, record.seconds))
+    told = took(record.plan, MeasuredLayers(record.bars, record.seconds))
     assert told == "an iteration takes {}; predicted: {}".format(*both)
     text = text_of(record, is_measured=True)
     assert "measured iteration: {}, predicted: {}".format(*both) in text

@@ -8,25 +8,25 @@ from tests.stages.job import batches, fresh, plan_of, traced
 from tests.stages.models import EVERY
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.planning.grouping import groups_of
-from tf_libra.stages.planning.links import Links
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.planning.links import LinkRates
+from tf_libra.stages.recording.recording import StepRecorder
 
 
 @pytest.mark.parametrize(("first_seconds", "pays"), [(1e-6, True), (1e3, False)])
 def test_a_later_stage_has_groups_where_the_iteration_is_shorter_for_it(first_seconds, pays):
     """Not where the stage before ends later anyway."""
     images, labels = batches(1, 8)[0]
-    recorder = Recorder(tf.function(fresh(EVERY["convolutional"]).step))
+    recorder = StepRecorder(tf.function(fresh(EVERY["convolutional"]).step))
     graph = traced(recorder, images, labels, 8)
     names = [one.name for one in graph.layers]
     seconds = [first_seconds, *[0.01] * (len(names) - 1)]
     sizes = [one.parameter_bytes for one in graph.layers]
     layers = LayerGraph.chain(seconds, seconds, sizes, [1.0] * (len(names) - 1), names)
     rates = np.full([3, 3], sum(sizes) / 0.02)
-    cut, plan = Cut(graph, (0, 1)), plan_of(names, (0, 1), (1, 2), 2)
-    found = groups_of(cut, plan, layers, Links(Cluster.from_bandwidth(rates), 1e-6))
+    cut, plan = StagePartition(graph, (0, 1)), plan_of(names, (0, 1), (1, 2), 2)
+    found = groups_of(cut, plan, layers, LinkRates(Cluster.from_bandwidth(rates), 1e-6))
     assert found[0] == []  # it has no replicas
     assert (len(found[1]) > 1) == pays
     if pays:

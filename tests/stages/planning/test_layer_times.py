@@ -10,8 +10,8 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.planning.layer_times import averaged, measured_layers, measured_stages
-from tf_libra.stages.planning.links import Links
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.planning.links import LinkRates
+from tf_libra.stages.recording.recording import StepRecorder
 
 
 @pytest.mark.parametrize("name", ["normalized", "dropping"])
@@ -21,7 +21,7 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(one).numpy() for one in every]
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    traces = Traces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     found = measured_layers(traces, given, 2)
     for one, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
@@ -48,7 +48,7 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
         return trained.step(images, labels)
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(step)), given, 4, 4, num_ranks=2)
+    traces = Traces(StepRecorder(tf.function(step)), given, 4, 4, num_ranks=2)
     found = measured_layers(traces, given, 2)
     assert found.input_shares == ()
     assert found.forward_seconds.sum() > 0
@@ -72,7 +72,7 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
         return result
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(step)), given, 4, 4)
+    traces = Traces(StepRecorder(tf.function(step)), given, 4, 4)
     found = measured_layers(traces, given, 2)
     assert not calls
     assert found.update_seconds.sum() == 0
@@ -85,11 +85,11 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(one).numpy() for one in every]
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    traces = Traces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     layers = measured_layers(traces, given, 2)
     last = len(layers.layers) - 1
     cut = traces.cut((0, last))
-    links = Links(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
+    links = LinkRates(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
     found = measured_stages(traces, given, 2, layers, (0, last), links)
     for one, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)

@@ -8,8 +8,14 @@ from numpy.typing import NDArray
 
 from tf_libra.model.cluster import Cluster
 from tf_libra.planning.burst import data_parallel, make_burst_plan
-from tf_libra.stages.planning.links import AllReduces, Links
-from tf_libra.stages.planning.scaling import Flow, Measured, crossing, moved_share, num_partners
+from tf_libra.stages.planning.links import AllReduces, LinkRates
+from tf_libra.stages.planning.scaling import (
+    ActivationFlow,
+    MeasuredScaling,
+    crossing,
+    moved_share,
+    num_partners,
+)
 
 Array = NDArray[np.float64]
 COUNTS = st.integers(1, 6)
@@ -30,11 +36,15 @@ def test_what_moves_is_what_is_not_there(sources: int, targets: int, first: int)
 
 
 def test_what_goes_further_passes_every_layer_of_a_chain() -> None:
-    between = {(0, 1): Flow(1.0), (0, 2): Flow(2.0, 5.0, 2), (2, 3): Flow(4.0, 0.0, 1)}
+    between = {
+        (0, 1): ActivationFlow(1.0),
+        (0, 2): ActivationFlow(2.0, 5.0, 2),
+        (2, 3): ActivationFlow(4.0, 0.0, 1),
+    }
     assert crossing(4, between) == {
-        (0, 1): Flow(3.0, 5.0, 2),
-        (1, 2): Flow(2.0, 5.0, 2),
-        (2, 3): Flow(4.0, 0.0, 1),
+        (0, 1): ActivationFlow(3.0, 5.0, 2),
+        (1, 2): ActivationFlow(2.0, 5.0, 2),
+        (2, 3): ActivationFlow(4.0, 0.0, 1),
     }
 
 
@@ -43,17 +53,17 @@ def test_a_profile_by_hand() -> None:
     rates = np.full((4, 4), 100.0)
     rates[:2, :2] = 1000.0
     compute = np.array([[4.0, 2.0, 1.0], [8.0, 5.0, 4.0]])
-    measured = Measured(
+    measured = MeasuredScaling(
         (1, 2, 4),
         ("one", "two"),
         compute,
         (600.0, 0.0),
         AllReduces((0.0, 0.0, 0.0), (1.0, 300.0, 60.0)),
-        Links(Cluster.from_bandwidth(rates), 0.0),
+        LinkRates(Cluster.from_bandwidth(rates), 0.0),
         8,
         0.0,
     )
-    profile = measured.profile({(0, 1): Flow(sample_bytes=400.0, other_bytes=80.0)})
+    profile = measured.profile({(0, 1): ActivationFlow(sample_bytes=400.0, other_bytes=80.0)})
     np.testing.assert_array_equal(profile.compute_seconds, compute)
     np.testing.assert_allclose(profile.synchronize_seconds, [[0.0, 2.0, 10.0], [0.0, 0.0, 0.0]])
     [transition] = profile.transition_seconds
@@ -71,23 +81,23 @@ def test_a_profile_by_hand() -> None:
 
 def chain(
     compute: Array, num_bytes: Array, startup: float, message: float, stage: float
-) -> Measured:
+) -> MeasuredScaling:
     """Layers on 1, 2 and 4 ranks, with links that take a microsecond per kilobyte."""
     rates = np.full((4, 4), 1e9)
-    return Measured(
+    return MeasuredScaling(
         (1, 2, 4),
         tuple(f"layer_{i}" for i in range(len(compute))),
         compute,
         num_bytes,
         AllReduces((0.0, startup, 2 * startup), (1.0, 1e9, 1e9)),
-        Links(Cluster.from_bandwidth(rates), message),
+        LinkRates(Cluster.from_bandwidth(rates), message),
         8,
         stage,
     )
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> tuple[Array, Array, dict[tuple[int, int], Flow]]:
+def layers(draw: st.DrawFn) -> tuple[Array, Array, dict[tuple[int, int], ActivationFlow]]:
     """Computation at every number of ranks, parameters, and what flows."""
     count = draw(st.integers(2, 6))
     alone = np.array(draw(st.lists(st.floats(1e-5, 1e-2), min_size=count, max_size=count)))
@@ -97,13 +107,13 @@ def layers(draw: st.DrawFn) -> tuple[Array, Array, dict[tuple[int, int], Flow]]:
         draw(st.lists(st.sampled_from([0.0, 1e3, 1e6]), min_size=count, max_size=count))
     )
     size = st.sampled_from([1e3, 1e5, 1e6])
-    between = {(i, i + 1): Flow(draw(size), 0.0, 2) for i in range(count - 1)}
+    between = {(i, i + 1): ActivationFlow(draw(size), 0.0, 2) for i in range(count - 1)}
     return compute, num_bytes, between
 
 
 @given(layers(), st.floats(0, 1e-3), st.floats(0, 1e-3), st.floats(0, 1e-3))
 def test_startups_stand_in_every_all_reduce_and_every_transition(
-    drawn: tuple[Array, Array, dict[tuple[int, int], Flow]],
+    drawn: tuple[Array, Array, dict[tuple[int, int], ActivationFlow]],
     startup: float,
     message: float,
     stage: float,
@@ -130,7 +140,7 @@ def test_startups_stand_in_every_all_reduce_and_every_transition(
 
 @given(layers(), st.floats(1e-6, 1e-2))
 def test_bursts_do_not_pay_for_what_takes_less_than_a_startup(
-    drawn: tuple[Array, Array, dict[tuple[int, int], Flow]], startup: float
+    drawn: tuple[Array, Array, dict[tuple[int, int], ActivationFlow]], startup: float
 ) -> None:
     """Each change of ranks is made up for by what the layers between save."""
     compute, num_bytes, between = drawn

@@ -6,7 +6,7 @@ from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tensorboard.views.race import comparison_view, race_view
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import Candidate, Race
 
 RECORD = examples.plan_record()
 PLAN = RECORD.plan
@@ -20,8 +20,8 @@ ONE_GROUP = Plan.for_profile(
 
 def raced(winner: tuple[float, ...], other: tuple[float, ...]) -> Race:
     dropped = replace(PLAN, strategy="never run")
-    return Race((Contender(PLAN, 0.5, winner), Contender(ONE_GROUP, None, other),
-                 Contender(dropped, 0.75, ())))  # fmt: skip
+    return Race((Candidate(PLAN, 0.5, winner), Candidate(ONE_GROUP, None, other),
+                 Candidate(dropped, 0.75, ())))  # fmt: skip
 
 
 def test_every_plan_is_shown_and_what_its_steps_say_beside_the_winners() -> None:

@@ -1,10 +1,10 @@
 """What a search has tried, as it is shown."""
 
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tensorboard.views.search import search_view
 from tf_libra.tuning.search.result import START, Search
 
-SETTINGS = [Setting(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
+SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
 
 
 def test_steps_are_told_by_who_proposed_them() -> None:
@@ -21,7 +21,7 @@ def test_steps_are_told_by_who_proposed_them() -> None:
         {"name": "bayesian", "num_steps": 1, "new_bests": 1},
     ]
     assert view["num_settings"] == 4
-    assert Setting(**view["best"]) == SETTINGS[3]
+    assert CommConfig(**view["best"]) == SETTINGS[3]
     assert [one["seconds"] for one in view["trials"]] == [1.0, 2.0, 0.5, 0.25, 2.0]
     assert [one["found_best"] for one in view["trials"]] == [True, False, True, True, False]
     assert view["trials"][1].items() >= {"searcher": "grid", "num_streams": 2}.items()

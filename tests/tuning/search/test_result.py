@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tuning.search.result import START, Search
 
-SETTINGS = [Setting(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
+SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
 steps = st.lists(
     st.tuples(st.sampled_from((START, "grid", "bayesian")), st.sampled_from(SETTINGS),
               st.floats(1e-4, 10)),

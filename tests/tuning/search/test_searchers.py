@@ -5,15 +5,15 @@ import statistics
 
 import pytest
 
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tuning.search.searchers import FACTORIES, MOST_STEPS, ExhaustedError, Grid
 from tf_libra.tuning.search.space import Space
 
 SPACE = Space(tuple(2**i for i in range(16, 25)), (1, 2, 4), (1, 2))
-BEST = Setting(2**20, 2, 2)
+BEST = CommConfig(2**20, 2, 2)
 
 
-def seconds(setting: Setting) -> float:
+def seconds(setting: CommConfig) -> float:
     apart = zip(
         (setting.unit_bytes, setting.num_streams, setting.num_threads),
         (BEST.unit_bytes, BEST.num_streams, BEST.num_threads),
@@ -42,7 +42,7 @@ def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
 @pytest.mark.parametrize("name", ["population", "bayesian", "hyperband"])
 def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name: str) -> None:
     searcher = FACTORIES[name](SPACE, 3)
-    searcher.hear(Setting(2**24, 1, 1), seconds(Setting(2**24, 1, 1)))
+    searcher.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
     found = []
     for _ in range(50):
         setting = searcher.ask()
@@ -52,13 +52,13 @@ def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name:
     assert min(found) < min(found[:2]) or min(found) < 0.12
     # The same again: what is tried is decided by the seed.
     again = FACTORIES[name](SPACE, 3)
-    again.hear(Setting(2**24, 1, 1), seconds(Setting(2**24, 1, 1)))
+    again.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
     assert again.ask() == FACTORIES[name](SPACE, 3).ask() or name == "bayesian"
 
 
 def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
     searcher = FACTORIES["hyperband"](SPACE, 1)
-    steps: dict[Setting, int] = {}
+    steps: dict[CommConfig, int] = {}
     runs = []
     for _ in range(120):
         setting = searcher.ask()

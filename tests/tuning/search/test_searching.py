@@ -6,8 +6,8 @@ import pytest
 
 from tests.tuning.machine import NUM_WORKERS, PROFILE, Machine
 from tf_libra import strategies
-from tf_libra.planning.setting import Setting
-from tf_libra.tuning import Budget, EndOfTuning, Phase
+from tf_libra.planning.setting import CommConfig
+from tf_libra.tuning import Budget, BudgetTracker, Phase
 from tf_libra.tuning.search.result import START, Search
 from tf_libra.tuning.search.searchers import FACTORIES, ExhaustedError, Grid
 from tf_libra.tuning.search.searching import plan_of, search
@@ -18,7 +18,7 @@ AIACC = strategies.Aiacc()
 def run(max_steps: int, budget: int = 1000, **options):
     machine = Machine(gamma=1.2)
     notes: list[str] = []
-    end = EndOfTuning(Budget(budget, 1e6), lambda: 0.0)
+    end = BudgetTracker(Budget(budget, 1e6), lambda: 0.0)
     strategy = options.pop("strategy", AIACC)
     searching = search(PROFILE, strategy, NUM_WORKERS, end, max_steps, notes, **options)
     experiments, observation = [], None
@@ -31,7 +31,7 @@ def run(max_steps: int, budget: int = 1000, **options):
         observation = replace(machine.run(experiment.plan), production=None)
 
 
-def step_seconds(setting: Setting) -> float:
+def step_seconds(setting: CommConfig) -> float:
     return Machine(gamma=1.2).run(plan_of(PROFILE, AIACC, setting, NUM_WORKERS)).seconds
 
 
@@ -40,7 +40,7 @@ def test_it_finds_one_of_the_best_settings_in_its_steps() -> None:
     assert len(experiments) <= 100
     assert {one.phase for one in experiments} == {Phase.SEARCH}
     every = [
-        step_seconds(Setting(size, streams, threads))
+        step_seconds(CommConfig(size, streams, threads))
         for size in AIACC.unit_sizes(PROFILE)
         for streams in AIACC.streams
         for threads in AIACC.threads
@@ -58,7 +58,7 @@ def test_the_first_step_of_a_plan_tells_nothing() -> None:
 
 
 def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
-    found, _, _ = run(8, start=[Setting(10**6, 3, 7)])
+    found, _, _ = run(8, start=[CommConfig(10**6, 3, 7)])
     first, second = found.trials[:2]
     assert (first.searcher, second.searcher) == (START, START)
     assert first.setting.num_streams in (2, 4) and first.setting.num_threads == 2
@@ -94,7 +94,7 @@ class Failing:
 
 class Deaf(Failing):
     def ask(self):
-        return Setting(2**16, 1, 1)
+        return CommConfig(2**16, 1, 1)
 
     def tell(self, setting, seconds):
         raise RuntimeError("what?")

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tuning.search.space import Space
 
 axes = st.sets(st.integers(1, 1000), min_size=1, max_size=6).map(lambda s: tuple(sorted(s)))
@@ -25,8 +25,8 @@ def test_corners_come_first(space: Space) -> None:
     assert set(space.coarse_to_fine()[: len(corners)]) == corners
 
 
-@given(spaces, st.builds(Setting, *[st.integers(1, 2000)] * 3))
-def test_the_nearest_is_nearest_by_ratio_on_every_axis(space: Space, wanted: Setting) -> None:
+@given(spaces, st.builds(CommConfig, *[st.integers(1, 2000)] * 3))
+def test_the_nearest_is_nearest_by_ratio_on_every_axis(space: Space, wanted: CommConfig) -> None:
     found = space.nearest(wanted)
     for axis, of_found, of_wanted in zip(
         space.axes,

@@ -5,7 +5,7 @@ Importing the package registers its planners, in the order of these imports.
 
 # isort: off
 from tf_libra.planning.burst.deeppool import DeepPool
-from tf_libra.planning.burst.same_devices import DataParallel
+from tf_libra.planning.burst.same_devices import DataParallelBurst
 from tf_libra.planning.burst.search_linear import SearchLinear
 
 # isort: on
@@ -32,7 +32,7 @@ __all__ = [
     "BY_NAME",
     "BurstDraft",
     "BurstStrategy",
-    "DataParallel",
+    "DataParallelBurst",
     "DeepPool",
     "Limited",
     "Partition",

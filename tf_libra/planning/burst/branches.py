@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from tf_libra.planning.burst.bundles import Blocks, Bundle, Chains, Edges, Indices
 from tf_libra.planning.burst.costs import Array, Costs
 from tf_libra.planning.burst.decisions import ChainRun, EdgeRun, Run
-from tf_libra.planning.burst.divisions import Division, Lanes, allotments_of
+from tf_libra.planning.burst.divisions import BranchLanes, BranchPartition, allotments_of
 from tf_libra.planning.burst.ways import (
     EQUAL,
-    Kept,
+    ParetoSet,
     Table,
     better,
     combined,
@@ -150,7 +150,7 @@ class Branches:
         )
         seconds = best.transpose(2, 0, 1)[:, None, :, :, None] + seconds
         entering = np.broadcast_to(entering, seconds.shape)
-        kept = Kept(seconds.reshape(-1, *shape), entering.reshape(-1, *shape), None)
+        kept = ParetoSet(seconds.reshape(-1, *shape), entering.reshape(-1, *shape), None)
         if len(kept.seconds) > MANY:
             kept = frontier(*self._possible(chains.targets, kept.seconds, kept.entering))
 
@@ -174,7 +174,7 @@ class Branches:
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
     def _block(self, blocks: Blocks, place: _Place, closed: bool) -> Table:
-        lanes = Lanes(self._divisions(blocks, place.cap))
+        lanes = BranchLanes(self._divisions(blocks, place.cap))
         for branch, apart, cap in lanes.wanted:
             inner = _Place(cap, place.left or apart, place.right or apart)
             lanes.tables.append(self._table(blocks.branches[branch], inner, closed=False))
@@ -184,7 +184,7 @@ class Branches:
             return self._closed(lanes, self.costs.budget(blocks.targets))
         return self._open(lanes, blocks.targets)
 
-    def _together(self, lanes: Lanes, budget: Array) -> Table:
+    def _together(self, lanes: BranchLanes, budget: Array) -> Table:
         """Enumerate every division and choice of a row per branch; for few paths."""
         every_seconds, every_entering = [], []
         for index, main in zip(lanes.index, lanes.main, strict=True):
@@ -218,7 +218,7 @@ class Branches:
         brought = entering.reshape(len(entering), -1)[rows.ravel(), places]
         return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
 
-    def _closed(self, lanes: Lanes, budget: Array) -> Table:
+    def _closed(self, lanes: BranchLanes, budget: Array) -> Table:
         """Return the fastest path per (g, h) within the budget; the target has no other input.
 
         Each division starts with the lower bound of its branches. If the fastest rows together
@@ -291,16 +291,16 @@ class Branches:
 
         return Table(best.reshape(1, *shape), all_brought.reshape(1, *shape), run)
 
-    def _open(self, lanes: Lanes, targets: Indices) -> Table:
+    def _open(self, lanes: BranchLanes, targets: Indices) -> Table:
         """Return every undominated path; the target has other inputs."""
-        found: list[tuple[int, Kept, list[Indices]]] = []
-        incumbent: Kept | None = None
+        found: list[tuple[int, ParetoSet, list[Indices]]] = []
+        incumbent: ParetoSet | None = None
         for number in range(len(lanes.divisions)):
             tables = [lanes.tables[index] for index in lanes.index[number]]
             main = lanes.main[number]
             if incumbent is not None and self._beaten(tables, main, targets, incumbent):
                 continue
-            kept = Kept(tables[0].seconds, tables[0].entering, None)
+            kept = ParetoSet(tables[0].seconds, tables[0].entering, None)
             picks: list[Indices] = [
                 np.broadcast_to(
                     np.arange(len(kept.seconds))[:, None, None, None], kept.seconds.shape
@@ -338,7 +338,7 @@ class Branches:
         return Table(final.seconds, final.entering, run)
 
     def _beaten(
-        self, tables: list[Table], main: NDArray[np.bool_], targets: Indices, incumbent: Kept
+        self, tables: list[Table], main: NDArray[np.bool_], targets: Indices, incumbent: ParetoSet
     ) -> bool:
         """Return True if no path of a division can beat the incumbent anywhere."""
         quickest = np.stack([table.seconds.min(axis=0) for table in tables])
@@ -349,9 +349,9 @@ class Branches:
         beaten = dominated.any(axis=0) | ~np.isfinite(seconds)
         return bool((beaten | ~(entering <= self.costs.budget(targets))).all())
 
-    def _divisions(self, blocks: Blocks, cap: int) -> Iterator[Division]:
+    def _divisions(self, blocks: Blocks, cap: int) -> Iterator[BranchPartition]:
         branches = range(len(blocks.branches))
-        yield Division(tuple(branches), (), (cap,))
+        yield BranchPartition(tuple(branches), (), (cap,))
         if not self.costs.can_move:
             return
         movable = [b for b in branches if isinstance(blocks.branches[b], Chains)]
@@ -374,4 +374,4 @@ class Branches:
             for apart in itertools.combinations(movable, size):
                 main = tuple(b for b in branches if b not in apart)
                 for allotment in allotments:
-                    yield Division(main, apart, allotment)
+                    yield BranchPartition(main, apart, allotment)

@@ -11,7 +11,7 @@ from tf_libra.planning.burst.strategy import BurstStrategy
 
 
 @dataclass(frozen=True)
-class Compared:
+class BurstComparison:
     """One row of a comparison.
 
     Attributes:
@@ -29,7 +29,7 @@ class Compared:
 
 def compare(
     scaling: ScalingProfile, strategies: Mapping[str, BurstStrategy], limits: Sequence[float]
-) -> tuple[Compared, ...]:
+) -> tuple[BurstComparison, ...]:
     """Return the comparison of the given strategies, by name.
 
     First come strategies with a fixed number of devices, for every number; then the others, under
@@ -68,9 +68,9 @@ def _takes(strategy: BurstStrategy, name: str) -> bool:
 
 def _compared(
     scaling: ScalingProfile, name: str, strategy: BurstStrategy, num_devices: int | None
-) -> Compared:
+) -> BurstComparison:
     try:
         plan = make_burst_plan(scaling, strategy, num_devices=num_devices)
-        return Compared(name, plan, num_devices)
+        return BurstComparison(name, plan, num_devices)
     except ValueError as error:  # such as branches that the strategy does not support
-        return Compared(name, None, num_devices, str(error))
+        return BurstComparison(name, None, num_devices, str(error))

@@ -11,7 +11,7 @@ from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import ChainRun
 from tf_libra.planning.burst.schedule import make_schedule
-from tf_libra.planning.burst.search import Search
+from tf_libra.planning.burst.search import ExactSearch
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 from tf_libra.planning.limits import TOLERANCE
 
@@ -44,7 +44,7 @@ class DeepPool(Limited):
                 f"device_counts must be those of the profile, {scaling.device_counts}, got"
                 f" {self.device_counts}"
             )
-        search = Search(scaling)
+        search = ExactSearch(scaling)
         limit = math.inf if self.max_amplification is None else self.max_amplification
         run = search.solve(limit)
         if run is not None:
@@ -58,7 +58,7 @@ class DeepPool(Limited):
 
 
 def _least_largest(
-    scaling: ScalingProfile, search: Search, infeasible: float
+    scaling: ScalingProfile, search: ExactSearch, infeasible: float
 ) -> tuple[ChainRun, float]:
     """Return the fastest plan under the least feasible limit.
 

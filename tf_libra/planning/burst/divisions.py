@@ -13,7 +13,7 @@ from tf_libra.planning.burst.ways import Table, together
 
 
 @dataclass(frozen=True)
-class Division:
+class BranchPartition:
     """Branches that run in parallel, and the positions of the lanes' allotments."""
 
     main: tuple[int, ...]
@@ -21,7 +21,7 @@ class Division:
     allotments: tuple[int, ...]
 
 
-class Lanes:
+class BranchLanes:
     """Divisions of a block into lanes, and the tables of its branches in them.
 
     Attributes:
@@ -33,7 +33,7 @@ class Lanes:
       main: True for branches of the main lane, shape [D, k].
     """
 
-    def __init__(self, divisions: Iterable[Division]) -> None:
+    def __init__(self, divisions: Iterable[BranchPartition]) -> None:
         self.divisions = list(divisions)
         self.tables: list[Table] = []
         places: dict[tuple[int, bool, int], int] = {}

@@ -24,7 +24,7 @@ from tf_libra.planning.burst.decisions import ChainRun
 _PLACES = 2048
 
 
-class Search:
+class ExactSearch:
     """Search for one profile; the graph is reduced once for all limits."""
 
     def __init__(self, scaling: ScalingProfile) -> None:

@@ -65,7 +65,7 @@ def _before_entering(seconds: Array, entering: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ParetoSet:
     """Selected paths as in `Table`, with their previous rows [R, ...]; None: unchanged."""
 
     seconds: Array
@@ -77,7 +77,7 @@ class Kept:
         return row if self.rows is None else int(self.rows[row, link, source, count])
 
 
-def frontier(seconds: Array, entering: Array) -> Kept:
+def frontier(seconds: Array, entering: Array) -> ParetoSet:
     """Select the undominated paths per cell, by ascending final transition."""
     shape = seconds.shape[1:]
     seconds, entering = seconds.reshape(len(seconds), -1), entering.reshape(len(entering), -1)
@@ -90,28 +90,28 @@ def frontier(seconds: Array, entering: Array) -> Kept:
     size = max(1, int(keep.sum(axis=0).max()))
     place = np.argsort(~keep, axis=0, kind="stable")[:size]
     kept = keep[place, at]
-    return Kept(
+    return ParetoSet(
         np.where(kept, seconds[place, at], np.inf).reshape(size, *shape),
         np.where(kept, entering[place, at], np.inf).reshape(size, *shape),
         order[place, at].reshape(size, *shape),
     )
 
 
-def _finite(seconds: Array, entering: Array) -> Kept:
+def _finite(seconds: Array, entering: Array) -> ParetoSet:
     """Select the finite paths, shape [R, M]."""
     keep = np.isfinite(seconds)
     rows = np.argsort(~keep, axis=0, kind="stable")[: max(1, int(keep.sum(axis=0).max()))]
     seconds, entering = (np.take_along_axis(x, rows, 0) for x in (seconds, entering))
-    return Kept(seconds, np.where(np.isfinite(seconds), entering, np.inf), rows)
+    return ParetoSet(seconds, np.where(np.isfinite(seconds), entering, np.inf), rows)
 
 
-def rows_of(kept: Kept) -> Indices:
+def rows_of(kept: ParetoSet) -> Indices:
     """Return the previous row of each path."""
     assert kept.rows is not None
     return kept.rows
 
 
-def better(one: Kept, other: Kept) -> Kept:
+def better(one: ParetoSet, other: ParetoSet) -> ParetoSet:
     """Select the undominated paths of both."""
     return frontier(
         np.concatenate([one.seconds, other.seconds]), np.concatenate([one.entering, other.entering])

@@ -16,7 +16,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.planning.strategy import ChosenThreads, register
 from tf_libra.simulation import simulate
 
@@ -45,7 +45,7 @@ def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
     return enough
 
 
-def pack(profile: BackwardProfile, setting: Setting) -> Draft:
+def pack(profile: BackwardProfile, setting: CommConfig) -> Draft:
     """Pack and slice the gradients in backward order (section V-B, Algorithm 1).
 
     A unit packs tensors while they fit. A tensor that is larger than a unit is sliced from its
@@ -170,7 +170,7 @@ class Aiacc(ChosenThreads):
             return (self.unit_bytes,)
         return sizes_to_try(int(profile.num_bytes.sum()))
 
-    def pack(self, profile: BackwardProfile, setting: Setting) -> Draft:
+    def pack(self, profile: BackwardProfile, setting: CommConfig) -> Draft:
         """Pack as the function `pack`."""
         return pack(profile, setting)
 
@@ -181,10 +181,10 @@ class Aiacc(ChosenThreads):
           ValueError: no thread count leaves computation resources under the cost model.
         """
         gamma = USUAL_CONTENTION if self.contention is None else self.contention
-        known: dict[Setting, float | None] = {}
+        known: dict[CommConfig, float | None] = {}
         problems: list[str] = []
 
-        def seconds(setting: Setting) -> float | None:
+        def seconds(setting: CommConfig) -> float | None:
             if setting not in known:
                 known[setting] = None
                 try:
@@ -197,20 +197,20 @@ class Aiacc(ChosenThreads):
                     problems.append(str(error))
             return known[setting]
 
-        def best(settings: Iterable[Setting]) -> Setting | None:
+        def best(settings: Iterable[CommConfig]) -> CommConfig | None:
             timed = [(s, one) for one in settings if (s := seconds(one)) is not None]
             return min(timed)[1] if timed else None
 
         sizes, few, least = self.unit_sizes(profile), self.streams[0], self.threads[0]
-        found = best(Setting(size, few, least) for size in sizes)
+        found = best(CommConfig(size, few, least) for size in sizes)
         if found is None:
             raise ValueError(problems[0])
         before = None
         while found != before and found is not None:
             before = found
             size, streams, threads = found.unit_bytes, found.num_streams, found.num_threads
-            others = [Setting(size, s, r) for s in self.streams for r in self.threads]
-            others += [Setting(other, streams, threads) for other in sizes]
+            others = [CommConfig(size, s, r) for s in self.streams for r in self.threads]
+            others += [CommConfig(other, streams, threads) for other in sizes]
             found = best([found, *others])
         assert found is not None
         packed = pack(profile, found)

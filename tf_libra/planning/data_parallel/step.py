@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation.many import steps_of_many
+from tf_libra.simulation.many import vectorized_steps
 
 _TIE = 1e-9
 _CUTS = 16  # places at which a group may be cut
@@ -50,7 +50,7 @@ def least_step(
         """Simulate the unknown choices; return their total number of groups."""
         new = [one for one in dict.fromkeys(choices) if one not in known]
         if new:
-            steps = steps_of_many(profile, cost, *zip(*new, strict=True))
+            steps = vectorized_steps(profile, cost, *zip(*new, strict=True))
             known.update(zip(new, steps.tolist(), strict=True))
         return sum(len(stops) for stops, _ in new)
 

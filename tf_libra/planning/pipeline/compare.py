@@ -12,7 +12,7 @@ from tf_libra.simulation.pipeline import PipelineTimeline, simulate_pipeline
 
 
 @dataclass(frozen=True)
-class Compared:
+class PipelineComparison:
     """One row of a comparison.
 
     Attributes:
@@ -33,7 +33,7 @@ def compare(
     cluster: Cluster,
     strategies: Mapping[str, PipelineStrategy],
     num_microbatches: int,
-) -> tuple[Compared, ...]:
+) -> tuple[PipelineComparison, ...]:
     """Return the comparison of the given strategies, by name, in their order.
 
     Raises:
@@ -47,9 +47,9 @@ def compare(
         try:
             plan = make_pipeline_plan(layers, cluster, one, num_microbatches=num_microbatches)
         except ValueError as error:  # such as a missing link
-            rows.append(Compared(name, None, None, str(error)))
+            rows.append(PipelineComparison(name, None, None, str(error)))
             continue
-        rows.append(Compared(name, plan, simulate_pipeline(layers, plan, cluster)))
+        rows.append(PipelineComparison(name, plan, simulate_pipeline(layers, plan, cluster)))
     if rows and all(row.plan is None for row in rows):
         raise ValueError(rows[0].problem)
     return tuple(rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.parts import Gathered, Part, gathered
+from tf_libra.stages.cutting.parts import Gathered, Subgraph, gathered
 from tf_libra.stages.recording.recording import REDUCTION
 from tf_libra.stages.recording.step_graph import READS, StepGraph
 
@@ -21,7 +21,7 @@ _FREE = -1
 
 
 @dataclass(frozen=True)
-class Message:
+class StageMessage:
     """A tensor of a microbatch that one stage sends to another.
 
     Attributes:
@@ -39,7 +39,7 @@ class Message:
     needed_in: int
 
 
-class Cut:
+class StagePartition:
     """A recorded step in stages.
 
     Attributes:
@@ -162,7 +162,7 @@ class Cut:
             found.append((gradient, self.backward(self.stage_of_gradient(name))))
         return found
 
-    def _messages(self) -> tuple[Message, ...]:
+    def _messages(self) -> tuple[StageMessage, ...]:
         needed: dict[tuple[str, int], int] = {}
         order: dict[str, tuple[int, Any]] = {}
         for tensor, needed_in in self._uses():
@@ -185,7 +185,7 @@ class Cut:
             needed[key] = min(needed.get(key, needed_in), needed_in)
             order[tensor.name] = (place, tensor)
         messages = [
-            Message(
+            StageMessage(
                 name, self.stage_of(self.phase[order[name][0]]), target,
                 self.phase[order[name][0]], needed_in,
             )
@@ -203,7 +203,7 @@ class Cut:
         return self.num_stages - 1 if phase == _FREE else phase
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Subgraph, ...]:
         """What is computed in each phase."""
         members: list[set[int]] = [set() for _ in range(2 * self.num_stages)]
         wanted: list[dict[str, None]] = [{} for _ in members]
@@ -217,7 +217,7 @@ class Cut:
         for message in self.messages:
             wanted[message.sent_in][message.tensor] = None
         received = {(m.tensor, m.target) for m in self.messages}
-        parts: list[Part | None] = [None] * len(members)
+        parts: list[Subgraph | None] = [None] * len(members)
         for stage in range(self.num_stages):
             forward, backward = self.forward(stage), self.backward(stage)
             first = self._gathered(members[forward], wanted[forward], set())

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.framework import smart_cond
 
-from tf_libra.stages.recording.axes import Axes
+from tf_libra.stages.recording.axes import BatchAxes
 from tf_libra.stages.recording.step_graph import StepGraph
 
 # Of these, what takes a shape.
@@ -24,7 +24,7 @@ _MOVING_ON = "RngReadAndSkip"
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class ReplicatedRandomOp:
     """How an op of a replica's trace draws for the whole microbatch.
 
     Attributes:
@@ -42,7 +42,7 @@ class Draw:
     own: tuple[int, ...] = ()
 
 
-def draws(graph: StepGraph, axes: Axes, whole: StepGraph) -> dict[str, Draw]:
+def draws(graph: StepGraph, axes: BatchAxes, whole: StepGraph) -> dict[str, ReplicatedRandomOp]:
     """By name the ops that draw for every sample.
 
     Those are left out that draw by values of samples, or differently on every rank, without a seed.
@@ -71,7 +71,7 @@ def _is_unseeded(op: Any) -> bool:
     return bool(seeds) and not any(seeds)
 
 
-def _moved_on(op: Any, whole: StepGraph) -> Draw | None:
+def _moved_on(op: Any, whole: StepGraph) -> ReplicatedRandomOp | None:
     index = [one.name for one in op.op_def.input_arg].index("delta")
     values = [
         smart_cond.smart_constant_value(one.inputs[index])
@@ -80,10 +80,12 @@ def _moved_on(op: Any, whole: StepGraph) -> Draw | None:
     if any(value is None for value in values) or np.array_equal(*values):
         return None
     value = np.asarray(values[1], op.inputs[index].dtype.as_numpy_dtype)
-    return Draw(index, value, op.outputs[0].dtype)
+    return ReplicatedRandomOp(index, value, op.outputs[0].dtype)
 
 
-def _drawn(op: Any, graph: StepGraph, axes: Axes, whole: StepGraph) -> Draw | None:
+def _drawn(
+    op: Any, graph: StepGraph, axes: BatchAxes, whole: StepGraph
+) -> ReplicatedRandomOp | None:
     names = [one.name for one in op.op_def.input_arg]
     if "shape" not in names:
         return None
@@ -102,10 +104,10 @@ def _drawn(op: Any, graph: StepGraph, axes: Axes, whole: StepGraph) -> Draw | No
         return None
     # Behind what is asked for may come what parameters have.
     value = np.array(shape.as_list()[:length], op.inputs[index].dtype.as_numpy_dtype)
-    return Draw(index, value, output.dtype, axis, tuple(output.shape.as_list()))
+    return ReplicatedRandomOp(index, value, output.dtype, axis, tuple(output.shape.as_list()))
 
 
-def draw_for_all(definition: Any, node: Any, draw: Draw, replica: int) -> None:
+def draw_for_all(definition: Any, node: Any, draw: ReplicatedRandomOp, replica: int) -> None:
     """Lets a node of a graph draw for the whole microbatch, of which this replica gets its part.
 
     Args:

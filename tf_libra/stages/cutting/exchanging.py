@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut, Message
+from tf_libra.stages.cutting.cutting import StageMessage, StagePartition
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Range, Shares
-from tf_libra.stages.recording.axes import Axes
+from tf_libra.stages.cutting.shares import BatchShards, Range
+from tf_libra.stages.recording.axes import BatchAxes
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReshardingPiece:
     """What one rank sends to another, or to another stage of its own, of a tensor.
 
     Attributes:
@@ -26,7 +26,7 @@ class Piece:
     weight: float
 
 
-class Exchange(NamedTuple):
+class Resharding(NamedTuple):
     """What one rank sends, or receives, of a tensor in every microbatch.
 
     Attributes:
@@ -35,14 +35,19 @@ class Exchange(NamedTuple):
         pieces: with whom; what is received whole is added up.
     """
 
-    message: Message
+    message: StageMessage
     axis: int | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ReshardingPiece, ...]
 
 
 def exchange_of(
-    cut: Cut, axes: Axes, shares: Shares, message: Message, rank: int, sends: bool
-) -> Exchange:
+    cut: StagePartition,
+    axes: BatchAxes,
+    shares: BatchShards,
+    message: StageMessage,
+    rank: int,
+    sends: bool,
+) -> Resharding:
     """What a rank sends, or receives, of a message.
 
     Args:
@@ -58,8 +63,8 @@ def exchange_of(
     if not sends:
         here, there = there, here
     if len(here) == len(there):
-        whole = Piece(there[here.index(rank)], Range(0, 0), 1.0)
-        return Exchange(message, None, (whole,))
+        whole = ReshardingPiece(there[here.index(rank)], Range(0, 0), 1.0)
+        return Resharding(message, None, (whole,))
     axis = axes.of(message.tensor)
     tensor = cut.tensor(message.tensor)
     own = shares.computed(here, rank, 0)
@@ -74,10 +79,10 @@ def exchange_of(
         if axis is None:
             wanted = theirs if sends else own
             if _is_averaged(tensor):
-                pieces.append(Piece(other, Range(0, 0), common.size / wanted.size))
+                pieces.append(ReshardingPiece(other, Range(0, 0), common.size / wanted.size))
             elif common.start == wanted.start:
                 # The same everywhere: from one of them, since what comes is added up.
-                pieces.append(Piece(other, Range(0, 0), 1.0))
+                pieces.append(ReshardingPiece(other, Range(0, 0), 1.0))
             continue
         weight = 1.0
         if is_gradient and _is_averaged(tensor):
@@ -85,8 +90,10 @@ def exchange_of(
             weight = len(layout.ranks[message.target]) / len(layout.ranks[message.source])
         per_sample = tensor.shape[axis] // own.size
         start = (common.start - own.start) * per_sample
-        pieces.append(Piece(other, Range(start, start + common.size * per_sample), weight))
-    return Exchange(message, axis, tuple(pieces))
+        pieces.append(
+            ReshardingPiece(other, Range(start, start + common.size * per_sample), weight)
+        )
+    return Resharding(message, axis, tuple(pieces))
 
 
 def _is_averaged(tensor: Any) -> bool:
@@ -94,7 +101,7 @@ def _is_averaged(tensor: Any) -> bool:
     return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
-def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
+def check_exchanges(cut: StagePartition, layout: Layout, axes: BatchAxes) -> None:
     """Raises `ValueError` where replicas cannot divide samples, or would have other weights."""
     _check_weights(cut, layout)
     for message in cut.messages:
@@ -117,7 +124,7 @@ def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
             )
 
 
-def _check_weights(cut: Cut, layout: Layout) -> None:
+def _check_weights(cut: StagePartition, layout: Layout) -> None:
     graph = cut.graph
     for variable in graph.recording.variables.values():
         handle = graph.handle_of(variable)

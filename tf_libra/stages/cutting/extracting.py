@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_libra.stages.cutting.drawing import Draw, draw_for_all
+from tf_libra.stages.cutting.drawing import ReplicatedRandomOp, draw_for_all
 
 
 class Finish(Protocol):
@@ -23,10 +23,12 @@ class Finish(Protocol):
         ...
 
 
-class Extraction:
+class SubgraphExtraction:
     """A trace, of which functions are made."""
 
-    def __init__(self, concrete: Any, draws: Mapping[str, Draw] | None = None) -> None:
+    def __init__(
+        self, concrete: Any, draws: Mapping[str, ReplicatedRandomOp] | None = None
+    ) -> None:
         """Makes none yet.
 
         Args:

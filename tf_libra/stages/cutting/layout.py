@@ -10,7 +10,7 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 
 
-class Task(NamedTuple):
+class StageTask(NamedTuple):
     """What a rank computes at once.
 
     Attributes:
@@ -46,16 +46,16 @@ class Layout:
     ranks: tuple[tuple[int, ...], ...]
     num_ranks: int
     num_microbatches: int
-    orders: tuple[tuple[Task, ...], ...]
+    orders: tuple[tuple[StageTask, ...], ...]
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     @classmethod
     def of_pipeline(cls, plan: PipelinePlan) -> "Layout":
         """Each rank has one stage, in the plan's order."""
-        orders: list[tuple[Task, ...]] = [()] * plan.num_devices
+        orders: list[tuple[StageTask, ...]] = [()] * plan.num_devices
         for number, stage in enumerate(plan.stages):
             for rank in stage.devices:
-                orders[rank] = tuple(Task(kind, number, m) for kind, m in stage.order)
+                orders[rank] = tuple(StageTask(kind, number, m) for kind, m in stage.order)
         return cls(
             tuple(one.start for one in plan.stages),
             tuple(one.devices for one in plan.stages),
@@ -99,8 +99,8 @@ class Layout:
     def _at_once(
         cls, starts: tuple[int, ...], stages: tuple[tuple[int, ...], ...], num_ranks: int
     ) -> "Layout":
-        forward = [Task("forward", number, 0) for number in range(len(stages))]
-        backward = [Task("backward", number, 0) for number in reversed(range(len(stages)))]
+        forward = [StageTask("forward", number, 0) for number in range(len(stages))]
+        backward = [StageTask("backward", number, 0) for number in reversed(range(len(stages)))]
         orders = tuple(
             tuple(task for task in (*forward, *backward) if rank in stages[task.stage])
             for rank in range(num_ranks)

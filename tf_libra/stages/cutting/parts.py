@@ -8,7 +8,7 @@ from tf_libra.stages.recording.step_graph import StepGraph
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgraph:
     """What one stage computes of a microbatch, forward or backward, or in a round of the update.
 
     Attributes:
@@ -39,9 +39,9 @@ class Gathered:
     arguments: dict[str, None]
     takes: dict[str, None]
 
-    def part(self, graph: StepGraph, gives: Iterable[str]) -> Part:
+    def part(self, graph: StepGraph, gives: Iterable[str]) -> Subgraph:
         """Of the graph, to hand out tensors of these names."""
-        return Part(
+        return Subgraph(
             tuple(graph.ops[place].name for place in sorted(self.ops)),
             tuple(sorted(self.arguments, key=graph.arguments.index)),
             tuple(sorted(self.takes)),

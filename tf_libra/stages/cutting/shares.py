@@ -23,7 +23,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Shares:
+class BatchShards:
     """The joint batch: all ranks' batches, one after the other, cut into microbatches.
 
     Attributes:

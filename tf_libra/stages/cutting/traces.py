@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.drawing import draws
-from tf_libra.stages.cutting.extracting import Extraction
+from tf_libra.stages.cutting.extracting import SubgraphExtraction
 from tf_libra.stages.cutting.updating import Update
 from tf_libra.stages.recording import batches
-from tf_libra.stages.recording.axes import Axes, check_counts
-from tf_libra.stages.recording.recording import Recorder
+from tf_libra.stages.recording.axes import BatchAxes, check_counts
+from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.stages.recording.step_graph import StepGraph
-from tf_libra.variables.held import Held, held
+from tf_libra.variables.held import BoundVariable, held
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Traced:
         extraction: makes functions of it.
     """
 
-    cut: Cut
-    axes: Axes
-    extraction: Extraction
+    cut: StagePartition
+    axes: BatchAxes
+    extraction: SubgraphExtraction
 
 
 class Traces:
@@ -45,7 +45,7 @@ class Traces:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: StepRecorder,
         given: Any,
         samples_per_rank: int,
         size: int,
@@ -77,10 +77,10 @@ class Traces:
         self._how = has_branches, trained
         self._specs = batches.sized(given, size)
         self._graphs: dict[int, StepGraph] = {}
-        self._axes: dict[int, Axes] = {}
-        self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
+        self._axes: dict[int, BatchAxes] = {}
+        self._cuts: dict[tuple[int, tuple[int, ...]], StagePartition] = {}
         self._has_update = False
-        self._extractions: dict[int, Extraction] = {}
+        self._extractions: dict[int, SubgraphExtraction] = {}
         if not self._are_alike():
             # What a first trace builds, such as an optimizer without slots, others find built.
             recorder.forget()
@@ -133,7 +133,7 @@ class Traces:
         self._axes.clear()
         self._cuts.clear()
 
-    def axes(self, size: int) -> Axes:
+    def axes(self, size: int) -> BatchAxes:
         """Where samples lie in the trace for so many.
 
         Raises:
@@ -141,7 +141,7 @@ class Traces:
         """
         if size not in self._axes:
             other = self._compared if size == self.size else self.size
-            self._axes[size] = Axes(self.graph(size), size, self.graph(other), other)
+            self._axes[size] = BatchAxes(self.graph(size), size, self.graph(other), other)
         return self._axes[size]
 
     def arguments(self, given: Any, size: int) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Traces:
         return dict(zip(self.whole.arguments, (leaves[i] for i in self.order), strict=True))
 
     @cached_property
-    def captured(self) -> dict[str, Held]:
+    def captured(self) -> dict[str, BoundVariable]:
         """By placeholder the variables that every trace captures, in the order of its inputs."""
         concrete = self.whole.recording.concrete
         found = held(concrete, [None] * len(self.whole.arguments))
@@ -158,7 +158,7 @@ class Traces:
         return {inputs[one.index].op.name: one for one in found if one.is_variable}
 
     @cached_property
-    def variables(self) -> dict[int, Held]:
+    def variables(self) -> dict[int, BoundVariable]:
         """The same by key."""
         return {one.key: one for one in self.captured.values()}
 
@@ -170,11 +170,11 @@ class Traces:
             self._has_update = True
 
     @property
-    def each_layer(self) -> Cut:
+    def each_layer(self) -> StagePartition:
         """The step for a microbatch, every layer a stage."""
         return self.cut(range(len(self.whole.layers)))
 
-    def cut(self, starts: Sequence[int], size: int | None = None) -> Cut:
+    def cut(self, starts: Sequence[int], size: int | None = None) -> StagePartition:
         """The step for so many samples, by default a microbatch, in stages.
 
         Args:
@@ -187,15 +187,15 @@ class Traces:
         size = self.size if size is None else size
         key = (size, tuple(starts))
         if key not in self._cuts:
-            self._cuts[key] = Cut(self.graph(size), key[1])
+            self._cuts[key] = StagePartition(self.graph(size), key[1])
         return self._cuts[key]
 
-    def extraction(self, size: int) -> Extraction:
+    def extraction(self, size: int) -> SubgraphExtraction:
         """What makes functions of the trace for so many samples; errors as of `axes`."""
         if size not in self._extractions:
             graph = self.graph(size)
             drawn = None if size == self.size else draws(graph, self.axes(size), self.whole)
-            self._extractions[size] = Extraction(graph.recording.concrete, drawn)
+            self._extractions[size] = SubgraphExtraction(graph.recording.concrete, drawn)
         return self._extractions[size]
 
     def traced(self, size: int, starts: Sequence[int]) -> Traced:

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.cutting.parts import Part, gathered
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.cutting.parts import Subgraph, gathered
 from tf_libra.stages.recording.recording import REDUCTION
 
 
@@ -41,7 +41,7 @@ class Update:
             stage that does; None: every stage.
     """
 
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: StagePartition) -> None:
         """Finds out what is whose.
 
         Raises:
@@ -172,7 +172,7 @@ class Update:
                     " the step, once variables are synchronized"
                 )
 
-    def part(self, stages: Collection[int], number: int) -> Part:
+    def part(self, stages: Collection[int], number: int) -> Subgraph:
         """What a rank with these stages computes in one round; in the last one it updates."""
         own = {None, *stages}
         if number == self.num_rounds - 1:
@@ -186,7 +186,7 @@ class Update:
 
     def _made(
         self, stages: Collection[int], number: int, writes: Iterable[int], gives: list[str]
-    ) -> Part:
+    ) -> Subgraph:
         there = {one.tensor for one in self.exchanged if one.round <= number}
         there -= {one.tensor for one in self.exchanged if one.source in stages}
 

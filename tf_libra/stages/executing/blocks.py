@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.cutting.exchanging import Exchange, Piece, exchange_of, sliced
-from tf_libra.stages.cutting.parts import Part
-from tf_libra.stages.cutting.shares import Range, Shares
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.cutting.exchanging import Resharding, ReshardingPiece, exchange_of, sliced
+from tf_libra.stages.cutting.parts import Subgraph
+from tf_libra.stages.cutting.shares import BatchShards, Range
 from tf_libra.stages.cutting.traces import Traced
 from tf_libra.stages.executing.distributing import Values
-from tf_libra.stages.executing.functions import PartFunction
-from tf_libra.stages.executing.reducing import Reducing
+from tf_libra.stages.executing.functions import SubgraphFunction
+from tf_libra.stages.executing.reducing import GradientReduction
 from tf_libra.stages.executing.transport import Transport
 
 
@@ -49,10 +49,10 @@ class Block:
             none.
     """
 
-    functions: Mapping[int, PartFunction]
-    receives: tuple[Exchange, ...]
+    functions: Mapping[int, SubgraphFunction]
+    receives: tuple[Resharding, ...]
     awaited: tuple[Awaited, ...]
-    sends: tuple[Exchange, ...]
+    sends: tuple[Resharding, ...]
     returns: tuple[str, ...]
     sends_itself: int | None
 
@@ -60,7 +60,7 @@ class Block:
 class Blocks:
     """Makes the blocks of one rank."""
 
-    def __init__(self, shares: Shares, returned: Sequence[str], transport: Transport) -> None:
+    def __init__(self, shares: BatchShards, returned: Sequence[str], transport: Transport) -> None:
         """Makes none yet.
 
         Args:
@@ -84,7 +84,7 @@ class Blocks:
         cut, rank = traced.cut, self._transport.rank
         phase = cut.forward(stage) if kind == "forward" else cut.backward(stage)
 
-        def exchange(message: Any, sends: bool) -> Exchange:
+        def exchange(message: Any, sends: bool) -> Resharding:
             return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
 
         sends = tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase)
@@ -97,8 +97,8 @@ class Blocks:
         part = cut.parts[phase]
         replica = self._layout.ranks[stage].index(rank)
 
-        def function(reducing: Reducing | None = None) -> PartFunction:
-            return PartFunction.of(traced.extraction, part, reducing, replica)
+        def function(reducing: GradientReduction | None = None) -> SubgraphFunction:
+            return SubgraphFunction.of(traced.extraction, part, reducing, replica)
 
         in_order = [m for k, s, m in self._layout.orders[rank] if (k, s) == (kind, stage)]
         sends_itself = None
@@ -107,7 +107,7 @@ class Blocks:
         else:
             first, last, between = in_order[0], in_order[-1], in_order[1:-1]
             others = {*returns, *(one.message.tensor for one in sends)}
-            alone = Reducing.of(cut, stage, others)
+            alone = GradientReduction.of(cut, stage, others)
             adding = replace(alone, adds=True)
             before = alone if first == last else adding
             ending = self._ending(before, cut, stage, part, sends, last)
@@ -120,7 +120,7 @@ class Blocks:
         awaited = self._awaited(cut, receives)
         return Block(functions, receives, awaited, sends, returns, sends_itself)
 
-    def _awaited(self, cut: Cut, receives: Sequence[Exchange]) -> tuple[Awaited, ...]:
+    def _awaited(self, cut: StagePartition, receives: Sequence[Resharding]) -> tuple[Awaited, ...]:
         """What other ranks send of it; found once, since between blocks every call counts."""
         found = []
         for message, axis, pieces in receives:
@@ -137,13 +137,13 @@ class Blocks:
 
     def _ending(
         self,
-        before: Reducing,
-        cut: Cut,
+        before: GradientReduction,
+        cut: StagePartition,
         stage: int,
-        part: Part,
-        sends: tuple[Exchange, ...],
+        part: Subgraph,
+        sends: tuple[Resharding, ...],
         microbatch: int,
-    ) -> Reducing:
+    ) -> GradientReduction:
         """What becomes of gradients in the last microbatch, from what would in another."""
         groups, ranks = self._layout.groups_of(stage), self._layout.ranks[stage]
 
@@ -163,7 +163,9 @@ class Blocks:
         )
 
 
-def send(transport: Transport, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
+def send(
+    transport: Transport, sends: Sequence[Resharding], microbatch: int, values: Values
+) -> None:
     """To other ranks, now or, of a function that is being traced, when it is computed."""
     for message, axis, pieces in sends:
         for piece in pieces:
@@ -178,6 +180,6 @@ def sent_as(tensor: str, target: int, microbatch: int) -> str:
     return f"{tensor} {target} {microbatch}"
 
 
-def part_of(tensor: Any, axis: int | None, piece: Piece) -> Any:
+def part_of(tensor: Any, axis: int | None, piece: ReshardingPiece) -> Any:
     """What one rank gets of a tensor."""
     return tensor if axis is None else sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)

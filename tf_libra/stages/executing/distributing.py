@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_libra.stages.cutting.exchanging import joined, sliced
-from tf_libra.stages.cutting.shares import Range, Shares
+from tf_libra.stages.cutting.shares import BatchShards, Range
 from tf_libra.stages.executing.returning import resized
 from tf_libra.stages.executing.transport import Transport
 
@@ -84,12 +84,12 @@ class Samples:
         return found
 
 
-class Distribution:
+class InputScatter:
     """Who sends which samples to whom in every step, on one rank."""
 
     def __init__(
         self,
-        shares: Shares,
+        shares: BatchShards,
         needs: Mapping[Team, Collection[str]],
         axes: Mapping[str, int | None],
         arguments: Sequence[str],

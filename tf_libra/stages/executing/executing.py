@@ -7,24 +7,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.cutting.exchanging import Exchange, check_exchanges, joined
-from tf_libra.stages.cutting.layout import Layout, Task
-from tf_libra.stages.cutting.shares import Shares
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.cutting.exchanging import Resharding, check_exchanges, joined
+from tf_libra.stages.cutting.layout import Layout, StageTask
+from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traced
 from tf_libra.stages.cutting.updating import Update
 from tf_libra.stages.executing.blocks import Block, Blocks, part_of, send, sent_as
-from tf_libra.stages.executing.distributing import Distribution, Values
-from tf_libra.stages.executing.functions import PartFunction, sum_of
+from tf_libra.stages.executing.distributing import InputScatter, Values
+from tf_libra.stages.executing.functions import SubgraphFunction, sum_of
 from tf_libra.stages.executing.metrics import Metric, added_up_in
 from tf_libra.stages.executing.reducing import fused_all_reduce
-from tf_libra.stages.executing.returning import Returned
+from tf_libra.stages.executing.returning import GatheredOutput
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.by_horovod import is_added_up
 
 
 @dataclass(frozen=True)
-class Executed:
+class TaskRecord:
     """When one rank computed a microbatch, in seconds since its step began.
 
     Attributes:
@@ -42,7 +42,7 @@ class Executed:
     stage: int = 0
 
 
-class Execution:
+class StageExecutor:
     """A step under a plan, on one rank.
 
     Attributes:
@@ -77,7 +77,7 @@ class Execution:
         """
         self.layout = layout
         self._transport = transport
-        self._shares = Shares(layout, samples_per_rank)
+        self._shares = BatchShards(layout, samples_per_rank)
         self.stages = layout.stages_of(transport.rank)
         self._teams = [team for team in layout.teams if transport.rank in team]
         any_trace = next(iter(traced.values()))
@@ -86,7 +86,9 @@ class Execution:
         self._order = layout.orders[transport.rank]
         for one in traced.values():
             check_exchanges(one.cut, layout, one.axes)
-        self._returned = {one.name: Returned.of(cut, any_trace.axes, one) for one in _returned(cut)}
+        self._returned = {
+            one.name: GatheredOutput.of(cut, any_trace.axes, one) for one in _returned(cut)
+        }
         self._metrics = {
             one.name: metric
             for one in _returned(cut)
@@ -117,7 +119,7 @@ class Execution:
             name for stage in self.stages for one in layout.groups_of(stage) for name in one
         }
         self._updates = [
-            PartFunction.of(any_trace.extraction, self._update.part(self.stages, number))
+            SubgraphFunction.of(any_trace.extraction, self._update.part(self.stages, number))
             for number in range(self._update.num_rounds)
         ]
         needs = {
@@ -136,7 +138,7 @@ class Execution:
             if cut.tensor(f"{name}:0").shape.rank != 0
         }
         arguments = cut.graph.arguments
-        self._distribute = Distribution(self._shares, needs, axes, arguments, transport)
+        self._distribute = InputScatter(self._shares, needs, axes, arguments, transport)
         # Of these the step takes sums over ranks, as Horovod would add them up.
         self._summed = [
             f"{name}:0"
@@ -155,8 +157,8 @@ class Execution:
         }
         self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
         # What has begun to come in, by what it is needed for, tensor and rank.
-        self._expected: dict[tuple[Task, str, int], Callable[[], Any]] = {}
-        self.executed: tuple[Executed, ...] = ()
+        self._expected: dict[tuple[StageTask, str, int], Callable[[], Any]] = {}
+        self.executed: tuple[TaskRecord, ...] = ()
         self.reduced: tuple[float, float] | None = None
         self.updated = (0.0, 0.0)
 
@@ -200,7 +202,7 @@ class Execution:
             start = time.perf_counter()
             values |= block.functions[microbatch](samples, values, sums)
             stop = time.perf_counter()
-            executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
+            executed.append(TaskRecord(kind, microbatch, start - began, stop - began, stage))
             self._hand_on(block.sends, microbatch, values)
             if microbatch != block.sends_itself:
                 send(self._transport, block.sends, microbatch, values)
@@ -225,7 +227,7 @@ class Execution:
 
     # What stages send each other.
 
-    def _hand_on(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
+    def _hand_on(self, sends: Sequence[Resharding], microbatch: int, values: Values) -> None:
         """To other stages of this rank."""
         for message, axis, pieces in sends:
             for piece in pieces:
@@ -233,7 +235,7 @@ class Execution:
                     part = part_of(values[message.tensor], axis, piece)
                     self._handed[message.tensor, message.target, microbatch] = part
 
-    def _expect(self, tasks: Sequence[Task]) -> None:
+    def _expect(self, tasks: Sequence[StageTask]) -> None:
         """Begins to receive what is needed for them."""
         for task in tasks:
             for tensor, rank, dtype, shape, target in self._blocks[task.kind, task.stage].awaited:
@@ -242,7 +244,7 @@ class Execution:
                     dtype, shape, rank, name
                 )
 
-    def _receive(self, block: Block, task: Task, values: Values) -> None:
+    def _receive(self, block: Block, task: StageTask, values: Values) -> None:
         for message, axis, pieces in block.receives:
             parts = []
             for piece in pieces:
@@ -347,5 +349,5 @@ class Execution:
         self._tell(values, name, self.layout.ranks[stage][0], tensor.dtype, tensor.shape)
 
 
-def _returned(cut: Cut) -> list[Any]:
+def _returned(cut: StagePartition) -> list[Any]:
     return list({one.name: one for one in cut.graph.returned_samples}.values())

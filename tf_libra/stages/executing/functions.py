@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.stages.cutting.extracting import Extraction
-from tf_libra.stages.cutting.parts import Part
-from tf_libra.stages.executing.reducing import Reducing
+from tf_libra.stages.cutting.extracting import SubgraphExtraction
+from tf_libra.stages.cutting.parts import Subgraph
+from tf_libra.stages.executing.reducing import GradientReduction
 
 
 @dataclass(frozen=True)
-class PartFunction:
+class SubgraphFunction:
     """A function of a part, which is called by names.
 
     Attributes:
@@ -32,11 +32,11 @@ class PartFunction:
     @classmethod
     def of(
         cls,
-        extraction: Extraction,
-        part: Part,
-        reducing: Reducing | None = None,
+        extraction: SubgraphExtraction,
+        part: Subgraph,
+        reducing: GradientReduction | None = None,
         replica: int = 0,
-    ) -> "PartFunction":
+    ) -> "SubgraphFunction":
         """Makes it.
 
         Args:

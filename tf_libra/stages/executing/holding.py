@@ -18,11 +18,11 @@ from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.step_graph import StepGraph
 from tf_libra.variables import held as variables_lib
 from tf_libra.variables import trained_in_stages
-from tf_libra.variables.held import Held
+from tf_libra.variables.held import BoundVariable
 
 
 @dataclass(frozen=True)
-class Owned:
+class OwnedVariables:
     """A variable that some ranks keep up to date.
 
     Attributes:
@@ -49,11 +49,11 @@ class Owned:
 
 def owned(
     graph: StepGraph,
-    captured: Mapping[str, Held],
+    captured: Mapping[str, BoundVariable],
     stages: Mapping[str, int],
     ranks: Sequence[tuple[int, ...]],
     needed: Collection[str],
-) -> list[Owned]:
+) -> list[OwnedVariables]:
     """The variables of a trace that belong to a stage, in the order of its inputs.
 
     Args:
@@ -69,21 +69,21 @@ def owned(
         if name in stages:
             owners = ranks[stages[name]]
             uses = name in needed, len(owners) > 1 and is_sum(graph, name), name in written
-            found.append(Owned(one.key, one.name, owners, *uses, one.dtype, one.shape))
+            found.append(OwnedVariables(one.key, one.name, owners, *uses, one.dtype, one.shape))
     return found
 
 
 _LET_GO = "let go"
 
 
-def _standing(one: Held) -> str:
+def _standing(one: BoundVariable) -> str:
     """What ranks compare of a variable."""
     if not one.is_number:
         return ""
     return one.digest() if one.shape.is_compatible_with(one.read_value().shape) else _LET_GO
 
 
-class Holding:
+class StageVariables:
     """What is known of the variables of one training function, on this rank.
 
     It outlives the function where other ranks have what this one does not: so it refers to no
@@ -101,7 +101,7 @@ class Holding:
         self._is_left = self._has_warned = False
         self._variables: dict[int, weakref.ref[Any]] = {}  # by key
         self._shared: set[int] = set()
-        self._owned: dict[int, Owned] = {}
+        self._owned: dict[int, OwnedVariables] = {}
         # Of these only their stages have the values: trained, or let go, since they were brought.
         self._behind: set[int] = set()
         self._gone: set[int] = set()
@@ -146,20 +146,20 @@ class Holding:
                 old[0].name,
             )
 
-    def _alive(self, keys: Collection[int]) -> list[Owned]:
+    def _alive(self, keys: Collection[int]) -> list[OwnedVariables]:
         return [
             one
             for key, one in self._owned.items()
             if key in keys and self._variables[key]() is not None
         ]
 
-    def old(self) -> dict[int, Held]:
+    def old(self) -> dict[int, BoundVariable]:
         """See `Keeper`."""
         found = {}
         for number, (key, one) in enumerate(self._owned.items()):
             tensor = self._variables[key]()
             if key in self._behind | self._gone and tensor is not None:
-                found[number] = Held(number, one.name, tensor, one.dtype, one.shape)
+                found[number] = BoundVariable(number, one.name, tensor, one.dtype, one.shape)
         return found
 
     def trained(self) -> dict[int, str]:
@@ -168,7 +168,7 @@ class Holding:
         return {one.key: one.name for one in self._alive(keys)}
 
     def share(
-        self, control: Control, captured: Collection[Held], may_copy: bool
+        self, control: Control, captured: Collection[BoundVariable], may_copy: bool
     ) -> tuple[list[str], int]:
         """Lets variables that are new start as those of rank 0; all ranks call it.
 
@@ -208,7 +208,7 @@ class Holding:
             variables_lib.broadcast(control, one)
         return [one.name for one in differing], len(new)
 
-    def prepare(self, captured: Mapping[int, Held]) -> None:
+    def prepare(self, captured: Mapping[int, BoundVariable]) -> None:
         """Lets variables that a step uses be up to date where other functions have trained them.
 
         Args:
@@ -216,7 +216,9 @@ class Holding:
         """
         self._whole |= trained_in_stages.of_this_process().bring_back(captured, but=self)
 
-    def own(self, variables: Iterable[Owned], world_size: int, transport: Transport) -> None:
+    def own(
+        self, variables: Iterable[OwnedVariables], world_size: int, transport: Transport
+    ) -> None:
         """These belong to stages, as a trace has it; what any trace needs or writes counts.
 
         Args:
@@ -245,7 +247,7 @@ class Holding:
         """Nobody has what this rank lacks: variables are as they are, all of them."""
         self._owned, self._behind, self._gone, self._reach = {}, set(), set(), None
 
-    def divide(self, rank: int, held: Mapping[int, Held]) -> None:
+    def divide(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
         """Of a sum that every rank has, the first of a stage goes on with it, and others from 0."""
         for key in self._whole & self._owned.keys():
             one = self._owned[key]
@@ -253,7 +255,7 @@ class Holding:
                 held[key].assign(tf.zeros_like(held[key].read_value()))
         self._whole -= self._owned.keys()
 
-    def let_go(self, rank: int, held: Mapping[int, Held]) -> None:
+    def let_go(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
         """Frees the memory of what this rank neither updates nor computes with.
 
         Until it is brought back such a variable has no elements, so that whatever uses it fails.
@@ -265,7 +267,7 @@ class Holding:
             if rank not in one.ranks and not one.is_needed:
                 held[key].assign(tf.zeros([0], held[key].dtype))
 
-    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
+    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
         """Brings variables up to date on every rank, all of which call it.
 
         What the ranks of a stage add to, each for its samples, is added up over them.
@@ -289,7 +291,7 @@ class Holding:
         self._whole |= brought
         return brought
 
-    def _bring(self, one: Owned, held: Held) -> None:
+    def _bring(self, one: OwnedVariables, held: BoundVariable) -> None:
         assert self._reach is not None
         world_size, transport = self._reach
         own, root = transport.rank, one.ranks[0]

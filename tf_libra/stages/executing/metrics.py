@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.cutting.extracting import Extraction
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.cutting.extracting import SubgraphExtraction
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.step_graph import READS, StepGraph
 
@@ -36,7 +36,9 @@ class Metric:
     call: Callable[[Sequence[Any]], list[Any]]
 
     @classmethod
-    def of(cls, cut: Cut, extraction: Extraction, tensor: Any) -> "Metric | None":
+    def of(
+        cls, cut: StagePartition, extraction: SubgraphExtraction, tensor: Any
+    ) -> "Metric | None":
         """Of a tensor that the step returns; None where it is computed of anything else, too."""
         graph = cut.graph
         stage = cut.stage_of(cut.phase_of(tensor))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.executing.transport import Transport
 
 Groups = tuple[tuple[str, ...], ...]
@@ -45,7 +45,7 @@ def fused_all_reduce(
 
 
 @dataclass(frozen=True)
-class Reducing:
+class GradientReduction:
     """The end of a stage's backward computation of a microbatch: what becomes of its gradients.
 
     They are added to the sums over the microbatches before, all-reduced group by group, and
@@ -79,7 +79,7 @@ class Reducing:
     send: Callable[[list[Any]], None] | None = None
 
     @classmethod
-    def of(cls, cut: Cut, stage: int, others: Collection[str]) -> "Reducing":
+    def of(cls, cut: StagePartition, stage: int, others: Collection[str]) -> "GradientReduction":
         """The end of a stage's backward computation of the first microbatch of several.
 
         Args:

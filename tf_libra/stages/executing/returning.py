@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.recording.axes import Axes
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.recording.axes import BatchAxes
 
 
 @dataclass(frozen=True)
-class Returned:
+class GatheredOutput:
     """How a returned tensor is put together from those of microbatches.
 
     Attributes:
@@ -33,7 +33,7 @@ class Returned:
     size: int
 
     @classmethod
-    def of(cls, cut: Cut, axes: Axes, tensor: Any) -> "Returned":
+    def of(cls, cut: StagePartition, axes: BatchAxes, tensor: Any) -> "GatheredOutput":
         """Of a tensor that the step returns.
 
         Raises:

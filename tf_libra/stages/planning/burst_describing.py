@@ -5,9 +5,9 @@ import textwrap
 from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.burst_gantt import layers_of, named, pictures, stages_of
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.planning.describing import beside
-from tf_libra.stages.planning.first_steps import Measured
+from tf_libra.stages.planning.first_steps import MeasuredLayers
 
 _BAR = 8
 _COLUMNS = 100
@@ -22,7 +22,7 @@ def in_a_line(plan: BurstPlan) -> str:
     return f"predicted {units.time(plan.iteration_seconds)}: {'; '.join(stages)}"
 
 
-def took(plan: BurstPlan, measured: Measured) -> str:
+def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
     """What an iteration takes, as measured and as predicted."""
     return (
         f"an iteration takes {units.time(measured.seconds)}; predicted:"
@@ -35,7 +35,7 @@ def _ranks(first: int, count: int) -> str:
 
 
 def explained(
-    name: str, plan: BurstPlan, execution: Execution, measured: Measured | None = None
+    name: str, plan: BurstPlan, execution: StageExecutor, measured: MeasuredLayers | None = None
 ) -> str:
     """The plan, devices per layer as steps, and what this rank's last step took.
 

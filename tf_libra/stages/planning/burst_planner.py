@@ -9,22 +9,27 @@ import numpy as np
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import BurstStrategy, DataParallel, make_burst_plan
+from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
 from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.ranks.control import Control
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares
+from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traces
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.planning import burst_describing
-from tf_libra.stages.planning.first_steps import Measured as Iteration
+from tf_libra.stages.planning.first_steps import MeasuredLayers as Iteration
 from tf_libra.stages.planning.first_steps import Measuring
 from tf_libra.stages.planning.layer_times import shares_of_bytes
-from tf_libra.stages.planning.links import AllReduces, Links, measured_all_reduces, measured_links
-from tf_libra.stages.planning.scaling import Measured, crossing, flows
-from tf_libra.story.story import Story
+from tf_libra.stages.planning.links import (
+    AllReduces,
+    LinkRates,
+    measured_all_reduces,
+    measured_links,
+)
+from tf_libra.stages.planning.scaling import MeasuredScaling, crossing, flows
+from tf_libra.story.story import RunReporter
 from tf_libra.tuning import Phase
 
 # A layout's first step makes its functions, and is not looked at.
@@ -113,7 +118,7 @@ class BurstPlanner:
         return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: Story
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
     ) -> None:
         """Decides what is measured, or takes the plan that is given."""
         graph = traces.whole
@@ -138,7 +143,7 @@ class BurstPlanner:
         counts = self._counts(world, traces.size)
         self._flows = flows(traces.each_layer, traces.axes(traces.size))
         # What the strategy refuses whatever is measured it refuses before that.
-        links = Links(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
+        links = LinkRates(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
         same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
         computation = _Computation(np.ones([count, len(counts)]), 0.0)
         scaling, _ = self._profile(counts, computation, same, links)
@@ -160,7 +165,7 @@ class BurstPlanner:
             return self._trials[number].layout
         return self._make_plan()
 
-    def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
+    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
         if traces is not self._traces:
             return run()
@@ -178,7 +183,7 @@ class BurstPlanner:
         made = (self.plan, self._scaling)
         self._story.burst_measured(number, *made, measured.bars, measured.seconds)
 
-    def _note(self, execution: Execution) -> None:
+    def _note(self, execution: StageExecutor) -> None:
         """What a step has taken under the layout that is measured."""
         place = self._steps % _STEPS
         self._steps += 1
@@ -192,14 +197,14 @@ class BurstPlanner:
         else:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
 
-    def _update_seconds(self, execution: Execution) -> list[float]:
+    def _update_seconds(self, execution: StageExecutor) -> list[float]:
         """What updating takes of each stage: as much as its share of the parameters' bytes."""
         began, ended = execution.updated
         shares = shares_of_bytes(self._traces.whole.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
         return [(ended - began) * float(one) for one in of_stages]
 
-    def explained(self, name: str, execution: Execution) -> str:
+    def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None
         return burst_describing.explained(name, self.plan, execution, self._measuring.typical)
@@ -230,13 +235,13 @@ class BurstPlanner:
         counts: tuple[int, ...],
         computation: "_Computation",
         all_reduces: AllReduces,
-        links: Links,
+        links: LinkRates,
     ) -> tuple[ScalingProfile, tuple[str, ...]]:
         """The profile of all that flows, or of as much of it as forms blocks of branches."""
         sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
         size = self._traces.size
         seconds, stage_startup = computation
-        measured = Measured(
+        measured = MeasuredScaling(
             counts, self._names, seconds, sizes, all_reduces, links, size, stage_startup
         )
         samples = {edge: flow for edge, flow in self._flows.items() if flow.sample_bytes}
@@ -258,7 +263,7 @@ class BurstPlanner:
             self._check(plan)
         except ValueError as error:
             limit = plan.max_amplification
-            plan = make_burst_plan(scaling, DataParallel(max_amplification=limit))
+            plan = make_burst_plan(scaling, DataParallelBurst(max_amplification=limit))
             notes = (*notes, f"every layer has as many ranks, since: {error}")
         return dataclasses.replace(plan, notes=(*plan.notes, *notes))
 
@@ -266,7 +271,7 @@ class BurstPlanner:
         """Raises `ValueError` where a plan cannot be executed."""
         traces = self._traces
         layout = Layout.of_burst(plan, self._control.world_size)
-        Shares(layout, traces.samples_per_rank)
+        BatchShards(layout, traces.samples_per_rank)
         check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
 
     def _adopt(self, plan: BurstPlan) -> Layout:

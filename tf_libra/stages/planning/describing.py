@@ -10,14 +10,14 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.simulation.pipeline_gantt import (
     LEGEND,
-    Picture,
+    PipelineGantt,
     bottleneck,
     chart,
     idle,
     layers_of,
     pictures,
 )
-from tf_libra.stages.planning.first_steps import Measured
+from tf_libra.stages.planning.first_steps import MeasuredLayers
 
 _COLUMNS = 100
 _CHART_COLUMNS = 80
@@ -32,7 +32,7 @@ def in_a_line(plan: PipelinePlan) -> str:
     )
 
 
-def took(plan: PipelinePlan, measured: Measured) -> str:
+def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
     """What an iteration takes, as predicted and as measured."""
     return (
         f"an iteration takes {units.time(measured.seconds)}; predicted:"
@@ -56,7 +56,7 @@ def explained(
     plan: PipelinePlan,
     layers: LayerGraph,
     cluster: Cluster,
-    measured: Measured | None = None,
+    measured: MeasuredLayers | None = None,
     num_groups: Sequence[int] = (),
 ) -> str:
     """The plan, what it was made of, and what every rank does when: predicted above measured.
@@ -121,7 +121,7 @@ def _reductions(num_groups: Sequence[int]) -> Iterator[str]:
 
 
 def _charts(
-    plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: Measured | None
+    plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: MeasuredLayers | None
 ) -> Iterator[str]:
     """Both on one scale."""
     both = None if measured is None else (measured.bars, measured.seconds)
@@ -136,7 +136,7 @@ def _charts(
     yield LEGEND
 
 
-def _idle(plan: PipelinePlan, picture: Picture) -> Iterator[str]:
+def _idle(plan: PipelinePlan, picture: PipelineGantt) -> Iterator[str]:
     """For each rank what its bubbles come to, and the longest."""
     for one in idle(plan, picture):
         if one.longest is not None:

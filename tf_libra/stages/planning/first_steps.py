@@ -7,14 +7,14 @@ from typing import Any
 
 from tf_libra.ranks.control import Control
 from tf_libra.simulation.pipeline_gantt import Bar
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 
 # The first one instantiates functions, and is no usual one.
 _STEPS = range(2, 5)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLayers:
     """One iteration.
 
     Attributes:
@@ -34,7 +34,7 @@ class Measuring:
         typical: the iteration of median length; None before all were measured.
     """
 
-    def __init__(self, tell: Callable[[Measured], None]) -> None:
+    def __init__(self, tell: Callable[[MeasuredLayers], None]) -> None:
         """None has run.
 
         Args:
@@ -42,10 +42,10 @@ class Measuring:
         """
         self.number = 0
         self._tell = tell
-        self.typical: Measured | None = None
-        self._iterations: list[Measured] = []
+        self.typical: MeasuredLayers | None = None
+        self._iterations: list[MeasuredLayers] = []
 
-    def during(self, control: Control, execution: Execution, run: Callable[[], Any]) -> Any:
+    def during(self, control: Control, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """Runs a step, with the other ranks, and measures it if it is one of those.
 
         Raises:
@@ -69,7 +69,7 @@ class Measuring:
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
         longest = max(told["seconds"] for told in everyone)
-        self._iterations.append(Measured(tuple(bars), longest))
+        self._iterations.append(MeasuredLayers(tuple(bars), longest))
         if self.number == _STEPS[-1]:
             in_order = sorted(self._iterations, key=lambda one: one.seconds)
             self.typical = in_order[len(in_order) // 2]

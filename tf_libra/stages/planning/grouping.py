@@ -8,18 +8,18 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.reduction import Reduction, plan_reduction, worthwhile
 from tf_libra.simulation import simulate_pipeline
-from tf_libra.stages.cutting.cutting import Cut
-from tf_libra.stages.planning.links import Links
+from tf_libra.stages.cutting.cutting import StagePartition
+from tf_libra.stages.planning.links import LinkRates
 
 
-def in_production_order(cut: Cut, stage: int) -> list[str]:
+def in_production_order(cut: StagePartition, stage: int) -> list[str]:
     """The reductions of a stage, by the places of the ops that compute their gradients."""
     gradients = cut.graph.gradients
     return sorted(cut.variables[stage], key=lambda name: cut.graph.place[gradients[name].op.name])
 
 
 def reduction_of(
-    cut: Cut,
+    cut: StagePartition,
     names: Sequence[str],
     num_replicas: int,
     layers: LayerGraph,
@@ -48,7 +48,7 @@ def reduction_of(
 
 
 def groups_of(
-    cut: Cut, plan: PipelinePlan, layers: LayerGraph, links: Links
+    cut: StagePartition, plan: PipelinePlan, layers: LayerGraph, links: LinkRates
 ) -> list[list[list[str]]]:
     """For every stage with replicas how its gradients are fused, as JSON can say it.
 

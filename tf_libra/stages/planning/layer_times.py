@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from tf_libra.model.layers import LayerGraph
 from tf_libra.ranks.control import Control
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update
-from tf_libra.stages.executing.functions import PartFunction, sum_of
-from tf_libra.stages.executing.reducing import Reducing
-from tf_libra.stages.planning.links import Links
+from tf_libra.stages.executing.functions import SubgraphFunction, sum_of
+from tf_libra.stages.executing.reducing import GradientReduction
+from tf_libra.stages.planning.links import LinkRates
 from tf_libra.stages.recording import branches
 from tf_libra.stages.recording.step_graph import Layer, StepGraph
 
@@ -83,7 +83,7 @@ def measured_stages(
     num_microbatches: int,
     layers: LayerGraph,
     starts: Sequence[int],
-    links: Links,
+    links: LinkRates,
 ) -> LayerGraph:
     """The same layers, those of each stage scaled to what it takes as it will run, in one call.
 
@@ -145,7 +145,7 @@ class _Measured(NamedTuple):
 
 def _measured(
     traces: Traces,
-    cut: Cut,
+    cut: StagePartition,
     size: int,
     arguments: dict[str, Any],
     adds: bool,
@@ -167,13 +167,13 @@ def _measured(
             stage = cut.stage_of(phase)
             reducing, sums = None, {}
             if phase == cut.backward(stage):
-                reducing = replace(Reducing.of(cut, stage, sent), adds=adds)
+                reducing = replace(GradientReduction.of(cut, stage, sent), adds=adds)
             if reducing is not None and adds:
                 sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
             ops = tuple(name for name in part.ops if name not in without)
-            function = PartFunction.of(extraction, replace(part, ops=ops), reducing)
+            function = SubgraphFunction.of(extraction, replace(part, ops=ops), reducing)
 
-            def run(function: PartFunction = function, sums: dict[str, Any] = sums) -> None:
+            def run(function: SubgraphFunction = function, sums: dict[str, Any] = sums) -> None:
                 values.update(function(arguments, values, sums))
 
             run()
@@ -196,7 +196,7 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
     update = Update(cut)
     values = {f"{name}:0": one for name, one in gradients.items()}
     rounds = [
-        PartFunction.of(extraction, update.part((0,), number))
+        SubgraphFunction.of(extraction, update.part((0,), number))
         for number in range(update.num_rounds)
     ]
 
@@ -245,7 +245,7 @@ def shares_of_bytes(layers: Sequence[Layer]) -> NDArray[np.float64]:
     return sizes / max(sizes.sum(), 1.0)
 
 
-def crossing_bytes(cut: Cut) -> list[float]:
+def crossing_bytes(cut: StagePartition) -> list[float]:
     """What crosses each cut of a step, of one microbatch; the larger of the two ways."""
     forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
     for message in cut.messages:

@@ -18,7 +18,7 @@ _PROBE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkRates:
     """How ranks reach each other.
 
     Attributes:
@@ -46,7 +46,7 @@ class AllReduces(NamedTuple):
     bytes_per_second: tuple[float, ...]
 
 
-def measured_links(transport: Transport, control: Control) -> Links:
+def measured_links(transport: Transport, control: Control) -> LinkRates:
     """Sends between every two ranks, one pair after the other, all of which call this."""
     rates = np.zeros([control.world_size] * 2)
     large, small = tf.zeros([_PROBE_BYTES // 4]), tf.zeros([1])
@@ -66,7 +66,7 @@ def measured_links(transport: Transport, control: Control) -> Links:
         rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(of_large, 1e-9)
         latencies.append(of_small / 2)
     handled = _handled(transport, control, small)
-    return Links(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
+    return LinkRates(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
 
 
 def measured_all_reduces(

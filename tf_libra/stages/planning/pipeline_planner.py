@@ -12,17 +12,17 @@ from tf_libra.planning.pipeline.memory import check_layers_fit
 from tf_libra.ranks.control import Control
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares, check_divides
+from tf_libra.stages.cutting.shares import BatchShards, check_divides
 from tf_libra.stages.cutting.traces import Traces
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.planning import describing
 from tf_libra.stages.planning import layer_times as profiling
 from tf_libra.stages.planning.executable import plan_for
-from tf_libra.stages.planning.first_steps import Measured, Measuring
+from tf_libra.stages.planning.first_steps import MeasuredLayers, Measuring
 from tf_libra.stages.planning.grouping import groups_of
 from tf_libra.stages.planning.links import measured_links
-from tf_libra.story.story import Story
+from tf_libra.story.story import RunReporter
 from tf_libra.tuning import Phase
 
 # For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
@@ -65,7 +65,7 @@ class PipelinePlanner:
         check_divides(samples_per_rank, num_ranks, self.num_microbatches)
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: Story
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
     ) -> None:
         """Measures on all ranks, plans on rank 0."""
         graph = traces.whole
@@ -118,7 +118,7 @@ class PipelinePlanner:
 
         def check(plan: PipelinePlan) -> None:
             layout = Layout.of_pipeline(plan)
-            Shares(layout, traces.samples_per_rank)
+            BatchShards(layout, traces.samples_per_rank)
             check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
 
         document: Any = None
@@ -138,14 +138,14 @@ class PipelinePlanner:
         assert self._layout is not None
         return self._layout
 
-    def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
+    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """Runs a step; of the batches for which it was planned, the first few are measured."""
         first = self._first
         if first is None or traces is not first.traces:
             return run()
         return self._measuring.during(first.control, execution, run)
 
-    def _tell(self, measured: Measured) -> None:
+    def _tell(self, measured: MeasuredLayers) -> None:
         assert self.plan is not None and self._layers is not None and self._cluster is not None
         first = self._first
         assert first is not None
@@ -155,7 +155,7 @@ class PipelinePlanner:
         number = self._measuring.number
         first.story.pipeline_measured(number, *made, measured.bars, measured.seconds)
 
-    def explained(self, name: str, execution: Execution) -> str:
+    def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None and self._layers is not None and self._cluster is not None
         made = (self.plan, self._layers, self._cluster)
@@ -169,4 +169,4 @@ class _First:
 
     traces: Traces
     control: Control
-    story: Story
+    story: RunReporter

@@ -8,9 +8,9 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.ranks.control import Control
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces
-from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.executing.transport import Transport
-from tf_libra.story.story import Story
+from tf_libra.story.story import RunReporter
 
 
 class Planner(Protocol):
@@ -41,7 +41,7 @@ class Planner(Protocol):
         ...
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: Story
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
     ) -> None:
         """The first arguments are known; all ranks call this.
 
@@ -54,10 +54,10 @@ class Planner(Protocol):
         """How the next step is laid out; all ranks call this before each step."""
         ...
 
-    def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
+    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """Runs a step, with arguments of that kind, and may measure it."""
         ...
 
-    def explained(self, name: str, execution: Execution) -> str:
+    def explained(self, name: str, execution: StageExecutor) -> str:
         """What there is to know, in text of at most 100 columns."""
         ...

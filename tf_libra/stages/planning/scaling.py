@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.stages.cutting.cutting import Cut
+from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.shares import Range
-from tf_libra.stages.planning.links import AllReduces, Links
-from tf_libra.stages.recording.axes import Axes
+from tf_libra.stages.planning.links import AllReduces, LinkRates
+from tf_libra.stages.recording.axes import BatchAxes
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Flow:
+class ActivationFlow:
     """What goes from one layer to a later one, and back, for the whole batch.
 
     Attributes:
@@ -29,9 +29,9 @@ class Flow:
     other_bytes: float = 0.0
     num_messages: int = 0
 
-    def __add__(self, other: "Flow") -> "Flow":
+    def __add__(self, other: "ActivationFlow") -> "ActivationFlow":
         """Both."""
-        return Flow(
+        return ActivationFlow(
             self.sample_bytes + other.sample_bytes,
             self.other_bytes + other.other_bytes,
             self.num_messages + other.num_messages,
@@ -41,14 +41,14 @@ class Flow:
 Edge = tuple[int, int]
 
 
-def flows(cut: Cut, axes: Axes) -> dict[Edge, Flow]:
+def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
     """By pair of layers, what flows between them; as much flows back as forward.
 
     Args:
         cut: the step for the whole batch, every layer a stage.
         axes: of the same trace.
     """
-    found: dict[Edge, Flow] = {}
+    found: dict[Edge, ActivationFlow] = {}
     for message in cut.messages:
         edge = (message.source, message.target)
         if message.source > message.target:
@@ -57,14 +57,14 @@ def flows(cut: Cut, axes: Axes) -> dict[Edge, Flow]:
         ways = 1 + tensor.dtype.is_floating
         size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
         is_whole = axes.of(message.tensor) is None
-        flow = Flow(other_bytes=size) if is_whole else Flow(sample_bytes=size)
-        found[edge] = found.get(edge, Flow()) + flow + Flow(num_messages=ways)
+        flow = ActivationFlow(other_bytes=size) if is_whole else ActivationFlow(sample_bytes=size)
+        found[edge] = found.get(edge, ActivationFlow()) + flow + ActivationFlow(num_messages=ways)
     return dict(sorted(found.items()))
 
 
-def crossing(num_layers: int, between: Mapping[Edge, Flow]) -> dict[Edge, Flow]:
+def crossing(num_layers: int, between: Mapping[Edge, ActivationFlow]) -> dict[Edge, ActivationFlow]:
     """The same of a chain: what goes further passes every layer on its way."""
-    found = {(i, i + 1): Flow() for i in range(num_layers - 1)}
+    found = {(i, i + 1): ActivationFlow() for i in range(num_layers - 1)}
     for (source, target), flow in between.items():
         for i in range(source, target):
             found[i, i + 1] += flow
@@ -109,7 +109,7 @@ def _busiest(
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredScaling:
     """What was measured.
 
     Attributes:
@@ -128,11 +128,11 @@ class Measured:
     compute_seconds: Array
     parameter_bytes: Sequence[float]
     all_reduces: AllReduces
-    links: Links
+    links: LinkRates
     batch: int
     stage_startup: float
 
-    def profile(self, between: Mapping[Edge, Flow]) -> ScalingProfile:
+    def profile(self, between: Mapping[Edge, ActivationFlow]) -> ScalingProfile:
         """The profile of layers between which this flows.
 
         Layers of the same ranks are all-reduced at once: they share one startup by their bytes, and
@@ -155,7 +155,7 @@ class Measured:
             batch=self.batch,
         )
 
-    def _seconds(self, flow: Flow, is_moved: bool) -> Array:
+    def _seconds(self, flow: ActivationFlow, is_moved: bool) -> Array:
         counts = self.device_counts
         seconds = np.zeros((len(counts), len(counts)))
         for row, g in enumerate(counts):

@@ -12,7 +12,7 @@ from tf_libra.stages.recording.recording import REDUCTION
 from tf_libra.stages.recording.step_graph import StepGraph
 
 
-class Axes:
+class BatchAxes:
     """The axes of samples in a trace."""
 
     def __init__(self, graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:

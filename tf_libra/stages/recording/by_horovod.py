@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_libra.tracing.label_flow import nodes_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import GradientRegistry
 from tf_libra.tracing.variables import plain, variable_name
 
 # They say who is there, and wait for nobody.
@@ -18,7 +18,7 @@ _SAYING = ("HorovodSize", "HorovodRank", "HorovodLocalSize", "HorovodLocalRank")
 
 
 def reduced_variables(
-    step: str, graph: Any, marks: Marks, computed: Iterable[Any], left: Mapping[str, str]
+    step: str, graph: Any, marks: GradientRegistry, computed: Iterable[Any], left: Mapping[str, str]
 ) -> dict[str, Any]:
     """By name of the op that reduces what Horovod was given, the variable whose gradient it is.
 

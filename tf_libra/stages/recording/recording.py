@@ -15,8 +15,8 @@ from tensorflow.python.types import core
 from tf_libra import patches
 from tf_libra.stages.recording import branches
 from tf_libra.stages.recording.by_horovod import reduced_variables
-from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
-from tf_libra.tracing.marks import Marks, Rules
+from tf_libra.tracing.marked_function import InstrumentedFunction, Trace, as_tf_function, step_name
+from tf_libra.tracing.marks import GradientRegistry, ReductionPolicy
 from tf_libra.tracing.variables import plain, variable_name
 
 REDUCTION = "LibraAllReduce"
@@ -43,7 +43,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedStep:
     """A trace of a step.
 
     Attributes:
@@ -110,7 +110,7 @@ def boundary(x: Any) -> Any:
 
 
 class _Recorder:
-    def __init__(self, name: str, marks: Marks, selects: bool) -> None:
+    def __init__(self, name: str, marks: GradientRegistry, selects: bool) -> None:
         self._selects = selects
         self.endings: list[Ending] = []
         self.gradient_ops: tuple[int, int] | None = None
@@ -310,7 +310,7 @@ def _handed_on(tensor: Any, gradients: list[str]) -> Any:
     return result
 
 
-class Recorder:
+class StepRecorder:
     """Traces one step, for batches of any size."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -339,15 +339,15 @@ class Recorder:
         """Forgets all traces: the next of any kind is made anew."""
         self._last: _Recorder | None = None
         self._traced: list[tuple[_Recorder, Trace]] = []
-        self._function = MarkedFunction(
+        self._function = InstrumentedFunction(
             self._step,
             self._on_traced,
-            lambda: Rules(sparse_as_dense=True),
+            lambda: ReductionPolicy(sparse_as_dense=True),
             self._recording,
         )
 
     @contextlib.contextmanager
-    def _recording(self, marks: Marks) -> Iterator[None]:
+    def _recording(self, marks: GradientRegistry) -> Iterator[None]:
         recorder = self._last = _Recorder(self.name, marks, self._selects)
         with contextlib.ExitStack() as stack:
             for patch, make in {
@@ -372,7 +372,7 @@ class Recorder:
         assert self._last is not None
         self._traced.append((self._last, trace))
 
-    def record(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Recording:
+    def record(self, args: Sequence[Any], kwargs: dict[str, Any]) -> RecordedStep:
         """Traces the step for these arguments, some of which may be `tf.TensorSpec`s.
 
         Where it takes no gradient, all of it is before any gradient's ops.
@@ -386,7 +386,7 @@ class Recorder:
             self.name, recorder.graph, recorder.marks, recorder.not_averaged, trace.left
         )
         count = len(recorder.graph.get_operations())
-        return Recording(
+        return RecordedStep(
             self.name,
             concrete,
             tuple(recorder.endings),

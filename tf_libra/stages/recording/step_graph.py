@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
 from tf_libra.stages.recording.ordering import in_order
-from tf_libra.stages.recording.recording import REDUCTION, Recording
+from tf_libra.stages.recording.recording import REDUCTION, RecordedStep
 
 # They read a variable, and it does not matter when, as long as nobody writes it.
 READS = frozenset({"ReadVariableOp", "VariableShape"})
@@ -63,7 +63,7 @@ class StepGraph:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: RecordedStep,
         has_branches: bool = False,
         trained: "StepGraph | None" = None,
     ) -> None:

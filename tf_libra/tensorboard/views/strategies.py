@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_libra import strategies
-from tf_libra.planning.compare import IDEAL, Compared, compare, every_strategy, ideal
+from tf_libra.planning.compare import IDEAL, PlanComparison, compare, every_strategy, ideal
 from tf_libra.planning.strategy import ChosenThreads, FixedThreads
 from tf_libra.records.plan import PlanRecord
 from tf_libra.tensorboard.cache import Cache
@@ -119,7 +119,7 @@ def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
     return chosen
 
 
-def _row(name: str, num_threads: int | None, compared: Compared) -> dict[str, Any]:
+def _row(name: str, num_threads: int | None, compared: PlanComparison) -> dict[str, Any]:
     plan, timeline = compared.plan, compared.timeline
     return {
         "strategy": name,

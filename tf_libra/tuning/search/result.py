@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tf_libra import checks, units
-from tf_libra.planning.setting import Setting, setting_of
+from tf_libra.planning.setting import CommConfig, setting_of
 from tf_libra.tuning.search.bandit import Use
 
 # Who has "proposed" what a search begins with.
@@ -17,7 +17,7 @@ START = "start"
 
 
 @dataclass(frozen=True)
-class Trial:
+class SettingTrial:
     """One measured step.
 
     Attributes:
@@ -31,13 +31,13 @@ class Trial:
     """
 
     searcher: str
-    setting: Setting
+    setting: CommConfig
     seconds: float
     found_best: bool
 
     def __post_init__(self) -> None:
         checks.text("searcher", self.searcher)
-        checks.instance("setting", self.setting, Setting)
+        checks.instance("setting", self.setting, CommConfig)
         object.__setattr__(self, "seconds", checks.real("seconds", self.seconds, above=0))
         checks.boolean("found_best", self.found_best)
 
@@ -50,19 +50,19 @@ class Search:
       trials: every measured step, in order.
     """
 
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[SettingTrial, ...] = ()
 
     @cached_property
-    def seconds(self) -> dict[Setting, float]:
+    def seconds(self) -> dict[CommConfig, float]:
         """Median seconds of each setting's steps, the best first."""
-        steps: dict[Setting, list[float]] = {}
+        steps: dict[CommConfig, list[float]] = {}
         for trial in self.trials:
             steps.setdefault(trial.setting, []).append(trial.seconds)
         medians = {setting: float(np.median(each)) for setting, each in steps.items()}
         return dict(sorted(medians.items(), key=lambda item: item[1]))
 
     @property
-    def best(self) -> Setting | None:
+    def best(self) -> CommConfig | None:
         """The setting with the shortest step; None where nothing was measured."""
         return next(iter(self.seconds), None)
 
@@ -75,15 +75,15 @@ class Search:
             if trial.searcher != START
         )
 
-    def after(self, searcher: str, setting: Setting, seconds: float) -> "Search":
+    def after(self, searcher: str, setting: CommConfig, seconds: float) -> "Search":
         """With one more measured step."""
         before = self.seconds
-        longer = Search((*self.trials, Trial(searcher, setting, seconds, False)))
+        longer = Search((*self.trials, SettingTrial(searcher, setting, seconds, False)))
         now = longer.seconds[setting]
         others = [value for other, value in before.items() if other != setting]
         was_best = before.get(setting, float("inf"))
         found_best = now < min([*others, was_best], default=float("inf"))
-        return Search((*self.trials, Trial(searcher, setting, seconds, found_best)))
+        return Search((*self.trials, SettingTrial(searcher, setting, seconds, found_best)))
 
     def describe(self) -> str:
         """In words."""
@@ -109,6 +109,6 @@ class Search:
         entries: Sequence[Any] = checks.sequence("search", document)
         trials = []
         for index, entry in enumerate(entries):
-            values = checks.keys(f"search[{index}]", entry, *checks.field_names(Trial))
-            trials.append(Trial(**{**values, "setting": setting_of(values["setting"])}))
+            values = checks.keys(f"search[{index}]", entry, *checks.field_names(SettingTrial))
+            trials.append(SettingTrial(**{**values, "setting": setting_of(values["setting"])}))
         return cls(tuple(trials))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.tuning.search.space import Space
 
 # Individuals of a generation. A search has some fifty measurements: several generations.
@@ -25,15 +25,15 @@ class ExhaustedError(Exception):
 class Searcher(Protocol):
     """Proposes settings, one step each."""
 
-    def ask(self) -> Setting:
+    def ask(self) -> CommConfig:
         """The setting to measure next; raises `ExhaustedError` where there is none."""
         ...
 
-    def tell(self, setting: Setting, seconds: float) -> None:
+    def tell(self, setting: CommConfig, seconds: float) -> None:
         """What a step of the setting took that it was asked for last."""
         ...
 
-    def hear(self, setting: Setting, seconds: float) -> None:
+    def hear(self, setting: CommConfig, seconds: float) -> None:
         """What a step took that another searcher has proposed."""
         ...
 
@@ -45,17 +45,17 @@ class Grid:
         """Begins with the corners."""
         self._left = [space.at(place) for place in space.coarse_to_fine()]
 
-    def ask(self) -> Setting:
+    def ask(self) -> CommConfig:
         """The next one."""
         if not self._left:
             raise ExhaustedError
         return self._left[0]
 
-    def tell(self, setting: Setting, seconds: float) -> None:
+    def tell(self, setting: CommConfig, seconds: float) -> None:
         """That one is done."""
         self.hear(setting, seconds)
 
-    def hear(self, setting: Setting, seconds: float) -> None:
+    def hear(self, setting: CommConfig, seconds: float) -> None:
         """That one is done."""
         if setting in self._left:
             self._left.remove(setting)
@@ -83,19 +83,19 @@ class _Study:
             warnings.simplefilter("ignore")  # of what is experimental in it
             return self._study.ask(self._distributions)
 
-    def _setting(self, trial: Any) -> Setting:
+    def _setting(self, trial: Any) -> CommConfig:
         return self._space.at(tuple(trial.params[name] for name in self._names))
 
-    def ask(self) -> Setting:
+    def ask(self) -> CommConfig:
         """A new trial's."""
         self._trial = self._asked()
         return self._setting(self._trial)
 
-    def tell(self, setting: Setting, seconds: float) -> None:
+    def tell(self, setting: CommConfig, seconds: float) -> None:
         """Ends the trial."""
         self._study.tell(self._trial, seconds)
 
-    def hear(self, setting: Setting, seconds: float) -> None:
+    def hear(self, setting: CommConfig, seconds: float) -> None:
         """Adds a trial of somebody else's."""
         params = dict(zip(self._names, self._space.place(setting), strict=True))
         self._study.add_trial(
@@ -116,7 +116,7 @@ def _population(space: Space, seed: int) -> Searcher:
 class _OwnGenerations(_Study):
     """Individuals of others would belong to no generation."""
 
-    def hear(self, setting: Setting, seconds: float) -> None:
+    def hear(self, setting: CommConfig, seconds: float) -> None:
         """Nothing."""
 
 
@@ -144,13 +144,13 @@ class Hyperband(_Study):
         )
         self._seconds: list[float] = []
 
-    def ask(self) -> Setting:
+    def ask(self) -> CommConfig:
         """That of the trial that goes on, or of a new one."""
         if self._trial is None:
             self._trial, self._seconds = self._asked(), []
         return self._setting(self._trial)
 
-    def tell(self, setting: Setting, seconds: float) -> None:
+    def tell(self, setting: CommConfig, seconds: float) -> None:
         """Goes on with the trial, gives it up, or ends it."""
         self._seconds.append(seconds)
         mean = sum(self._seconds) / len(self._seconds)
@@ -163,7 +163,7 @@ class Hyperband(_Study):
             return
         self._trial = None
 
-    def hear(self, setting: Setting, seconds: float) -> None:
+    def hear(self, setting: CommConfig, seconds: float) -> None:
         """Nothing: rungs compare trials of its own."""
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.setting import Setting
-from tf_libra.tuning.end_of_tuning import EndOfTuning
-from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.planning.setting import CommConfig
+from tf_libra.tuning.end_of_tuning import BudgetTracker
+from tf_libra.tuning.experiment import Trial, TrialResult
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.runnable import of_whole_tensors
 from tf_libra.tuning.search import bandit
@@ -19,7 +19,7 @@ from tf_libra.tuning.search.space import Searched, Space
 def plan_of(
     profile: BackwardProfile,
     strategy: Searched,
-    setting: Setting,
+    setting: CommConfig,
     num_workers: int,
     cuts: bool = True,
 ) -> Plan:
@@ -38,9 +38,9 @@ class _Plans:
     num_workers: int
     cuts: bool
     known: set[str] = field(default_factory=set)
-    of_setting: dict[Setting, Plan] = field(default_factory=dict)
+    of_setting: dict[CommConfig, Plan] = field(default_factory=dict)
 
-    def get(self, setting: Setting) -> Plan:
+    def get(self, setting: CommConfig) -> Plan:
         if setting not in self.of_setting:
             plan = plan_of(self.profile, self.strategy, setting, self.num_workers, self.cuts)
             self.of_setting[setting] = replace(plan, notes=())
@@ -56,13 +56,13 @@ def search(
     profile: BackwardProfile,
     strategy: Searched,
     num_workers: int,
-    end: EndOfTuning,
+    end: BudgetTracker,
     max_steps: int,
     notes: list[str],
     runs_streams: bool = True,
-    start: Sequence[Setting] = (),
+    start: Sequence[CommConfig] = (),
     factories: Mapping[str, Factory] = FACTORIES,
-) -> Generator[Experiment, Observation | None, Search]:
+) -> Generator[Trial, TrialResult | None, Search]:
     """Yields steps under settings until its steps are spent or nobody proposes any more.
 
     Is sent what was observed of each step. It begins with what is known to be good elsewhere and
@@ -86,7 +86,7 @@ def search(
     found = Search()
     steps_left = max_steps
 
-    simple = Setting(space.unit_bytes[-1], space.num_streams[0], space.num_threads[0])
+    simple = CommConfig(space.unit_bytes[-1], space.num_streams[0], space.num_threads[0])
     pending = list(dict.fromkeys([*map(space.nearest, start), simple]))
     while steps_left > 0:
         name = START
@@ -100,10 +100,10 @@ def search(
         plan = plans.get(setting)
         seconds = None
         for is_first in (True, False) if plans.is_new(plan) else (False,):
-            if steps_left <= 0 or end.has_come(is_first):
+            if steps_left <= 0 or end.is_exhausted(is_first):
                 return found
             steps_left -= 1
-            observation = yield Experiment(Phase.SEARCH, plan, traced=False, is_first=is_first)
+            observation = yield Trial(Phase.SEARCH, plan, traced=False, is_first=is_first)
             seconds = None if observation is None else observation.seconds
         if seconds is None or seconds <= 0:  # nobody has seen the step
             continue
@@ -134,7 +134,7 @@ def _made(
 
 def _proposed(
     searchers: dict[str, Searcher], found: Search, exploration: float, notes: list[str]
-) -> tuple[str, Setting] | None:
+) -> tuple[str, CommConfig] | None:
     """Who is used next, and what it proposes; forgets those that have no more, or fail."""
     while searchers:
         name = bandit.choose(found.history, list(searchers), exploration)
@@ -152,7 +152,7 @@ def _proposed(
 def _tell(
     searchers: dict[str, Searcher],
     proposer: str,
-    setting: Setting,
+    setting: CommConfig,
     seconds: float,
     notes: list[str],
 ) -> None:

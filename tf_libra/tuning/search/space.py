@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.setting import Setting
+from tf_libra.planning.setting import CommConfig
 from tf_libra.planning.strategy import Strategy
 
 
@@ -32,7 +32,7 @@ class Searched(Strategy, Protocol):
         """The sizes of all-reduces that may be tried, ascending."""
         ...
 
-    def pack(self, profile: BackwardProfile, setting: Setting) -> Draft:
+    def pack(self, profile: BackwardProfile, setting: CommConfig) -> Draft:
         """What a setting makes of a profile."""
         ...
 
@@ -67,11 +67,11 @@ class Space:
         """How many settings there are."""
         return len(self.unit_bytes) * len(self.num_streams) * len(self.num_threads)
 
-    def at(self, place: tuple[int, ...]) -> Setting:
+    def at(self, place: tuple[int, ...]) -> CommConfig:
         """The setting with these places on the axes."""
-        return Setting(*(axis[i] for axis, i in zip(self.axes, place, strict=True)))
+        return CommConfig(*(axis[i] for axis, i in zip(self.axes, place, strict=True)))
 
-    def place(self, setting: Setting) -> tuple[int, ...]:
+    def place(self, setting: CommConfig) -> tuple[int, ...]:
         """Where on the axes a setting is, or what is nearest to it there, by ratio."""
         wanted = (setting.unit_bytes, setting.num_streams, setting.num_threads)
         return tuple(
@@ -79,7 +79,7 @@ class Space:
             for axis, value in zip(self.axes, wanted, strict=True)
         )
 
-    def nearest(self, setting: Setting) -> Setting:
+    def nearest(self, setting: CommConfig) -> CommConfig:
         """The setting here that is nearest to one from elsewhere."""
         return self.at(self.place(setting))
 
