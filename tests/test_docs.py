@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra import options
+from tf_libra import config
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -120,7 +120,7 @@ def dotted_names(page: Path) -> list[str]:
     """Those in code of a line: after `tf_libra` anywhere, after a room where they are all of it."""
     rooms = [one.parent.name for one in PACKAGE.glob("*/__init__.py")]
     room = "|".join(sorted(set(rooms) - set(NO_ROOMS)))
-    fields = {f"{option.group}.{option.name}" for option in options.declared()}
+    fields = {f"{option.group}.{option.name}" for option in config.declared()}
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     found = []
     for code in QUOTED.findall(text):

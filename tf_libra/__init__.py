@@ -11,6 +11,7 @@ from tf_libra.launch import worker as _worker
 
 if TYPE_CHECKING:
     from tf_libra import collectives, elastic, keras, nccl, strategies
+    from tf_libra.config import Faults, Tuning
     from tf_libra.cost_model import (
         ContentionModel,
         OverlapSample,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tf_libra.model.profile import BackwardProfile, GradientTensor
     from tf_libra.model.scaling import ScalingProfile
     from tf_libra.multiplexing.background import background
-    from tf_libra.options import Faults, Tuning
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
@@ -75,7 +75,7 @@ _HOME = {
     "BurstPlan": "tf_libra.model.burst",
     "Cluster": "tf_libra.model.cluster",
     "ContentionModel": "tf_libra.cost_model",
-    "Faults": "tf_libra.options",
+    "Faults": "tf_libra.config",
     "GradientTensor": "tf_libra.model.profile",
     "LayerGraph": "tf_libra.model.layers",
     "Optimized": "tf_libra.decorator",
@@ -85,7 +85,7 @@ _HOME = {
     "ProcessorModel": "tf_libra.cost_model",
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
-    "Tuning": "tf_libra.options",
+    "Tuning": "tf_libra.config",
     "background": "tf_libra.multiplexing.background",
     "boundary": "tf_libra.stages.recording.recording",
     "cost_model_from_json": "tf_libra.cost_model",

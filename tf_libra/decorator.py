@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
-from tf_libra import options as options_lib
-from tf_libra import strategies
+from tf_libra import config, strategies
 from tf_libra.cost_model import CostModel
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 _COLUMNS = 100
 
 
-@options_lib.with_option_signature()
+@config.with_option_signature()
 def optimize(
     strategy: strategies.Strategy | PipelineStrategy | BurstStrategy | str = "libra",
-    **options: Unpack[options_lib.OptimizeKwargs],
+    **options: Unpack[config.OptimizeKwargs],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 
@@ -64,7 +63,7 @@ def optimize(
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
     pipeline, burst = pipeline_lib.find(strategy), burst_lib.find(strategy)
     if pipeline is not None:
-        of_stages = _options_of_stages(options_lib.PIPELINES, pipeline.name, options)
+        of_stages = _options_of_stages(config.PIPELINES, pipeline.name, options)
         return functools.partial(
             Optimized,
             options=of_stages,
@@ -72,16 +71,14 @@ def optimize(
         )
     if burst is not None:
         given = options.pop("plan", None)
-        plan = None if given is None else options_lib.load_burst_plan(given)
+        plan = None if given is None else config.load_burst_plan(given)
         return functools.partial(
             Optimized,
-            options=_options_of_stages(options_lib.BURSTS, burst.name, options),
+            options=_options_of_stages(config.BURSTS, burst.name, options),
             make_planner=functools.partial(_burst_planner, burst, plan),
         )
-    resolved = options_lib.resolve({"strategy": strategy, **options})
-    options_lib.reject_unsupported_options(
-        options_lib.DATA_PARALLELISM, resolved.strategy.name, options
-    )
+    resolved = config.resolve({"strategy": strategy, **options})
+    config.reject_unsupported_options(config.DATA_PARALLELISM, resolved.strategy.name, options)
     return functools.partial(Optimized, options=resolved)
 
 
@@ -102,7 +99,7 @@ def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner"
     return BurstPlanner(strategy, plan)
 
 
-def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> options_lib.Options:
+def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> config.Options:
     """The options, with a strategy of data parallelism that nobody asks.
 
     Args:
@@ -113,11 +110,11 @@ def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> op
     Raises:
         ValueError: an option is given that this kind does not have, or that is out of its range.
     """
-    options_lib.reject_unsupported_options(kind, strategy, given)
+    config.reject_unsupported_options(kind, strategy, given)
     engine = given.get("engine", "auto")
     if engine not in ("auto", "lanes"):
         raise ValueError(f"engine must be 'lanes' for {kind}, got {engine!r}")
-    return options_lib.resolve({"strategy": strategies.SynEasgd(), **given, "engine": "lanes"})
+    return config.resolve({"strategy": strategies.SynEasgd(), **given, "engine": "lanes"})
 
 
 class Optimized:
@@ -140,7 +137,7 @@ class Optimized:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: options_lib.Options,
+        options: config.Options,
         tuner: Any = None,
         make_planner: "Callable[[], Planner] | None" = None,
         weights: Callable[[], Sequence[Any]] = tuple,

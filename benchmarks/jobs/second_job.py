@@ -16,7 +16,7 @@ import numpy as np
 import tf_libra
 from benchmarks.jobs.job import SecondJob as Job
 from benchmarks.jobs.training import begin
-from tf_libra import options as options_lib
+from tf_libra import config
 from tf_libra.model.plan import Plan
 from tf_libra.tuning import Phase, Trial, TrialResult, Tuner, tune
 from tf_libra.tuning.beside import standings
@@ -35,7 +35,7 @@ def run(job: Job) -> None:
     changed = begin(dataclasses.replace(job, model=job.changed))
     for name, options in {"alone": {}, "helped": {"cache_dir": folder}}.items():
         searched: dict[str, Any] = {}
-        asked = options_lib.resolve({"strategy": _STRATEGY} | options)
+        asked = config.resolve({"strategy": _STRATEGY} | options)
         step = tf_libra.Optimized(changed.step(list), asked, _tuner(job, searched))
         while step.plan is None:
             step(*changed.batch)

@@ -18,8 +18,7 @@ import numpy as np
 import tf_libra
 from benchmarks.jobs.job import TruthJob as Job
 from benchmarks.jobs.training import begin
-from tf_libra import options as options_lib
-from tf_libra import strategies
+from tf_libra import config, strategies
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
 from tf_libra.tuning import (
@@ -45,7 +44,7 @@ def run(job: Job) -> None:
     """Measures; rank 0 writes {"plans", "drift", "pace", "settings"} to `job.output` as JSON."""
     trained = begin(job)
     found: dict[str, Any] = {}
-    options = options_lib.resolve({"strategy": job.strategy})
+    options = config.resolve({"strategy": job.strategy})
     step = tf_libra.Optimized(trained.step(list), options, _tuner(job, found))
     while step.plan is None:
         step(*trained.batch)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra import options
+from tf_libra import config
 from tf_libra.backends.lanes_backend import MAX_LANES, Lanes
 from tf_libra.model.plan import Plan, TensorGroup
 
@@ -19,7 +19,7 @@ def plan(*threads: int, streams: int = 1) -> Plan:
 
 
 def test_is_what_executes_unless_another_is_asked_for() -> None:
-    assert options.Options().backend == options.Options(engine="lanes").backend == Lanes()
+    assert config.Options().backend == config.Options(engine="lanes").backend == Lanes()
 
 
 def test_a_group_has_at_most_all_lanes() -> None:

@@ -21,8 +21,7 @@ from tensorflow.python.eager import context as tf_context
 
 import tf_libra
 import tf_libra.elastic
-from tf_libra import library
-from tf_libra import options as options_lib
+from tf_libra import config, library
 from tf_libra.decorator import Optimized
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler, meeting
@@ -540,7 +539,7 @@ def plan_that_is_left_for_another() -> Any:
         model = models.HandWritten("float64", "adam")
         step = tf.function(model.step)
         if not alone:
-            options = options_lib.resolve({"threads": (1, 2), "tuning_again_share": 1.0})
+            options = config.resolve({"threads": (1, 2), "tuning_again_share": 1.0})
             step = Optimized(step, options, tries_and_concludes)
         for number in range(num_steps):
             joint = models.batch(number, SIZE, "float64")

@@ -11,7 +11,7 @@ import pytest
 import tf_libra
 from tests.jobs.halves import Halves
 from tests.launching import Job
-from tf_libra import options, strategies
+from tf_libra import config, strategies
 from tf_libra.cli import main
 from tf_libra.planning.compare import compare, every_strategy
 from tf_libra.planning.strategy import REGISTRY, FixedThreads
@@ -95,7 +95,7 @@ def test_it_trains(plans: Job, rank: int) -> None:
 
 
 def test_training_may_ask_for_it(halves):
-    assert options.load_plan(tf_libra.make_plan(PROFILE, COST, "halves")).strategy == "halves"
+    assert config.load_plan(tf_libra.make_plan(PROFILE, COST, "halves")).strategy == "halves"
     assert tf_libra.optimize("halves", threads=2) is not None
     with pytest.raises(ValueError, match="threads must be one number for halves"):
         tf_libra.optimize("halves", threads=(1, 2))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.session.alone import LANES
-from tf_libra import options
+from tf_libra import config
 from tf_libra.backends.engine import Engine
 from tf_libra.session.applying import PlanActivator
 from tf_libra.story.story import RunReporter
@@ -14,6 +14,6 @@ from tf_libra.story.story import RunReporter
 @pytest.fixture
 def applying(engine: Engine) -> Iterator[PlanActivator]:
     """Under the module's engine; whatever becomes of the test, no plan of it stays registered."""
-    given = PlanActivator(engine, LANES, RunReporter(options.resolve({})))
+    given = PlanActivator(engine, LANES, RunReporter(config.resolve({})))
     yield given
     given.release(all_but=None)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.backends.alone import alone
 from tests.session.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
-from tf_libra import options
+from tf_libra import config
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.records import event_files
@@ -116,9 +116,9 @@ def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_fro
 
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
-    train, story = step(), RunReporter(options.resolve({}))
+    train, story = step(), RunReporter(config.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = TuningSession("step", engine, options.resolve({}), story, tensors, "", TWO)
+    session = TuningSession("step", engine, config.resolve({}), story, tensors, "", TWO)
     assert session.state == TuningState(Phase.RUN, TuningResult(TWO), PlanSource.GIVEN)
     assert not session.settled
     for number in range(1, 8):
@@ -150,7 +150,7 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
             traced.extend([step] if observation is not None else [])
             super().executed(step, called_ns, all_reduces, observation, timeline)
 
-    asked = options.resolve({"logdir": tmp_path / "log"})
+    asked = config.resolve({"logdir": tmp_path / "log"})
     train, story = step(), Noting(asked)
     story.met(0, asked)
     story.named("step")
@@ -169,8 +169,8 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
 
 
 def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
-    story = RunReporter(options.resolve({}))
-    session = TuningSession("step", engine, options.resolve({}), story, (), "")
+    story = RunReporter(config.resolve({}))
+    session = TuningSession("step", engine, config.resolve({}), story, (), "")
     assert session.state == TuningState(Phase.RUN)
     assert session.settled
     assert session.step(1, lambda: "result") == "result"
@@ -182,7 +182,7 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
     engine: Engine, given: Plan | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
-    train, story = step(), RunReporter(options.resolve({}))
+    train, story = step(), RunReporter(config.resolve({}))
     told: list[tuple[int, bool]] = []
 
     def took(_: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
@@ -190,7 +190,7 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
 
     monkeypatch.setattr(story, "took", took)
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
-    session = TuningSession("step", engine, options.resolve({}), story, tensors, "", given)
+    session = TuningSession("step", engine, config.resolve({}), story, tensors, "", given)
     # Of single steps under a plan the next few are traced.
     for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
         engine.set_step(number)

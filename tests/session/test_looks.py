@@ -1,7 +1,7 @@
 """When looks are due, and what they come to."""
 
 from tests.tuning.machine import Machine, drive
-from tf_libra import options
+from tf_libra import config
 from tf_libra.model.plan import Plan
 from tf_libra.session.directive import KeepPlan
 from tf_libra.session.looks import DriftMonitor
@@ -33,11 +33,11 @@ def looks(expected_seconds: float, is_kept: bool = False) -> DriftMonitor:
         return tried
 
     again = Retuner(1.0, tried, tuner, is_kept)
-    return DriftMonitor(again, RunReporter(options.resolve({})))
+    return DriftMonitor(again, RunReporter(config.resolve({})))
 
 
 def test_they_are_due_on_every_rank_after_as_many_calls() -> None:
-    for one in (looks(1.0), DriftMonitor(None, RunReporter(options.resolve({})))):
+    for one in (looks(1.0), DriftMonitor(None, RunReporter(config.resolve({})))):
         for number in range(CALLS_PER_LOOK):
             assert not one.is_due
             one.ran(1.0, usual=number % 2 == 0)

@@ -7,7 +7,7 @@ import pytest
 from horovod.common import elastic
 
 from tests.session.alone import ONE
-from tf_libra import options
+from tf_libra import config
 from tf_libra.session import identity
 from tf_libra.session.meeting import Rendezvous
 from tf_libra.story.story import RunReporter
@@ -30,7 +30,7 @@ def state(horovod: None) -> Iterator[elastic.ObjectState]:
 
 
 def meeting(**asked: object) -> tuple[Rendezvous, RunReporter]:
-    resolved = options.resolve(asked)
+    resolved = config.resolve(asked)
     return Rendezvous("train_step", "module.train_step", resolved), RunReporter(resolved)
 
 
@@ -59,7 +59,7 @@ def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
     assert one.options.default_threads
     one.meet(story)
     lanes = one.options.backend
-    assert one.options.strategy == lanes.default_threads(options.resolve({}).strategy)
+    assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
     asked, story = meeting(threads=(1, 3))
     asked.meet(story)
     assert asked.options.strategy.allowed_threads == (1, 3)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tf_libra import options
+from tf_libra import config
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.session.traces import ConcreteTraces
 from tf_libra.story.story import RunReporter
@@ -38,7 +38,7 @@ class Step:
         self.traces = ConcreteTraces("train_step")
         self.meetings = 0
         self._control = control
-        self._story = RunReporter(options.resolve({}))
+        self._story = RunReporter(config.resolve({}))
 
     def traced(self, one: Trace, is_first: bool = False) -> Any:
         """The new graph."""

@@ -9,7 +9,7 @@ from tensorflow.python.autograph.impl.api import is_autograph_artifact
 
 import tf_libra
 from tests.launching import Job
-from tf_libra import options
+from tf_libra import config
 from tf_libra.session import identity
 from tf_libra.session.state import TuningState
 from tf_libra.session.training_function import TrainingFunction
@@ -28,7 +28,7 @@ def step(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def training() -> TrainingFunction:
-    return TrainingFunction(step, options.resolve({}))
+    return TrainingFunction(step, config.resolve({}))
 
 
 def test_before_the_first_step_nothing_is_known() -> None:

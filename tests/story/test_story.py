@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import tf_libra
 from tests.tensorboard import examples
+from tf_libra.config import Options
 from tf_libra.model.plan import Plan
-from tf_libra.options import Options
 from tf_libra.report.run import read_run
 from tf_libra.story.story import RunReporter
 from tf_libra.tuning import DriftVerdict, Phase, PlanSource, TuningResult

@@ -6,8 +6,8 @@ import pytest
 
 from tests.tuning.machine import PROFILE, Machine, drive
 from tf_libra import units
+from tf_libra.config import resolve
 from tf_libra.model.plan import Plan
-from tf_libra.options import resolve
 from tf_libra.tuning import Budget, BudgetTracker, TrialResult
 
 

@@ -6,8 +6,7 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_libra import decorator, logs
-from tf_libra import options as options_lib
+from tf_libra import config, decorator, logs
 from tf_libra.cost_model import CostModel
 from tf_libra.keras import of_workers
 from tf_libra.keras.batches import take, without_optionals
@@ -149,11 +148,11 @@ class OptimizedFit:
         return model.train_function
 
 
-@options_lib.with_option_signature(progress=False)
+@config.with_option_signature(progress=False)
 def optimize(
     model: keras.Model,
     strategy: Strategy | PipelineStrategy | BurstStrategy | str = "libra",
-    **options: Unpack[options_lib.OptimizeKwargs],
+    **options: Unpack[config.OptimizeKwargs],
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
 
@@ -186,7 +185,7 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy; of
             a model that is not compiled yet, `fit` raises it.
     """
-    asked: options_lib.OptimizeKwargs = {"progress": False, **options}
+    asked: config.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **asked)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]

@@ -9,12 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import checks, logs, patches
-from tf_libra import options as options_lib
+from tf_libra import checks, config, logs, patches
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing
+from tf_libra.config.validators import AUTO_ENGINE
 from tf_libra.model.plan import Plan
-from tf_libra.options.values import AUTO_ENGINE
 from tf_libra.ranks import control as control_lib
 from tf_libra.ranks import jobs
 from tf_libra.ranks.agreement import agree, first_difference
@@ -42,7 +41,7 @@ class Rendezvous:
         is_alone: whether there is nobody to meet.
     """
 
-    def __init__(self, name: str, function: str, options: options_lib.Options) -> None:
+    def __init__(self, name: str, function: str, options: config.Options) -> None:
         """Meets nobody yet.
 
         Args:
@@ -116,7 +115,7 @@ class Rendezvous:
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(control, self._statement(world))
         # Another function may have started what this one needs more of; on all ranks alike.
-        options.backend.get_ready(world, options_lib.most_threads(options))
+        options.backend.get_ready(world, config.most_threads(options))
         if self.given is not None:
             check_plan_can_run(self.given, world.size, options.backend)
 
@@ -167,7 +166,7 @@ class Rendezvous:
         self._never_met = ""
 
     def _prepare(
-        self, options: options_lib.Options, why: str, job: Job, world: World, story: RunReporter
+        self, options: config.Options, why: str, job: Job, world: World, story: RunReporter
     ) -> None:
         """What this rank needs by itself; tells the story who it is.
 
@@ -190,7 +189,7 @@ class Rendezvous:
     def _started(
         self,
         carrier: ControlTransport,
-        options: options_lib.Options,
+        options: config.Options,
         why: str,
         job: Job,
         world: World,
@@ -204,7 +203,7 @@ class Rendezvous:
             self._prepare(options, why, job, world, story)
             backend = self.options.backend
             terms = control_lib.ControlConfig(
-                backend.num_lanes(options_lib.most_threads(self.options)),
+                backend.num_lanes(config.most_threads(self.options)),
                 self.options.faults.timeout_seconds,
                 self.options.faults.stall_warning_seconds,
                 self.options.faults.liveness_seconds,
@@ -222,7 +221,7 @@ class Rendezvous:
                 self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running
 
-    def _with_engine(self, job: Job, world: World) -> tuple[options_lib.Options, str]:
+    def _with_engine(self, job: Job, world: World) -> tuple[config.Options, str]:
         """What was asked for with what executes all-reduces, and why that where it was left to us.
 
         Where nothing runs yet, all ranks tell what they were asked for and what they find, the
@@ -286,7 +285,7 @@ class Rendezvous:
             replace(options, engine="horovod")
         except ValueError as error:  # a plan, or threads, that are lanes' alone
             only_lanes = str(error)
-        return choosing.circumstances(world, options_lib.most_threads(options), only_lanes)
+        return choosing.circumstances(world, config.most_threads(options), only_lanes)
 
     def _tell(self, job: Job, error: Exception) -> None:
         """Tells the others, who wait for an exchange, why this rank does not come to it."""
@@ -351,7 +350,7 @@ class Rendezvous:
         }
 
 
-def _with_default_threads(options: options_lib.Options) -> options_lib.Options:
+def _with_default_threads(options: config.Options) -> config.Options:
     """With the threads of the backend, which is prepared by now, where nobody has said which."""
     if not options.default_threads:
         return options

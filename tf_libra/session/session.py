@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tf_libra import options as options_lib
+from tf_libra import config
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
@@ -58,7 +58,7 @@ class TuningSession:
         self,
         name: str,
         control: Control,
-        options: options_lib.Options,
+        options: config.Options,
         story: RunReporter,
         tensors: tuple[TensorSpec, ...],
         around: Mapping[str, str],

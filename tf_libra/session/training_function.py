@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import options as options_lib
+from tf_libra import config
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
@@ -46,7 +46,7 @@ class TrainingFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: options_lib.Options,
+        options: config.Options,
         tuner: Callable[..., Tuner] | None = None,
         weights: Callable[[], Sequence[Any]] = tuple,
     ) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from tf_libra import options as options_lib
+from tf_libra import config
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
@@ -45,7 +45,7 @@ class StagedTraining:
         self,
         function: Callable[..., Any],
         make_planner: Callable[[], Planner],
-        options: options_lib.Options,
+        options: config.Options,
         waiting: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         """Runs nothing before the first step.

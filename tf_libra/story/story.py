@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import logs, units
+from tf_libra.config import Options
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
@@ -19,7 +20,6 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.model.telemetry import AllReduceRecord
-from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.ranks import interrupts
 from tf_libra.records.burst import BurstRecord

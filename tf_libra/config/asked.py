@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from tf_libra.config.options import Faults, Tuning
     from tf_libra.model.burst import BurstPlan
     from tf_libra.model.plan import Plan
-    from tf_libra.options.options import Faults, Tuning
 
 
 class OptimizeKwargs(TypedDict, total=False):

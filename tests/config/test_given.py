@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import tf_libra
-from tf_libra import options
+from tf_libra import config
 
-GROUPED = [one for one in options.declared() if one.group]
+GROUPED = [one for one in config.declared() if one.group]
 # Something else than the default for each.
 OTHERS = {
     "max_steps": 7,
@@ -21,33 +21,33 @@ OTHERS = {
 }
 
 
-def grouped(option: options.Option, value: Any) -> Any:
+def grouped(option: config.Option, value: Any) -> Any:
     return getattr(tf_libra, option.group.title())(**{option.name: value})
 
 
 @pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
-def test_option_of_a_group_may_be_given_alone(option: options.Option) -> None:
+def test_option_of_a_group_may_be_given_alone(option: config.Option) -> None:
     value = OTHERS[option.name]
-    alone = options.resolve({option.alone: value})
-    together = options.resolve({option.group: grouped(option, value)})
-    assert alone == together != options.resolve({})
+    alone = config.resolve({option.alone: value})
+    together = config.resolve({option.group: grouped(option, value)})
+    assert alone == together != config.resolve({})
     assert getattr(getattr(alone, option.group), option.name) == value
 
 
 @pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
-def test_option_alone_and_its_group_are_too_much(option: options.Option) -> None:
+def test_option_alone_and_its_group_are_too_much(option: config.Option) -> None:
     given = {option.alone: OTHERS[option.name], option.group: grouped(option, option.default)}
     with pytest.raises(ValueError, match=f"{option.alone} is given, and {option.group}"):
-        options.resolve(given)
+        config.resolve(given)
     others = {one.alone: OTHERS[one.name] for one in GROUPED if one.group != option.group}
-    assert options.resolve({option.group: grouped(option, OTHERS[option.name])} | others)
+    assert config.resolve({option.group: grouped(option, OTHERS[option.name])} | others)
 
 
 @pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
-def test_what_is_wrong_is_named_as_it_was_given(option: options.Option) -> None:
+def test_what_is_wrong_is_named_as_it_was_given(option: config.Option) -> None:
     for wrong in (-1, "soon", float("nan")):
         with pytest.raises(ValueError, match=f"^{option.alone} must be "):
-            options.resolve({option.alone: wrong})
+            config.resolve({option.alone: wrong})
         with pytest.raises(ValueError, match=f"^{option.name} must be "):
             grouped(option, wrong)
 
@@ -58,6 +58,6 @@ def test_option_that_there_is_not_is_named() -> None:
 
 
 def test_options_of_options_are_the_same() -> None:
-    once = options.resolve({"threads": (2, 1), "max_tuning_steps": 4, "logdir": "somewhere"})
-    names = [one.name for one in options.declared() if not one.group]
-    assert options.Options(**{name: getattr(once, name) for name in names}) == once
+    once = config.resolve({"threads": (2, 1), "max_tuning_steps": 4, "logdir": "somewhere"})
+    names = [one.name for one in config.declared() if not one.group]
+    assert config.Options(**{name: getattr(once, name) for name in names}) == once

@@ -14,10 +14,8 @@ from typing import Any
 from tf_libra import checks, strategies
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
-from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
-from tf_libra.model.plan import Plan
-from tf_libra.options import values
-from tf_libra.options.option import (
+from tf_libra.config import validators
+from tf_libra.config.option_spec import (
     BURSTS,
     DATA_PARALLELISM,
     KINDS,
@@ -26,6 +24,8 @@ from tf_libra.options.option import (
     check_all,
     option,
 )
+from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
+from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import StrategyBase
 from tf_libra.tuning import Budget, way_of
 
@@ -54,7 +54,7 @@ class Tuning:
     max_steps: int = option(
         None,
         "int | None",
-        values.check_optional_steps,
+        validators.check_optional_steps,
         f"""steps that may go by before a plan is in force; by default what the strategy wants:
         {_wanted("tuning_steps")}.""",
         alone="max_tuning_steps",
@@ -62,7 +62,7 @@ class Tuning:
     max_seconds: float | None = option(
         None,
         "float | None",
-        values.check_optional_above_0,
+        validators.check_optional_above_0,
         f"""seconds that may, likewise; whichever comes first. By default what the strategy wants:
         {_wanted("tuning_seconds")}; but {LEAST_STEPS} steps, however long these take.""",
         alone="max_tuning_seconds",
@@ -70,7 +70,7 @@ class Tuning:
     max_model_error: float = option(
         MAX_MODEL_ERROR,
         "float",
-        values.check_above_0,
+        validators.check_above_0,
         """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
         instead, and what the model proposes may race against that; likewise where the budget leaves
         no steps to test it on.""",
@@ -80,7 +80,7 @@ class Tuning:
     again_share: float = option(
         0.02,
         "float",
-        values.check_share,
+        validators.check_share,
         """share of the steps' time that tuning again may cost: where steps take a quarter more or
         less than expected for long, plans are tried out and raced anew, in small doses; 0 never
         does.""",
@@ -105,16 +105,16 @@ class Faults:
     timeout_seconds: float = option(
         None,
         "float | None",
-        values.check_timeout,
-        f"""how long to wait for another rank at most; by default what {values.TIMEOUT_VARIABLE}
-        says, else {values.DEFAULT_TIMEOUT_SECONDS:g}.""",
+        validators.check_timeout,
+        f"""how long to wait for another rank at most; by default what {validators.TIMEOUT_VARIABLE}
+        says, else {validators.DEFAULT_TIMEOUT_SECONDS:g}.""",
         alone="timeout_seconds",
         of=KINDS,
     )
     stall_warning_seconds: float = option(
         30.0,
         "float",
-        values.check_wait,
+        validators.check_wait,
         "after how long to warn that another rank has not arrived.",
         alone="stall_warning_seconds",
         of=KINDS,
@@ -122,17 +122,18 @@ class Faults:
     liveness_seconds: float = option(
         None,
         "float | None",
-        values.check_liveness,
+        validators.check_liveness,
         f"""after how long a link counts as dead whose other end, or host, answers no more; by
-        default what {values.LIVENESS_VARIABLE} says, else {values.DEFAULT_LIVENESS_SECONDS:g}.
-        Between {values.LIVENESS_RANGE[0]:g} and {values.LIVENESS_RANGE[1]:g}, of lanes alone.""",
+        default what {validators.LIVENESS_VARIABLE} says, else
+        {validators.DEFAULT_LIVENESS_SECONDS:g}. Between {validators.LIVENESS_RANGE[0]:g} and
+        {validators.LIVENESS_RANGE[1]:g}, of lanes alone.""",
         alone="liveness_seconds",
         of=KINDS,
     )
     check_numerics: str | None = option(
         None,
         "str | None",
-        values.one_of(None, "raise", "skip"),
+        validators.one_of(None, "raise", "skip"),
         """what happens where a gradient of any rank is NaN or infinite: "raise" raises
         FloatingPointError, "skip" warns and goes on; either way on all ranks, in the same step,
         which leaves no trace in any variable. None looks at nothing.""",
@@ -163,7 +164,7 @@ class Options:
     engine: str = option(
         "auto",
         "str",
-        values.check_engine,
+        validators.check_engine,
         """what executes all-reduces: "lanes"; "horovod", which opens no connection of ours, for a
         Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which
         is lanes but where Horovod can what they cannot, and says why.""",
@@ -173,21 +174,21 @@ class Options:
     threads: tuple[int, ...] | None = option(
         None,
         "int | Sequence[int] | None",
-        values.check_threads,
+        validators.check_threads,
         """the allowed thread counts R, instead of the strategy's own; one number for a strategy
         that does not choose.""",
     )
     plan: Plan | None = option(
         None,
         "Plan | BurstPlan | str | os.PathLike[str] | None",
-        values.check_plan,
+        validators.check_plan,
         "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
         of=(DATA_PARALLELISM, BURSTS),
     )
     logdir: Path | None = option(
         None,
         "str | os.PathLike[str] | None",
-        values.check_folder,
+        validators.check_folder,
         """folder for profile, cost model and plan as JSON, written by rank 0, and for what
         TensorBoard shows.""",
         of=KINDS,
@@ -195,14 +196,14 @@ class Options:
     cache_dir: Path | None = option(
         None,
         "str | os.PathLike[str] | None",
-        values.check_folder,
+        validators.check_folder,
         """folder in which they are kept for the next job of the same model, machines and versions,
         and settings for jobs that are alike.""",
     )
     broadcast_variables: bool | None = option(
         None,
         "bool | None",
-        values.check_optional_boolean,
+        validators.check_optional_boolean,
         """what happens where variables that training keeps equal differ between ranks. None copies
         rank 0's values to all when the step first uses a variable, and refuses what differs later;
         True copies at every trace that gets a plan of its own; False refuses.""",
@@ -212,7 +213,7 @@ class Options:
     local_variables: tuple[Any, ...] = option(
         (),
         "Sequence[Any]",
-        values.check_local_variables,
+        validators.check_local_variables,
         """names, patterns such as "*/statistics", or variables that are each rank's own: never
         compared or copied, and their gradients stay as they are. Variables that the step computes
         of a rank's own data (moving averages, metrics), random states, and untrainable ones that
@@ -231,7 +232,7 @@ class Options:
     inner_gradients: str | None = option(
         None,
         "str | None",
-        values.one_of(None, "average", "local"),
+        validators.one_of(None, "average", "local"),
         """what becomes of gradients of variables that an outer tape differentiates again:
         "average" takes those of all ranks' data, "local" leaves them as they are; None refuses
         them.""",
@@ -249,7 +250,7 @@ class Options:
     memory_bytes: float | None = option(
         None,
         "float | None",
-        values.check_optional_above_0,
+        validators.check_optional_above_0,
         """of pipelines alone: what this rank has for the parameters of its stage and their
         gradients; the least of all ranks counts. None: enough.""",
         of=(PIPELINES,),
@@ -265,13 +266,13 @@ class Options:
     tuning: Tuning = option(
         None,
         "Tuning | None",
-        values.group(Tuning),
+        validators.group(Tuning),
         "a `tf_libra.Tuning`: how long tuning may take.",
     )
     faults: Faults = option(
         None,
         "Faults | None",
-        values.group(Faults),
+        validators.group(Faults),
         "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
         of=KINDS,
     )
@@ -312,7 +313,7 @@ class Options:
     @property
     def is_auto(self) -> bool:
         """Whether it is to be decided, when the job is known, what executes all-reduces."""
-        return self.engine == values.AUTO_ENGINE
+        return self.engine == validators.AUTO_ENGINE
 
     @property
     def default_threads(self) -> bool:

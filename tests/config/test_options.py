@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tf_libra import checks, options, strategies
+from tf_libra import checks, config, strategies
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tuning import Budget
 
@@ -24,8 +24,8 @@ PLAN = Plan(
 )
 
 
-def resolved(strategy: Any = "libra", **given: Any) -> options.Options:
-    return options.resolve({"strategy": strategy, **given})
+def resolved(strategy: Any = "libra", **given: Any) -> config.Options:
+    return config.resolve({"strategy": strategy, **given})
 
 
 def test_defaults() -> None:
@@ -37,7 +37,7 @@ def test_defaults() -> None:
     assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
     assert resolved(max_tuning_seconds=2.5).budget == Budget(60, 2.5)
     assert found.faults.timeout_seconds == 600
-    assert options.most_threads(found) == 4
+    assert config.most_threads(found) == 4
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_defaults() -> None:
         ({"max_model_error": float("nan")}, "max_model_error must be "),
         ({"max_model_error": "10%"}, "max_model_error must be "),
         ({"tuning": 60}, "tuning must be a tf_libra.Tuning, got 60"),
-        ({"faults": options.Tuning()}, r"faults must be a tf_libra.Faults, got Tuning\("),
+        ({"faults": config.Tuning()}, r"faults must be a tf_libra.Faults, got Tuning\("),
     ],
 )
 def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
@@ -125,11 +125,11 @@ def test_threads_replace_those_of_the_strategy() -> None:
     assert resolved("libra", threads=[2, 1]).strategy == strategies.Libra(threads=(1, 2))
     assert resolved("libra", threads=3).strategy == strategies.Libra(threads=(3,))
     assert resolved("wfbp", threads=3).strategy == strategies.Wfbp(num_threads=3)
-    assert options.most_threads(resolved("libra", threads=64)) == 64
+    assert config.most_threads(resolved("libra", threads=64)) == 64
 
 
 def test_lanes_are_those_of_a_given_plan() -> None:
-    assert options.most_threads(resolved("libra", plan=PLAN)) == 3
+    assert config.most_threads(resolved("libra", plan=PLAN)) == 3
 
 
 def test_liveness_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +151,12 @@ def test_auto_is_decided_when_the_job_is_known() -> None:
 
 
 def test_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(options.TIMEOUT_VARIABLE, "12.5")
+    monkeypatch.setenv(config.TIMEOUT_VARIABLE, "12.5")
     assert resolved().faults.timeout_seconds == 12.5
     assert resolved(timeout_seconds=3).faults.timeout_seconds == 3
     for text in ("soon", "", "0", "-3", "inf", "nan"):
-        monkeypatch.setenv(options.TIMEOUT_VARIABLE, text)
-        with pytest.raises(ValueError, match=options.TIMEOUT_VARIABLE):
+        monkeypatch.setenv(config.TIMEOUT_VARIABLE, text)
+        with pytest.raises(ValueError, match=config.TIMEOUT_VARIABLE):
             resolved()
 
 
@@ -244,11 +244,11 @@ def test_plan_of_two_streams_runs_on_lanes_alone(tmp_path: Path) -> None:
     path.write_text(plan.to_json())
     with pytest.raises(ValueError, match=r"plan: groups\[1\].stream is 1; .*only 0 is allowed"):
         resolved(plan=path, engine="horovod")
-    assert options.most_threads(resolved(plan=path)) == 2
+    assert config.most_threads(resolved(plan=path)) == 2
 
 
 def test_streams_share_the_lanes_that_there_may_be() -> None:
-    assert options.most_threads(resolved("asc-wfbp", threads=3)) == 6
+    assert config.most_threads(resolved("asc-wfbp", threads=3)) == 6
     with pytest.raises(ValueError, match="between 1 and 32 for 2 all-reduces at once, got 33"):
         resolved("asc-wfbp", threads=33)
     for strategy in (strategies.Aiacc(streams=(1, 65)), strategies.Auto(streams=(65,))):
@@ -301,7 +301,7 @@ def test_folder_must_be_a_path(field: str) -> None:
 
 def test_needs_neither_tensorflow_nor_horovod() -> None:
     program = (
-        "import sys; from tf_libra import options, tuning;"
+        "import sys; from tf_libra import config, tuning;"
         "print([m for m in ('tensorflow', 'horovod') if m in sys.modules])"
     )
     done = subprocess.run(

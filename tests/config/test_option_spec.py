@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tf_libra.options.option import BURSTS, DATA_PARALLELISM, PIPELINES, Option, check_all, option
+from tf_libra.config.option_spec import (
+    BURSTS,
+    DATA_PARALLELISM,
+    PIPELINES,
+    Option,
+    check_all,
+    option,
+)
 
 
 def positive(name: str, value: Any) -> int:

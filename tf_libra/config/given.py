@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tf_libra.options.options import GROUPS, Options, declared
+from tf_libra.config.options import GROUPS, Options, declared
 
 
 def reject_unsupported_options(kind: str, strategy: str, given: Mapping[str, Any]) -> None:
     """Refuses what only strategies of other kinds can be asked for.
 
     Args:
-        kind: one of `option.KINDS`.
+        kind: one of `option_spec.KINDS`.
         strategy: the name of a strategy of this kind.
         given: what a user has given by name.
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tf_libra.config import validators
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.options import values
 
 PLAN = Plan((TensorGroup(0, 1, 2),), ("w",), (8,), 2, "by hand", dtypes=("float32",))
 
@@ -15,8 +15,12 @@ PLAN = Plan((TensorGroup(0, 1, 2),), ("w",), (8,), 2, "by hand", dtypes=("float3
 @pytest.mark.parametrize(
     ("check", "variable", "default"),
     [
-        (values.check_timeout, values.TIMEOUT_VARIABLE, values.DEFAULT_TIMEOUT_SECONDS),
-        (values.check_liveness, values.LIVENESS_VARIABLE, values.DEFAULT_LIVENESS_SECONDS),
+        (validators.check_timeout, validators.TIMEOUT_VARIABLE, validators.DEFAULT_TIMEOUT_SECONDS),
+        (
+            validators.check_liveness,
+            validators.LIVENESS_VARIABLE,
+            validators.DEFAULT_LIVENESS_SECONDS,
+        ),
     ],
 )
 def test_seconds_are_given_or_of_the_environment(
@@ -38,29 +42,29 @@ def test_seconds_are_given_or_of_the_environment(
 def test_what_a_value_means_stays_as_it_is() -> None:
     """Options are checked again where they are combined."""
     for check, given in (
-        (values.check_threads, 4),
-        (values.check_threads, [4, 1, 1]),
-        (values.check_engine, "lanes"),
-        (values.check_folder, "a/b"),
-        (values.check_plan, PLAN),
-        (values.check_local_variables, ["*/statistics"]),
-        (values.one_of("raise", None), "raise"),
+        (validators.check_threads, 4),
+        (validators.check_threads, [4, 1, 1]),
+        (validators.check_engine, "lanes"),
+        (validators.check_folder, "a/b"),
+        (validators.check_plan, PLAN),
+        (validators.check_local_variables, ["*/statistics"]),
+        (validators.one_of("raise", None), "raise"),
     ):
         found = check("given", given)
         assert check("given", found) == found
 
 
 def test_threads_are_sorted_and_each_once() -> None:
-    assert values.check_threads("threads", [4, 1, 1]) == (1, 4)
-    assert values.check_threads("threads", 2.0) == (2,)
-    assert values.check_threads("threads", None) is None
+    assert validators.check_threads("threads", [4, 1, 1]) == (1, 4)
+    assert validators.check_threads("threads", 2.0) == (2,)
+    assert validators.check_threads("threads", None) is None
 
 
 def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(PLAN.to_json())
     for given in (PLAN, path, str(path)):
-        assert values.load_plan(given) == PLAN
+        assert validators.load_plan(given) == PLAN
 
 
 def test_what_is_no_file_of_a_plan_is_said(tmp_path: Path) -> None:
@@ -82,16 +86,16 @@ def test_what_is_no_file_of_a_plan_is_said(tmp_path: Path) -> None:
         (3, "plan must be a path, got 3"),
     ):
         with pytest.raises(ValueError, match=message):
-            values.load_plan(given)
+            validators.load_plan(given)
 
 
 def test_shares_and_groups() -> None:
-    assert values.check_share("share", 1) == 1.0
+    assert validators.check_share("share", 1) == 1.0
     with pytest.raises(ValueError, match=r"share must be at most 1, got 1\.5"):
-        values.check_share("share", 1.5)
+        validators.check_share("share", 1.5)
     kind = type("Faults", (), {})
     given = kind()
-    check = values.group(kind)
+    check = validators.group(kind)
     assert check("faults", given) is given
     assert isinstance(check("faults", None), kind)
     with pytest.raises(ValueError, match=r"faults must be a tf_libra\.Faults, got 3"):

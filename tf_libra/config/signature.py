@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tf_libra.options.options import declared
+from tf_libra.config.options import declared
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # What a docstring says of them where it is read without being run.

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import tf_libra
-from tf_libra import options, strategies
+from tf_libra import config, strategies
 from tf_libra.decorator import optimize
 from tf_libra.planning.arguments import arguments_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
-ALL = tuple(options.declared())
+ALL = tuple(config.declared())
 
 
 def functions() -> list[Any]:
@@ -24,7 +24,7 @@ def functions() -> list[Any]:
 
 
 @pytest.mark.parametrize("option", ALL, ids=lambda one: one.alone or one.name)
-def test_functions_take_every_option_and_say_what_it_does(option: options.Option) -> None:
+def test_functions_take_every_option_and_say_what_it_does(option: config.Option) -> None:
     name = option.alone or option.name
     for function in functions():
         assert name in inspect.signature(function).parameters
@@ -45,10 +45,10 @@ def test_defaults_in_signatures_are_those_declared() -> None:
 
 def test_static_checkers_know_every_option_as_declared() -> None:
     known = {
-        name: one.__forward_arg__ for name, one in options.OptimizeKwargs.__annotations__.items()
+        name: one.__forward_arg__ for name, one in config.OptimizeKwargs.__annotations__.items()
     }
     assert known == {one.alone or one.name: one.kind for one in ALL if one.name != "strategy"}
-    assert not options.OptimizeKwargs.__required_keys__
+    assert not config.OptimizeKwargs.__required_keys__
 
 
 def test_strategy_alone_may_be_given_by_place() -> None:
@@ -63,7 +63,7 @@ def test_docstrings_keep_to_100_columns() -> None:
         assert max(map(len, function.__doc__.splitlines())) <= 100
 
 
-def row(option: options.Option) -> str:
+def row(option: config.Option) -> str:
     name = f"`{option.name}`"
     if option.group:
         name = f"`{option.group}.{option.name}`, alone `{option.alone}`"
