@@ -107,7 +107,7 @@ def _serve() -> None:
     import horovod.tensorflow  # noqa: F401
     import tensorflow as tf
 
-    import tf_libra.session.training_function  # noqa: F401
+    import tf_libra.runtime.training_step  # noqa: F401
     from tf_libra import library
 
     # Keras and others are imported at first use, and the op library is read.

@@ -23,7 +23,7 @@ from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Phase, PlanSource, TuningResult
 
 if TYPE_CHECKING:
-    from tf_libra.session.training import TrainingStep
+    from tf_libra.runtime.protocol import TrainingStep
     from tf_libra.stages.planning.planner import Planner
 
 _COLUMNS = 100
@@ -156,7 +156,7 @@ class Optimized:
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
-        from tf_libra.session.training_function import TrainingFunction
+        from tf_libra.runtime.training_step import TrainingFunction
         from tf_libra.stages.training import StagedTraining
 
         if not callable(function):

@@ -82,7 +82,7 @@ def rank_main(rank: int, others: Connection) -> None:
 
     from tf_libra import library
     from tf_libra.backends import engine
-    from tf_libra.session import grappler
+    from tf_libra.runtime import grappler
 
     training = Training()
     address = engine.listen(engine.UNIX)

@@ -19,7 +19,7 @@ from tf_libra.backends.other_library import ExternalOpBackend
 from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import control, interrupts
-from tf_libra.session import grappler
+from tf_libra.runtime import grappler
 
 cases = Cases()
 EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)

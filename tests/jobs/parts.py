@@ -21,7 +21,7 @@ from tf_libra.backends import lanes_meeting
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
-from tf_libra.session import grappler
+from tf_libra.runtime import grappler
 from tf_libra.tracing import marked_function
 
 cases = Cases()

@@ -19,8 +19,8 @@ from tf_libra.backends import lanes_meeting
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
-from tf_libra.session import grappler
-from tf_libra.session.checking import ProfilingPolicy
+from tf_libra.runtime import grappler
+from tf_libra.runtime.profiling_policy import ProfilingPolicy
 from tf_libra.tracing import marked_function
 
 cases = Cases()

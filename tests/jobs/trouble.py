@@ -24,7 +24,7 @@ import tf_libra.elastic
 from tf_libra import config, library
 from tf_libra.decorator import Optimized
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.session import grappler, meeting
+from tf_libra.runtime import grappler, rendezvous
 from tf_libra.tracing import marking
 from tf_libra.tuning import (
     Phase,
@@ -293,7 +293,7 @@ def differ_in_version_of_tensorflow() -> Any:
 
 @cases
 def differ_in_version_of_tf_libra() -> Any:
-    with patched(meeting, "package_version", lambda: "99.0"):
+    with patched(rendezvous, "package_version", lambda: "99.0"):
         one_step()
 
 

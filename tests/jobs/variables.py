@@ -12,7 +12,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.session.training_function import TrainingFunction
+from tf_libra.runtime.training_step import TrainingFunction
 
 cases = Cases()
 LAST = SIZE - 1

@@ -31,7 +31,7 @@ from tests.passes.graphs import (
 )
 from tf_libra import library
 from tf_libra.backends import engine
-from tf_libra.session import grappler
+from tf_libra.runtime import grappler
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Rows that are gathered, by the engine of one process; `tests/session` has several."""
+"""Rows that are gathered, by the engine of one process; `tests/runtime` has several."""
 
 import secrets
 from collections.abc import Iterator

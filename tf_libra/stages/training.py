@@ -12,9 +12,9 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.agreement import agree
 from tf_libra.ranks.control import Control
-from tf_libra.session import identity
-from tf_libra.session.meeting import Rendezvous
-from tf_libra.session.state import TuningState
+from tf_libra.runtime import identity
+from tf_libra.runtime.rendezvous import Rendezvous
+from tf_libra.runtime.state import TuningState
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traces

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.session.alone import LANES
+from tests.runtime.alone import LANES
 from tf_libra import config
 from tf_libra.backends.engine import Engine
-from tf_libra.session.applying import PlanActivator
+from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.story.story import RunReporter
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.session.directive import Directive, KeepPlan
+from tf_libra.runtime.directive import Directive, KeepPlan
 from tf_libra.tuning import Phase, PlanSource, Postponed, Trial
 
 CONCLUSION = examples.plan_record().conclusion

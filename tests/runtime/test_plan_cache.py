@@ -8,7 +8,7 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.model.plan import Plan
-from tf_libra.session.keeping import PlanCache
+from tf_libra.runtime.plan_cache import PlanCache
 from tf_libra.tuning.similar import JobSignature, LayerSignature
 
 CONCLUSION = examples.plan_record().conclusion

@@ -8,8 +8,8 @@ from tf_libra.backends.backend import Backend
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.ranks.control import Control, EngineError
-from tf_libra.session import grappler
-from tf_libra.session.observing import StepProfiler
+from tf_libra.runtime import grappler
+from tf_libra.runtime.step_profiler import StepProfiler
 from tf_libra.story.story import RunReporter
 from tf_libra.tuning import TrialResult
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from tf_libra.model.background import BackgroundStats
-from tf_libra.session.state import TuningState
+from tf_libra.runtime.state import TuningState
 
 
 class TrainingStep(Protocol):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra.session.checking import CHECK_SHARE, CHECKED_STEPS, ProfilingPolicy
+from tf_libra.runtime.profiling_policy import CHECK_SHARE, CHECKED_STEPS, ProfilingPolicy
 
 STEP, TRACED = 0.01, 0.03
 

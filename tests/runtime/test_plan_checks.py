@@ -8,7 +8,7 @@ import pytest
 from tests.backends.alone import alone
 from tf_libra.backends import backend
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.session.plan_checks import check_plan_can_run, check_plan_fits
+from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
 from tf_libra.tuning import TensorSpec
 
 PLAN = Plan(

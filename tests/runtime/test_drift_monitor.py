@@ -3,8 +3,8 @@
 from tests.tuning.machine import Machine, drive
 from tf_libra import config
 from tf_libra.model.plan import Plan
-from tf_libra.session.directive import KeepPlan
-from tf_libra.session.looks import DriftMonitor
+from tf_libra.runtime.directive import KeepPlan
+from tf_libra.runtime.drift_monitor import DriftMonitor
 from tf_libra.story.story import RunReporter
 from tf_libra.tuning import (
     CALLS_PER_LOOK,

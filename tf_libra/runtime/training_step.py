@@ -15,13 +15,13 @@ from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.control import Control, EngineError, between_steps
 from tf_libra.ranks.job import Job
-from tf_libra.session import circumstances, executions, identity
-from tf_libra.session.meeting import Rendezvous
-from tf_libra.session.plan_checks import check_plan_fits
-from tf_libra.session.session import TuningSession
-from tf_libra.session.state import TuningState
-from tf_libra.session.trace import Call
-from tf_libra.session.traces import ConcreteTraces
+from tf_libra.runtime import execution_check, fingerprint, identity
+from tf_libra.runtime.concrete_traces import ConcreteTraces
+from tf_libra.runtime.plan_checks import check_plan_fits
+from tf_libra.runtime.rendezvous import Rendezvous
+from tf_libra.runtime.state import TuningState
+from tf_libra.runtime.trace import Call
+from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.story.story import RunReporter
 from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
@@ -265,11 +265,11 @@ class TrainingFunction:
     def _execute(self, call: Call, function: Callable[[], Any], num_steps: int) -> Any:
         """Calls the function, and sees to it that what had to be all-reduced was."""
         assert self._meeting.control is not None
-        executions.forget(self._identity)
+        execution_check.forget(self._identity)
         with self._meeting.control.executing(f"step {self._step} of {self._identity}"):
             result = function()
         certain = call.trace.certain(call.concrete)
-        executions.check(self._identity, certain, self._step, num_steps)
+        execution_check.check(self._identity, certain, self._step, num_steps)
         assert self._current is not None
         self._current.keep_graph(self._step, call.concrete.graph)
         return result
@@ -421,7 +421,7 @@ class TrainingFunction:
             self._meeting.options,
             story,
             tensors,
-            circumstances.of(
+            fingerprint.of(
                 self._meeting.options.engine,
                 str(call.concrete.structured_input_signature),
                 self._meeting.local_size,

@@ -8,15 +8,15 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tests.session.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
+from tests.runtime.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import config
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.records import event_files
-from tf_libra.session import grappler
-from tf_libra.session.applying import PlanActivator
-from tf_libra.session.session import TuningSession
-from tf_libra.session.state import TuningState
+from tf_libra.runtime import grappler
+from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.state import TuningState
+from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.story.story import RunReporter
 from tf_libra.tuning import Phase, PlanSource, TensorSpec, TuningResult
 

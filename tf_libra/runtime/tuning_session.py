@@ -1,7 +1,8 @@
 """The life of one set of gradients: measure, sample, fit, plan, run.
 
 Rank 0 alone judges. While it tries things out, every step begins with its directive to all
-ranks; once a plan is in force nobody sends anything but gradients, except at looks (`looks.py`).
+ranks; once a plan is in force nobody sends anything but gradients, except at looks
+(`drift_monitor.py`).
 """
 
 import math
@@ -17,15 +18,15 @@ from tf_libra.profiling.samples import measured_timeline
 from tf_libra.profiling.trace import in_use
 from tf_libra.ranks.control import Control, exchange_clocks
 from tf_libra.records.step_graph import GroupNode
-from tf_libra.session import grappler
-from tf_libra.session.applying import PlanActivator
-from tf_libra.session.checking import CHECKED_STEPS, ProfilingPolicy
-from tf_libra.session.directive import Directive, KeepPlan
-from tf_libra.session.keeping import PlanCache
-from tf_libra.session.looks import DriftMonitor
-from tf_libra.session.observing import timed
-from tf_libra.session.plan_checks import check_plan_can_run, check_plan_fits
-from tf_libra.session.state import TuningState
+from tf_libra.runtime import grappler
+from tf_libra.runtime.directive import Directive, KeepPlan
+from tf_libra.runtime.drift_monitor import DriftMonitor
+from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.plan_cache import PlanCache
+from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
+from tf_libra.runtime.profiling_policy import CHECKED_STEPS, ProfilingPolicy
+from tf_libra.runtime.state import TuningState
+from tf_libra.runtime.step_profiler import timed
 from tf_libra.story.story import RunReporter
 from tf_libra.tuning import (
     Budget,

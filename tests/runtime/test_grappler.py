@@ -7,7 +7,7 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.model.plan import Plan
-from tf_libra.session import grappler
+from tf_libra.runtime import grappler
 
 CONFIGURED = [
     "another_batch_size",

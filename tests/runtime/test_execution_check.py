@@ -6,10 +6,10 @@ import pytest
 
 from tf_libra import library
 from tf_libra.ranks.control import EngineError
-from tf_libra.session import executions
+from tf_libra.runtime import execution_check
 from tf_libra.tracing.certain import UnconditionalReduces
 
-FUNCTION = "step of tests/session/test_executions.py"
+FUNCTION = "step of tests/runtime/test_execution_check.py"
 
 
 def execute(*names: str) -> None:
@@ -23,27 +23,29 @@ def certain(*names: str, has_conditional: bool = False) -> UnconditionalReduces:
 
 
 def test_what_was_executed_is_all_right() -> None:
-    executions.forget(FUNCTION)
-    executions.check(FUNCTION, certain(), step=1)
+    execution_check.forget(FUNCTION)
+    execution_check.check(FUNCTION, certain(), step=1)
     execute("a", "b", "b")
-    executions.check(FUNCTION, certain("a", "b", "b"), step=1)
+    execution_check.check(FUNCTION, certain("a", "b", "b"), step=1)
 
 
 def test_what_is_missing_is_counted_and_named() -> None:
-    executions.forget(FUNCTION)
+    execution_check.forget(FUNCTION)
     execute("a")
     with pytest.raises(EngineError, match=r"step 4 of .* without 2 of the 3 .*\('b' first\)"):
-        executions.check(FUNCTION, certain("a", "b", "b"), step=4)
+        execution_check.check(FUNCTION, certain("a", "b", "b"), step=4)
 
 
 def test_others_do_not_make_up_for_it() -> None:
-    executions.forget(FUNCTION)
+    execution_check.forget(FUNCTION)
     execute("a", "other")
     with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
-        executions.check(FUNCTION, certain("a", "b", has_conditional=True), step=4, num_steps=2)
+        execution_check.check(
+            FUNCTION, certain("a", "b", has_conditional=True), step=4, num_steps=2
+        )
 
 
 def test_what_a_condition_leaves_out_is_not_missed() -> None:
-    executions.forget(FUNCTION)
+    execution_check.forget(FUNCTION)
     execute("a", "sometimes")
-    executions.check(FUNCTION, certain("a", has_conditional=True), step=1)
+    execution_check.check(FUNCTION, certain("a", has_conditional=True), step=1)

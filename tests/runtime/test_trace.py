@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tracing.traces import INPUTS, Traces, chain, loss_of
-from tf_libra.session.trace import Call, KnownTrace
+from tf_libra.runtime.trace import Call, KnownTrace
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.marked_function import marked_function
 from tf_libra.tracing.marks import ReductionPolicy

@@ -20,9 +20,9 @@ from tf_libra.ranks.agreement import agree, first_difference
 from tf_libra.ranks.control import Control, ControlTransport
 from tf_libra.ranks.job import Job
 from tf_libra.ranks.world import World
-from tf_libra.session import grappler, identity, joins
-from tf_libra.session.circumstances import package_version
-from tf_libra.session.plan_checks import check_plan_can_run
+from tf_libra.runtime import grappler, horovod_join, identity
+from tf_libra.runtime.fingerprint import package_version
+from tf_libra.runtime.plan_checks import check_plan_can_run
 from tf_libra.story.story import RunReporter
 from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase
@@ -218,7 +218,9 @@ class Rendezvous:
         if not job.by_strategy:
             elastic_states.watch_commits()
             if patches.JOIN.exists():
-                self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
+                self._joins.enter_context(
+                    patches.replaced(patches.JOIN, horovod_join.meeting_first)
+                )
         return running
 
     def _with_engine(self, job: Job, world: World) -> tuple[config.Options, str]:

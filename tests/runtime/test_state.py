@@ -1,6 +1,6 @@
 import pytest
 
-from tf_libra.session.state import TuningState
+from tf_libra.runtime.state import TuningState
 from tf_libra.tuning import Phase
 
 TRIES = {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}

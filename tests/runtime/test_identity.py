@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tf_libra.session import identity
+from tf_libra.runtime import identity
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import horovod.tensorflow as hvd
 import pytest
 from horovod.common import elastic
 
-from tests.session.alone import ONE
+from tests.runtime.alone import ONE
 from tf_libra import config
-from tf_libra.session import identity
-from tf_libra.session.meeting import Rendezvous
+from tf_libra.runtime import identity
+from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.story.story import RunReporter
 
 
