@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.tracing.traces import chain, loss_of, traced
+from tests.capture.traces import chain, loss_of, traced
 from tf_libra import patches
+from tf_libra.capture import horovod_ops
+from tf_libra.capture.gradient_interception import marking
 from tf_libra.patches import OF_TRACES, TABLE, Patch
-from tf_libra.tracing import horovod_ops
-from tf_libra.tracing.marking import marking
 
 _ABSENT = object()
 PACKAGE = Path(patches.__file__).parent

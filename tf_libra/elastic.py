@@ -11,7 +11,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 from horovod.common.elastic import ObjectState
 
-from tf_libra.tracing.variables import plain
+from tf_libra.capture.variables import plain
 from tf_libra.variables import elastic_states as commits
 
 

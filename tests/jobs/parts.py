@@ -18,11 +18,11 @@ import tf_libra
 from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
+from tf_libra.capture import instrumented_function
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
 from tf_libra.runtime import grappler
-from tf_libra.tracing import marked_function
 
 cases = Cases()
 SHAPES = [(3,), (), (2, 2), (5, 1)]  # 13 elements
@@ -124,7 +124,7 @@ def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> l
     if engine is None:
         return []
     model = Linear(dtype)
-    call = marked_function.marked_function(tf.function(model.step), lambda trace: None)
+    call = instrumented_function.marked_function(tf.function(model.step), lambda trace: None)
     wrong = []
     for number, (cuts, streams, threads) in enumerate(layouts):
         plan = plan_of(model.variables, cuts, streams, threads, size)

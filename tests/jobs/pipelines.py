@@ -18,10 +18,10 @@ import tf_libra.elastic
 from benchmarks.meeting import meeting
 from tests.stages import models
 from tests.stages.job import batches, fresh, plan_of, rank_of, run
+from tf_libra.capture.variables import plain
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.executing.lanes import Lanes
 from tf_libra.strategies import DataParallel, GPipe, Spp
-from tf_libra.tracing.variables import plain
 
 hvd.init()
 cases = harness.Cases()

@@ -16,12 +16,12 @@ import tf_libra
 from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
+from tf_libra.capture import instrumented_function
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
 from tf_libra.runtime import grappler
 from tf_libra.runtime.profiling_policy import ProfilingPolicy
-from tf_libra.tracing import marked_function
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -144,7 +144,7 @@ def second_plan() -> Any:
     engine = lanes_meeting.meet(horovod.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
-    call = marked_function.marked_function(
+    call = instrumented_function.marked_function(
         tf.function(model.step), lambda trace: traced.append(trace.marked)
     )
     result = []

@@ -22,10 +22,10 @@ from tensorflow.python.eager import context as tf_context
 import tf_libra
 import tf_libra.elastic
 from tf_libra import config, library
+from tf_libra.capture import gradient_interception
 from tf_libra.decorator import Optimized
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.runtime import grappler, rendezvous
-from tf_libra.tracing import marking
 from tf_libra.tuning import (
     Phase,
     TensorSpec,
@@ -267,8 +267,8 @@ def differ_in_dtype() -> Any:
 
 @cases
 def differ_in_order() -> Any:
-    original = marking.backward_order
-    with patched(marking, "backward_order", lambda *args: original(*args)[::-1]):
+    original = gradient_interception.backward_order
+    with patched(gradient_interception, "backward_order", lambda *args: original(*args)[::-1]):
         one_step()
 
 

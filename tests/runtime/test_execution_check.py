@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from tf_libra import library
+from tf_libra.capture.unconditional_reduces import UnconditionalReduces
 from tf_libra.ranks.control import EngineError
 from tf_libra.runtime import execution_check
-from tf_libra.tracing.certain import UnconditionalReduces
 
 FUNCTION = "step of tests/runtime/test_execution_check.py"
 

@@ -6,11 +6,11 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from tests.tracing.traces import INPUTS, Traces, chain, loss_of
+from tests.capture.traces import INPUTS, Traces, chain, loss_of
+from tf_libra.capture import traced_graph
+from tf_libra.capture.gradient_registry import ReductionPolicy
+from tf_libra.capture.instrumented_function import marked_function
 from tf_libra.runtime.trace import Call, KnownTrace
-from tf_libra.tracing import traced_graph
-from tf_libra.tracing.marked_function import marked_function
-from tf_libra.tracing.marks import ReductionPolicy
 
 VALUES = tf.ones([2, 4])
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.tracing.variable_flow import OWN, REDUCED, SourceFlow, source
+from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow, source
 from tf_libra.variables.kept_equal import RankReport, Replication, Traits, judge, settle
 
 

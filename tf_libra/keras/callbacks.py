@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_libra.capture.variables import is_random_state, plain
 from tf_libra.keras import of_workers
 from tf_libra.ranks import horovod, places
 from tf_libra.ranks.agreement import first_difference
-from tf_libra.tracing.variables import is_random_state, plain
 
 
 class BroadcastVariables(keras.callbacks.Callback):

@@ -10,8 +10,8 @@ from collections import Counter
 from tensorflow.python.eager import context as tf_context
 
 from tf_libra import library
+from tf_libra.capture.unconditional_reduces import UnconditionalReduces
 from tf_libra.ranks.control import EngineError
-from tf_libra.tracing.certain import UnconditionalReduces
 
 
 def forget(function: str) -> None:

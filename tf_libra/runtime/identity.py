@@ -6,7 +6,7 @@ and variables.
 
 from collections import Counter
 
-from tf_libra.tracing.automatic_names import without_numbers
+from tf_libra.capture.automatic_names import without_numbers
 
 # How many functions of a name this process has decorated.
 _DECORATED: Counter[str] = Counter()

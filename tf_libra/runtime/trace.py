@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.tracing import traced_graph
-from tf_libra.tracing.certain import UnconditionalReduces, count_unconditional_reduces
-from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marks import ReducedGradient
-from tf_libra.tracing.variable_flow import SourceFlow, flow
-from tf_libra.tracing.variables import handles
+from tf_libra.capture import traced_graph
+from tf_libra.capture.dataflow.sources import SourceFlow, flow
+from tf_libra.capture.gradient_registry import ReducedGradient
+from tf_libra.capture.instrumented_function import Trace
+from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
+from tf_libra.capture.variables import handles
 from tf_libra.variables.held import BoundVariable, flat_arguments, held
 
 

@@ -10,6 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import config
+from tf_libra.capture import finite_check, instrumented_function
+from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
+from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
+from tf_libra.capture.instrumented_function import Trace
+from tf_libra.capture.variables import handles, variable_name
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
@@ -23,11 +28,6 @@ from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.trace import Call
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.story.story import RunReporter
-from tf_libra.tracing import marked_function, numerics
-from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marking import check_call_context, reject_eager_functions
-from tf_libra.tracing.marks import ReducedGradient, ReductionPolicy
-from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages
@@ -64,9 +64,9 @@ class TrainingFunction:
         self._function = function
         self._options = options
         self._tuner = tune if tuner is None else tuner
-        self._name = marked_function.step_name(function)
+        self._name = instrumented_function.step_name(function)
         self._identity = identity.of_another(self._name)
-        self._alone = marked_function.as_tf_function(function)
+        self._alone = instrumented_function.as_tf_function(function)
         self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self._weights = weights
@@ -76,10 +76,10 @@ class TrainingFunction:
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
         self._story = self._new_story()
-        self._call = marked_function.marked_function(
+        self._call = instrumented_function.marked_function(
             self._function, self._on_traced, self._rules, is_method=lambda: self.is_method
         )
-        self._watch: numerics.FiniteCheck | None = None
+        self._watch: finite_check.FiniteCheck | None = None
         self._traces = ConcreteTraces(self._name)
         self._sharing = InitialBroadcast(
             self._options.local_variables, self._options.broadcast_variables
@@ -173,7 +173,7 @@ class TrainingFunction:
             self._begin_anew()
         self._meeting.check()
         if self._meeting.is_alone:
-            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
+            return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
         check_call_context(
             self._name,
             ", where no plan can follow it: call it from Python, or decorate the outer function"
@@ -183,7 +183,7 @@ class TrainingFunction:
             return interrupts.of_this_process().during(
                 lambda: self._synchronous_step(args, kwargs, num_steps)
             )
-        except numerics.NotFiniteError:
+        except finite_check.NotFiniteError:
             raise
         except BaseException as error:
             cause = error
@@ -224,7 +224,7 @@ class TrainingFunction:
         if self._meeting.control is None:
             self._meet()
         if self._meeting.is_alone:
-            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
+            return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
         assert self._meeting.control is not None
         reject_eager_functions(self._name)
         concrete = self._concrete_function(args, kwargs)
@@ -260,7 +260,7 @@ class TrainingFunction:
     def _meet(self) -> None:
         self._meeting.meet(self._story)
         if self._options.faults.check_numerics is not None and not self._meeting.is_alone:
-            self._watch = numerics.FiniteCheck()
+            self._watch = finite_check.FiniteCheck()
 
     def _execute(self, call: Call, function: Callable[[], Any], num_steps: int) -> Any:
         """Calls the function, and sees to it that what had to be all-reduced was."""
@@ -282,24 +282,24 @@ class TrainingFunction:
 
     def _watched(
         self,
-        watch: numerics.FiniteCheck,
+        watch: finite_check.FiniteCheck,
         session: TuningSession,
         call: Call,
         execute: Callable[[], Any],
         num_steps: int,
     ) -> Any:
         assert self._meeting.control is not None
-        before = numerics.VariableSnapshot(one for one in call.touched() if one.is_variable)
+        before = finite_check.VariableSnapshot(one for one in call.touched() if one.is_variable)
         result = self._run(session, execute, num_steps)
         found, first = watch.take()
         if found:
             before.restore()
             message = (
                 f"step {self._step} of {self._name} does not count, and no variable was changed:"
-                f" {numerics.culprits(self._meeting.control, first)}"
+                f" {finite_check.culprits(self._meeting.control, first)}"
             )
             if self._options.faults.check_numerics == "raise":
-                raise numerics.NotFiniteError(message)
+                raise finite_check.NotFiniteError(message)
             self._story.log.warning("%s", message)
         return result
 

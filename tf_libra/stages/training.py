@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 from tf_libra import config
+from tf_libra.capture import instrumented_function
+from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
@@ -27,8 +29,6 @@ from tf_libra.stages.recording import axes as axes_lib
 from tf_libra.stages.recording import batches
 from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.story.story import RunReporter
-from tf_libra.tracing import marked_function
-from tf_libra.tracing.marking import check_call_context, reject_eager_functions
 from tf_libra.tuning import Phase
 from tf_libra.variables import elastic_states as commits
 from tf_libra.variables.held import BoundVariable
@@ -63,9 +63,9 @@ class StagedTraining:
         self._make_planner = make_planner
         self._options = options
         self._waiting = waiting
-        self._name = marked_function.step_name(function)
+        self._name = instrumented_function.step_name(function)
         self._identity = identity.of_another(self._name)
-        self._alone = marked_function.as_tf_function(function)
+        self._alone = instrumented_function.as_tf_function(function)
         self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self._forget()
@@ -159,7 +159,7 @@ class StagedTraining:
             self._forget()
         self._meeting.check()
         if self._meeting.is_alone:
-            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
+            return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
         check_call_context(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
@@ -176,7 +176,7 @@ class StagedTraining:
         if self._meeting.control is None:
             self._meeting.meet(self._story)
             if self._meeting.is_alone:
-                return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
+                return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
         reject_eager_functions(self._name)

@@ -14,14 +14,14 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.ranks.control import Control
-from tf_libra.tracing.variables import (
+from tf_libra.capture.variables import (
     handles,
     is_own_by_strategy,
     is_random_state,
     plain,
     variable_name,
 )
+from tf_libra.ranks.control import Control
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tf_libra.tracing.variable_flow import OWN, REDUCED, SourceFlow
+from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow
 
 
 class Replication(StrEnum):

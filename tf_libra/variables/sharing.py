@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tf_libra.capture.automatic_names import renames
+from tf_libra.capture.dataflow.sources import SourceFlow
 from tf_libra.ranks.agreement import agree, first_difference
 from tf_libra.ranks.control import Control
-from tf_libra.tracing.automatic_names import renames
-from tf_libra.tracing.variable_flow import SourceFlow
 from tf_libra.variables.held import BoundVariable, broadcast, matches
 from tf_libra.variables.kept_equal import (
     Classification,

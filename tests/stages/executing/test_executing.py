@@ -20,6 +20,7 @@ from tests.stages.job import (
     trained_alone,
 )
 from tests.stages.models import BURSTS, COUNTED, EVERY, Trained
+from tf_libra.capture.variables import plain
 from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
@@ -28,7 +29,6 @@ from tf_libra.stages.cutting.updating import Update
 from tf_libra.stages.planning.scaling import flows
 from tf_libra.stages.recording.axes import BatchAxes
 from tf_libra.stages.recording.recording import StepRecorder
-from tf_libra.tracing.variables import plain
 
 SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
 

@@ -9,9 +9,9 @@ and nothing that a rank has made of its own.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_libra.tracing.label_flow import nodes_of
-from tf_libra.tracing.marks import GradientRegistry
-from tf_libra.tracing.variables import plain, variable_name
+from tf_libra.capture.dataflow.forward import nodes_of
+from tf_libra.capture.gradient_registry import GradientRegistry
+from tf_libra.capture.variables import plain, variable_name
 
 # They say who is there, and wait for nobody.
 _SAYING = ("HorovodSize", "HorovodRank", "HorovodLocalSize", "HorovodLocalRank")

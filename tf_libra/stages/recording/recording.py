@@ -13,11 +13,16 @@ from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.types import core
 
 from tf_libra import patches
+from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
+from tf_libra.capture.instrumented_function import (
+    InstrumentedFunction,
+    Trace,
+    as_tf_function,
+    step_name,
+)
+from tf_libra.capture.variables import plain, variable_name
 from tf_libra.stages.recording import branches
 from tf_libra.stages.recording.by_horovod import reduced_variables
-from tf_libra.tracing.marked_function import InstrumentedFunction, Trace, as_tf_function, step_name
-from tf_libra.tracing.marks import GradientRegistry, ReductionPolicy
-from tf_libra.tracing.variables import plain, variable_name
 
 REDUCTION = "LibraAllReduce"
 """The op through which each gradient of a trace goes."""

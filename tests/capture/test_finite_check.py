@@ -1,0 +1,93 @@
+"""Gradients that are not finite: noted in a graph, told after it; values that are brought back."""
+
+import secrets
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_libra.backends import engine as engine_lib
+from tf_libra.capture import finite_check
+
+NAMES = ["first", "table", "last"]
+BAD = [np.nan, np.inf, -np.inf]
+
+
+def watched(
+    watch: finite_check.FiniteCheck, local: list[Any], reduced: list[Any] | None = None
+) -> Any:
+    """Notes three gradients in a graph, of which the second is sparse."""
+
+    def sparse(value: Any) -> Any:
+        return tf.IndexedSlices(tf.reshape(value, [1, 1]), tf.constant([0]))
+
+    def given(values: Any) -> list[Any]:
+        return [values[0], sparse(values[1]), values[2]]
+
+    @tf.function
+    def step(local: Any, reduced: Any) -> None:
+        watch.note(NAMES, given(local), given(reduced))
+
+    return step(*[tf.unstack(tf.constant(one)) for one in (local, reduced or local)])
+
+
+def test_finite_gradients_leave_nothing_to_tell() -> None:
+    watch = finite_check.FiniteCheck()
+    watched(watch, [1.0, 2.0, 3.0])
+    assert watch.take() == (False, "")
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("index", range(3))
+def test_the_first_local_culprit_is_told_once(index: int, value: float) -> None:
+    watch = finite_check.FiniteCheck()
+    local = [1.0, 2.0, 3.0]
+    local[index] = value
+    watched(watch, local)
+    later = [value] * 3
+    watched(watch, later)
+    assert watch.take() == (True, NAMES[index])
+    assert watch.take() == (False, "")
+
+
+def test_what_only_another_rank_had_is_found_in_the_average() -> None:
+    watch = finite_check.FiniteCheck()
+    watched(watch, [1.0, 2.0, 3.0], [1.0, np.nan, 3.0])
+    assert watch.take() == (True, "")
+
+
+def test_what_another_average_hides_does_not_count() -> None:
+    """A local overflow that is in no average, such as a gradient that another rank has not."""
+    watch = finite_check.FiniteCheck()
+    watched(watch, [np.inf, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert watch.take()[0] is False
+
+
+def test_culprits_in_words() -> None:
+    address = engine_lib.listen("127.0.0.1")
+    secret = secrets.token_bytes(engine_lib.SECRET_BYTES)
+    engine = engine_lib.connect(0, [address], secret, 1, 10.0, 5.0)
+    try:
+        told = finite_check.culprits(engine, "table")
+        assert told == "the gradient of 'table' is not finite on rank 0"
+        assert finite_check.culprits(engine, "").endswith("but not their sum")
+    finally:
+        engine.close()
+
+
+def test_a_snapshot_brings_values_back() -> None:
+    variables = [tf.Variable(1.0), tf.Variable([1, 2]), tf.Variable("text")]
+    before = [one.numpy() for one in variables]
+    snapshot = finite_check.VariableSnapshot(variables)
+
+    @tf.function
+    def step() -> None:
+        variables[0].assign_add(np.nan)
+        variables[1].assign([3, 4])
+        variables[2].assign("other")
+
+    step()
+    snapshot.restore()
+    for one, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(one.numpy(), value)

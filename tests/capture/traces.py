@@ -1,0 +1,59 @@
+"""Traces of small steps, and what is found in their graphs; no engine is needed for that."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.capture.dataflow.forward import nodes_of
+from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
+from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace, marked_function
+
+INPUTS = tf.TensorSpec([2, 4])
+
+
+class Traces:
+    """What `on_traced` was told, trace by trace."""
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+    def add(self, trace: Trace) -> None:
+        self.traces.append(trace)
+
+    @property
+    def marked(self) -> list[tuple[ReducedGradient, ...]]:
+        return [trace.marked for trace in self.traces]
+
+    def names(self, trace: int = -1) -> list[str]:
+        return [one.name for one in self.marked[trace]]
+
+
+def chain(dtype: str = "float32") -> list[tf.Variable]:
+    return [tf.Variable(tf.ones([4, 4], dtype), name=f"layer{i}") for i in range(4)]
+
+
+def loss_of(layers: list[tf.Variable], inputs: tf.Tensor) -> tf.Tensor:
+    for layer in layers:
+        inputs = tf.tanh(inputs @ layer)
+    return tf.reduce_sum(inputs)
+
+
+def all_reduces(concrete: Any) -> list[str]:
+    """Names of what a graph all-reduces, that of functions in it included."""
+    return [
+        name.decode()
+        for node in nodes_of(concrete.graph)
+        if node.op == "LibraAllReduce"
+        for name in node.attr["tensor_names"].list.s
+    ]
+
+
+def traced(step: Callable[..., Any], *args: Any, **rules: Any) -> tuple[Trace, list[str]]:
+    """Traces a step once: what is told of it, and what its graph all-reduces."""
+    traces = Traces()
+    function: InstrumentedFunction = marked_function(
+        step, traces.add, lambda: ReductionPolicy(**rules)
+    )
+    concrete = function.get_concrete_function(*(args or (INPUTS,)))
+    return traces.traces[-1], all_reduces(concrete)

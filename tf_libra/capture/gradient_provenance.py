@@ -1,0 +1,94 @@
+"""Which gradients a tensor of a traced step was made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.capture.gradient_registry import GradientCall, GradientRegistry
+from tf_libra.capture.variables import plain
+
+# Cast is what compression to fp16 writes; captures of branches are placeholders.
+_KEEP_VALUE = ("Identity", "Cast", "Placeholder")
+
+
+@dataclass(frozen=True)
+class GradientOrigin:
+    """A gradient that a tensor is, or was made of.
+
+    Attributes:
+        call: of `gradient`, which has computed it.
+        index: which of that call's it is.
+        is_itself: whether the tensor is that gradient, in perhaps another dtype.
+    """
+
+    call: GradientCall
+    index: int
+    is_itself: bool
+
+    @property
+    def name(self) -> str:
+        """Of the variable."""
+        return self.call.names[self.index]
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """That of what may be made of it to train with."""
+        if self.call.is_jacobian:
+            return plain(self.call.variables[self.index]).shape
+        return self.call.raw[self.index].shape
+
+
+def origins(marks: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
+    """The gradients that a tensor was made of, nearest first.
+
+    Args:
+        marks: knows gradients.
+        tensor: of the graph that is being traced, or of one in it.
+    """
+    found: list[GradientOrigin] = []
+    itself = {id(tensor)}
+    for current in ancestors(tensor, lambda one: marks.find(one) is not None):
+        known = marks.find(current)
+        if known is not None:
+            found.append(GradientOrigin(*known, is_itself=id(current) in itself))
+        elif id(current) in itself and current.op.type in _KEEP_VALUE:
+            itself.update(map(id, sources(current)))
+    return found
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors that something consists of, flat."""
+    parts = tf.nest.flatten(value, expand_composites=True)
+    return [one for one in parts if isinstance(one, tf.Tensor)]
+
+
+def ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -> list[Any]:
+    """A tensor and all that it was computed from, nearest first.
+
+    Args:
+        tensor: of a graph.
+        ends_at: whether to look no further than at a tensor.
+    """
+    seen = {id(tensor)}
+    front = [tensor] if getattr(tensor, "op", None) is not None else []
+    for current in front:  # grows while it is walked
+        if ends_at(current):
+            continue
+        for source in sources(current):
+            if id(source) not in seen:
+                seen.add(id(source))
+                front.append(source)
+    return front
+
+
+def sources(tensor: Any) -> list[Any]:
+    """What a tensor of a graph is computed from, through the captures of branches and loops."""
+    operation = tensor.op
+    if operation.type == "Placeholder":
+        captures = getattr(operation.graph, "captures", ())
+        found = [outer for outer, inner in captures if inner is tensor]
+        return [outer for outer in found if not isinstance(outer, tf_ops.EagerTensor)]
+    return list(operation.inputs)

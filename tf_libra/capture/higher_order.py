@@ -1,0 +1,93 @@
+"""Gradients that are computed while a tape records: whether one differentiates them again.
+
+If one does, they can be meant in two ways, and the script has to say in which. Many a script
+updates variables inside of another tape's context, or asks a persistent tape in its own, and
+differentiates nothing twice: so it is looked at what is differentiated, when it is.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import forwardprop_util
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.capture.dataflow.forward import functions_of
+from tf_libra.capture.gradient_provenance import ancestors, tensors_of
+from tf_libra.capture.gradient_registry import GradientRegistry
+from tf_libra.capture.variable_resolution import trained
+from tf_libra.capture.variables import variable_name
+
+
+def refuse(step_name: str, name: str) -> None:
+    """Raises `ValueError`: of a variable, by its name, the gradient is differentiated again."""
+    raise ValueError(
+        f"{step_name} takes the gradient of variable {name!r} inside of a GradientTape, or a"
+        " ForwardAccumulator, which differentiates it again. Say inner_gradients='average' where it"
+        " is to be that of all ranks' data, as for a penalty on the gradient's size, or"
+        " inner_gradients='local' where it is to be that of this rank's data alone, as when"
+        " adapting to a task"
+    )
+
+
+def check_tangents(step_name: str, sources: Any, gradients: Any) -> None:
+    """Raises `ValueError` where a `tf.autodiff.ForwardAccumulator` differentiates gradients."""
+    for name, gradient in _of_variables(sources, gradients):
+        if forwardprop_util.pack_tangents(tensors_of(gradient)).tangents:
+            refuse(step_name, name)
+
+
+def note(marks: GradientRegistry, sources: Any, gradients: Any) -> None:
+    """Remembers gradients of variables that nobody may differentiate."""
+    for name, gradient in _of_variables(sources, gradients):
+        marks.undecided.update(dict.fromkeys(map(id, tensors_of(gradient)), name))
+
+
+def check(step_name: str, marks: GradientRegistry, target: Any) -> None:
+    """Raises `ValueError` where what is about to be differentiated was made of such a gradient."""
+    if not marks.undecided:
+        return
+    inside = _Inside(set(marks.undecided.values()))
+    for tensor in tensors_of(target):
+        for one in ancestors(tensor):
+            name = marks.undecided.get(id(one)) or inside.name_in(one.op)
+            if name is not None:
+                refuse(step_name, name)
+
+
+def _of_variables(sources: Any, gradients: Any) -> Iterator[tuple[str, Any]]:
+    flat = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True)
+    for source, gradient in flat:
+        variable = None if gradient is None else trained(source)
+        if variable is not None:
+            yield variable_name(variable), gradient
+
+
+class _Inside:
+    """Looks for all-reduces in functions that ops call, whose results are not told apart."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        library = tf_ops.get_default_graph().as_graph_def().library
+        self._bodies = {body.signature.name: body for body in library.function}
+        self._found: dict[str, str | None] = {}
+
+    def name_in(self, op: Any) -> str | None:
+        return next(filter(None, map(self._in_function, self._called(op.node_def))), None)
+
+    def _called(self, node: Any) -> Iterator[str]:
+        return (body.signature.name for body in functions_of(node, self._bodies))
+
+    def _in_function(self, function: str) -> str | None:
+        if function not in self._found:
+            self._found[function] = None  # of one that calls itself
+            self._found[function] = next(filter(None, self._in_nodes(function)), None)
+        return self._found[function]
+
+    def _in_nodes(self, function: str) -> Iterator[str | None]:
+        for node in self._bodies[function].node_def:
+            for name in node.attr["tensor_names"].list.s if "tensor_names" in node.attr else ():
+                base = name.decode().partition("/values")[0].partition("#")[0]
+                yield base if base in self._names else None
+            for inner in self._called(node):
+                yield self._in_function(inner)

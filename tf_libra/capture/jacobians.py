@@ -1,0 +1,110 @@
+"""Jacobians with respect to variables, such as gradients per example: each rank's own.
+
+A rank has examples that no other rank has, so there is nothing to average before the script has
+made one gradient of them, by clipping and summing, say. What is to be refused is that this gradient
+reaches a variable without having been all-reduced: the ranks' weights would drift apart in silence.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+from tf_libra.capture import higher_order
+from tf_libra.capture.dataflow.forward import flow, nodes_of
+from tf_libra.capture.gradient_registry import GradientRegistry, PerExampleGradient
+from tf_libra.capture.variable_resolution import ALL_REDUCES
+from tf_libra.capture.variables import plain, variable_name, variables_of
+
+_LABEL = "_tf_libra_jacobian"
+
+
+def kept_local(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
+    """Of `GradientTape.jacobian` and `batch_jacobian`: nothing that they compute is averaged."""
+
+    def make(original: Any) -> Any:
+        def call(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            if not marks.concerned:
+                return original(tape, target, *args, **kwargs)
+            higher_order.check(step_name, marks, target)
+            with marks.differentiating():
+                jacobians = original(tape, target, *args, **kwargs)
+            sources = args[0] if args else kwargs.get("sources", kwargs.get("source"))
+            return _of_variables(sources, jacobians, marks)
+
+        return call
+
+    return make
+
+
+def check(step_name: str, marks: GradientRegistry, graph: Any, result: Any) -> tuple[str, ...]:
+    """Whose jacobians, or what was made of them, the step returns un-averaged.
+
+    Args:
+        step_name: for messages.
+        marks: of the trace.
+        graph: what was traced.
+        result: what the step returns.
+
+    Raises:
+        ValueError: what was made of a jacobian reaches a variable that is trained.
+    """
+    if not any(_label_of(node) for node in nodes_of(graph)):
+        return ()
+    asked = [(plain(v), variable_name(v)) for call in marks.calls for v in call.variables]
+    # Where a function that was traced before asks, it is not known for what.
+    trained = {id(one): name for one, name in asked} or {
+        id(one): variable_name(one) for one in variables_of(graph) if one.trainable
+    }
+    results = [one for one in tf.nest.flatten(result, expand_composites=True) if _is_of(one, graph)]
+    found = flow(graph, _label_of, _is_all_reduce, [one for one, _ in asked], results)
+    for key, labels in found.written.items():
+        if key in trained and labels:
+            raise ValueError(
+                f"{step_name} takes the jacobian of {min(labels)!r}, or its gradients in"
+                " tf.vectorized_map, which are those of this rank's data alone, and updates"
+                f" {trained[key]!r} with what it makes of them, so that the ranks' weights would"
+                " drift apart: average that first, with hvd.allreduce in the step"
+            )
+    return tuple(sorted(found.returned))
+
+
+def _is_of(tensor: Any, graph: Any) -> bool:
+    return getattr(tensor, "graph", None) is graph
+
+
+def _of_variables(sources: Any, jacobians: Any, marks: GradientRegistry) -> Any:
+    flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(jacobians)
+    for i, source in enumerate(flat_sources):
+        if isinstance(plain(source), tf.Variable) and results[i] is not None:
+            of_variable = PerExampleGradient(variable_name(source), source, results[i])
+            if marks.of_examples is not None:
+                marks.of_examples.append(of_variable)
+            else:
+                results[i] = labelled(results[i], of_variable, marks)
+    return tf.nest.pack_sequence_as(jacobians, results)
+
+
+def labelled(value: Any, gradient: PerExampleGradient, marks: GradientRegistry) -> Any:
+    """A tensor, or what consists of tensors, that was made of gradients per example.
+
+    Args:
+        value: of one more dimension than the variable, say.
+        gradient: of which it was made.
+        marks: get to know it.
+    """
+    parts = [tf.identity(one) for one in tf.nest.flatten(value, expand_composites=True)]
+    for one in parts:
+        one.op._set_attr(_LABEL, attr_value_pb2.AttrValue(s=gradient.name.encode()))
+    result = tf.nest.pack_sequence_as(value, parts, expand_composites=True)
+    marks.note([gradient.name], [result], [gradient.variable], is_marked=False, is_jacobian=True)
+    return result
+
+
+def _label_of(node: Any) -> str | None:
+    return node.attr[_LABEL].s.decode() if _LABEL in node.attr else None
+
+
+def _is_all_reduce(node: Any) -> bool:
+    return bool(node.op.startswith(ALL_REDUCES))
