@@ -16,6 +16,7 @@ from absl import app, flags
 
 from benchmarks.machine import machine
 from tf_libra import strategies
+from tf_libra.autotune import TuningResult
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
@@ -23,7 +24,6 @@ from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.writer import RecordWriter
-from tf_libra.tuning import TuningResult
 from tools import tensorboard_tab
 
 _DRAWN = """

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from tf_libra import config, strategies
+from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.cost_model import CostModel
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
@@ -20,7 +21,6 @@ from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
-from tf_libra.tuning import Phase, PlanSource, TuningResult
 
 if TYPE_CHECKING:
     from tf_libra.runtime.protocol import TrainingStep
@@ -147,8 +147,8 @@ class Optimized:
         Args:
             function: a `tf.function` or a plain function.
             options: what the user asked for.
-            tuner: called like `tf_libra.tuning.tune`, decides instead of it what is tried; None for
-                that itself.
+            tuner: called like `tf_libra.autotune.tune`, decides instead of it what is tried; None
+                for that itself.
             make_planner: makes what plans a pipeline, or bursts; None for data parallelism.
             weights: returns those of a Keras model that the steps train. The graph may hold their
                 values as constants, so it does not name all of them.

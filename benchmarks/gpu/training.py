@@ -2,8 +2,8 @@
 
 Two teams of two ranks train the same network, and take turns. In "planned" NCCL follows the plan's
 channels; in "own" it is left alone, in processes of its own, since what a channel is made of is
-fixed per process. LIBRA's Algorithm 2 (`tf_libra.tuning`) runs in each. Then every round holds one
-step of every strategy, in an order drawn anew.
+fixed per process. LIBRA's Algorithm 2 (`tf_libra.autotune`) runs in each. Then every round holds
+one step of every strategy, in an order drawn anew.
 
     none        no communication: the limit (planned)
     ddp         torch.nn.parallel.DistributedDataParallel with its default buckets (own)
@@ -40,7 +40,7 @@ from tf_libra import (
     simulate,
     strategies,
 )
-from tf_libra.tuning import Budget, TensorSpec, Trial, TrialResult, Tuner, TuningResult, tune
+from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, Tuner, TuningResult, tune
 
 BASELINES = ("ddp", "mg-wfbp", "syneasgd", "none")
 # In "own" nobody but NCCL knows its threads: all its samples go by this number.

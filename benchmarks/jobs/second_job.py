@@ -17,9 +17,9 @@ import tf_libra
 from benchmarks.jobs.job import SecondJob as Job
 from benchmarks.jobs.training import begin
 from tf_libra import config
+from tf_libra.autotune import Phase, Trial, TrialResult, Tuner, tune
+from tf_libra.autotune.paired_timing import standings
 from tf_libra.model.plan import Plan
-from tf_libra.tuning import Phase, Trial, TrialResult, Tuner, tune
-from tf_libra.tuning.beside import standings
 
 _STRATEGY = "aiacc"
 

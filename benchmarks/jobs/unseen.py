@@ -19,9 +19,7 @@ import tf_libra
 from benchmarks.jobs.job import TruthJob as Job
 from benchmarks.jobs.training import begin
 from tf_libra import config, strategies
-from tf_libra.model.plan import Plan
-from tf_libra.simulation import simulate
-from tf_libra.tuning import (
+from tf_libra.autotune import (
     Phase,
     TensorSpec,
     Trial,
@@ -31,8 +29,10 @@ from tf_libra.tuning import (
     random_plans,
     tune,
 )
-from tf_libra.tuning.at_once import with_contention
-from tf_libra.tuning.runnable import most_lanes
+from tf_libra.autotune.engine_constraints import most_lanes
+from tf_libra.autotune.stream_contention import with_contention
+from tf_libra.model.plan import Plan
+from tf_libra.simulation import simulate
 
 THREADS = (1, 2, 3, 4)
 NUM_GROUPS = (1, 12)

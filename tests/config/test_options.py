@@ -12,8 +12,8 @@ import pytest
 
 import tf_libra
 from tf_libra import checks, config, strategies
+from tf_libra.autotune import Budget
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.tuning import Budget
 
 PLAN = Plan(
     groups=(TensorGroup(0, 1, 1), TensorGroup(1, 2, 3)),
@@ -301,7 +301,7 @@ def test_folder_must_be_a_path(field: str) -> None:
 
 def test_needs_neither_tensorflow_nor_horovod() -> None:
     program = (
-        "import sys; from tf_libra import config, tuning;"
+        "import sys; from tf_libra import config, autotune;"
         "print([m for m in ('tensorflow', 'horovod') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.tuning import Phase
+from tf_libra.autotune import Phase
 
 WIDTHS = (64, 384, 384, 384, 10)
 STEPS_UNDER_PLAN = 12

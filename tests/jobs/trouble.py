@@ -22,11 +22,7 @@ from tensorflow.python.eager import context as tf_context
 import tf_libra
 import tf_libra.elastic
 from tf_libra import config, library
-from tf_libra.capture import gradient_interception
-from tf_libra.decorator import Optimized
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.runtime import grappler, rendezvous
-from tf_libra.tuning import (
+from tf_libra.autotune import (
     Phase,
     TensorSpec,
     Trial,
@@ -34,7 +30,11 @@ from tf_libra.tuning import (
     measuring_plans,
     one_group_plan,
 )
-from tf_libra.tuning.race import Candidate, Race
+from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.capture import gradient_interception
+from tf_libra.decorator import Optimized
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.runtime import grappler, rendezvous
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

@@ -6,8 +6,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra import strategies
+from tf_libra.autotune import TuningResult
 from tf_libra.records.plan import PlanRecord
-from tf_libra.tuning import TuningResult
 
 RECORD = examples.plan_record()
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra.autotune import Phase, PlanSource, Postponed, Trial
 from tf_libra.runtime.directive import Directive, KeepPlan
-from tf_libra.tuning import Phase, PlanSource, Postponed, Trial
 
 CONCLUSION = examples.plan_record().conclusion
 DIRECTIVES = [

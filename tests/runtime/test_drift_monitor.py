@@ -1,12 +1,8 @@
 """When looks are due, and what they come to."""
 
-from tests.tuning.machine import Machine, drive
+from tests.autotune.machine import Machine, drive
 from tf_libra import config
-from tf_libra.model.plan import Plan
-from tf_libra.runtime.directive import KeepPlan
-from tf_libra.runtime.drift_monitor import DriftMonitor
-from tf_libra.story.story import RunReporter
-from tf_libra.tuning import (
+from tf_libra.autotune import (
     CALLS_PER_LOOK,
     DOSE,
     Budget,
@@ -16,7 +12,11 @@ from tf_libra.tuning import (
     Tuner,
     TuningResult,
 )
-from tf_libra.tuning.race import Candidate, Race
+from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.model.plan import Plan
+from tf_libra.runtime.directive import KeepPlan
+from tf_libra.runtime.drift_monitor import DriftMonitor
+from tf_libra.story.story import RunReporter
 
 
 def conclusion(seconds: float) -> TuningResult:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.backends.alone import alone
 from tests.runtime.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import config
+from tf_libra.autotune import Phase, PlanSource, TensorSpec, TuningResult
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.records import event_files
@@ -18,7 +19,6 @@ from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase, PlanSource, TensorSpec, TuningResult
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra.autotune.warm_start import JobSignature, LayerSignature
 from tf_libra.model.plan import Plan
 from tf_libra.runtime.plan_cache import PlanCache
-from tf_libra.tuning.similar import JobSignature, LayerSignature
 
 CONCLUSION = examples.plan_record().conclusion
 LOG = logging.getLogger("test of keeping")

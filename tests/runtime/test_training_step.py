@@ -10,10 +10,10 @@ from tensorflow.python.autograph.impl.api import is_autograph_artifact
 import tf_libra
 from tests.launching import Job
 from tf_libra import config
+from tf_libra.autotune import Phase
 from tf_libra.runtime import identity
 from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.training_step import TrainingFunction
-from tf_libra.tuning import Phase
 
 
 @pytest.fixture(autouse=True)

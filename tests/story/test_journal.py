@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra.autotune import Phase
 from tf_libra.story.facts import RunSnapshot
 from tf_libra.story.journal import RunHistory
-from tf_libra.tuning import Phase
 
 RECORD = examples.plan_record()
 

@@ -17,9 +17,9 @@ import pytest
 import tf_libra
 from tests.launching import Job
 from tf_libra import logs
+from tf_libra.autotune import Phase
 from tf_libra.story import progress
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase
 
 CLEAR = "\r\x1b[2K"
 

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 import tf_libra
 from tests.tensorboard import examples
+from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
+from tf_libra.autotune.drift_detector import Drift
+from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.config import Options
 from tf_libra.model.plan import Plan
 from tf_libra.report.run import read_run
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import DriftVerdict, Phase, PlanSource, TuningResult
-from tf_libra.tuning.drift import Drift
-from tf_libra.tuning.race import Candidate, Race
 
 CONCLUSION = examples.plan_record().conclusion
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tf_libra import units
+from tf_libra.autotune import Phase, TuningResult
+from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.backends import nccl
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.model.plan import Plan, TensorGroup
@@ -15,8 +17,6 @@ from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation import simulate
 from tf_libra.story.facts import RunSnapshot
 from tf_libra.story.summary import describe, plan_table, summary_line
-from tf_libra.tuning import Phase, TuningResult
-from tf_libra.tuning.race import Candidate, Race
 
 PROFILE = BackwardProfile.from_arrays(
     [4_000_000, 1_500, 250_000_000], [1e-3, 2e-3, 3e-3], ["a", "b", "c"]

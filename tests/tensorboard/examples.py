@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
+from tf_libra.autotune import TuningResult
 from tf_libra.cost_model import CostModel, OverlapSample
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.cluster import Cluster
@@ -28,7 +29,6 @@ from tf_libra.records.timeline import TimelineRecord
 from tf_libra.simulation import simulate_pipeline
 from tf_libra.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.simulation.pipeline_gantt import Bar, bars_of
-from tf_libra.tuning import TuningResult
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -17,6 +17,8 @@ from werkzeug.test import Client
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
+from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.search.result import START, Search
 from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import CommConfig
@@ -26,8 +28,6 @@ from tf_libra.records.writer import RecordWriter
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tensorboard.provided import DataProviderSource
-from tf_libra.tuning.race import Candidate, Race
-from tf_libra.tuning.search.result import START, Search
 
 RECORD = examples.plan_record()
 RUN = "first/rank_0"

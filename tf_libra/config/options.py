@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import checks, strategies
+from tf_libra.autotune import Budget, way_of
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
 from tf_libra.config import validators
@@ -27,7 +28,6 @@ from tf_libra.config.option_spec import (
 from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import StrategyBase
-from tf_libra.tuning import Budget, way_of
 
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
 LEAST_STEPS = 5

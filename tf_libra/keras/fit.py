@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_libra import config, decorator, logs
+from tf_libra.autotune import Phase, TuningResult
 from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
 from tf_libra.cost_model import CostModel
 from tf_libra.keras import of_workers
@@ -19,7 +20,6 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.strategies import Strategy
-from tf_libra.tuning import Phase, TuningResult
 
 
 class OptimizedFit:

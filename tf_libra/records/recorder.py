@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import Error as ProtobufError
 
+from tf_libra.autotune import TrialResult
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
@@ -25,7 +26,6 @@ from tf_libra.records.kinds import Record
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.tuning import TrialResult
 
 # Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500

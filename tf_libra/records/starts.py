@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import checks
+from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
 from tf_libra.planning.setting import setting_of
-from tf_libra.tuning.similar import JobSignature, LayerSignature, PlanOutline, WarmStart
 
 _FORMAT = "tf-libra start"
 _VERSION = 1

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tf_libra.autotune import Phase, PlanSource, Postponed, Trial, TuningResult
 from tf_libra.model.plan import Plan
-from tf_libra.tuning import Phase, PlanSource, Postponed, Trial, TuningResult
 
 
 @dataclass(frozen=True)

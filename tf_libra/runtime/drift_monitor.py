@@ -1,8 +1,15 @@
 """Looks: steps, the same on every rank, at which rank 0 says whether plans are tried out again."""
 
+from tf_libra.autotune import (
+    CALLS_PER_LOOK,
+    DriftVerdict,
+    Retuner,
+    Trial,
+    TrialResult,
+    TuningResult,
+)
 from tf_libra.runtime.directive import KeepPlan
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import CALLS_PER_LOOK, DriftVerdict, Retuner, Trial, TrialResult, TuningResult
 
 
 class DriftMonitor:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
@@ -11,7 +12,6 @@ from tf_libra.ranks.control import Control, EngineError
 from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import TrialResult
 
 
 class PlanActivator:

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tf_libra.model.plan import Plan
-from tf_libra.records import kept, starts
-from tf_libra.tuning import TensorSpec, TuningResult
-from tf_libra.tuning.similar import (
+from tf_libra.autotune import TensorSpec, TuningResult
+from tf_libra.autotune.warm_start import (
     MAX_SETTINGS,
     JobComparison,
     JobSignature,
     PlanOutline,
     WarmStart,
 )
+from tf_libra.model.plan import Plan
+from tf_libra.records import kept, starts
 
 
 @dataclass(frozen=True)

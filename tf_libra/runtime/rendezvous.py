@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import checks, config, logs, patches
+from tf_libra.autotune import Phase
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing
 from tf_libra.capture.variables import variable_name
@@ -25,7 +26,6 @@ from tf_libra.runtime import grappler, horovod_join, identity
 from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_checks import check_plan_can_run
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase
 from tf_libra.variables import elastic_states, trained_in_stages
 
 

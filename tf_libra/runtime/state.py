@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tf_libra.tuning import Phase, PlanSource, TuningResult
+from tf_libra.autotune import Phase, PlanSource, TuningResult
 
 
 @dataclass(frozen=True)

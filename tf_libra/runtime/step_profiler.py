@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend, TracedStep
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
@@ -17,7 +18,6 @@ from tf_libra.profiling.graph import (
     placed_all_reduces,
 )
 from tf_libra.profiling.trace import TraceSession, read_events
-from tf_libra.tuning import TrialResult
 
 # Engine and Python read the clock one after the other, at the beginning of a step.
 _CLOCKS_APART_NS = 10_000_000

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import config
+from tf_libra.autotune import Phase, TensorSpec, Tuner, tune
 from tf_libra.capture import finite_check, instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
@@ -28,7 +29,6 @@ from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.trace import Call
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages
 from tf_libra.variables.buffers import Buffers, untouched

@@ -12,23 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import config
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import of_step
-from tf_libra.profiling.samples import measured_timeline
-from tf_libra.profiling.trace import in_use
-from tf_libra.ranks.control import Control, exchange_clocks
-from tf_libra.records.step_graph import GroupNode
-from tf_libra.runtime import grappler
-from tf_libra.runtime.directive import Directive, KeepPlan
-from tf_libra.runtime.drift_monitor import DriftMonitor
-from tf_libra.runtime.plan_activation import PlanActivator
-from tf_libra.runtime.plan_cache import PlanCache
-from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
-from tf_libra.runtime.profiling_policy import CHECKED_STEPS, ProfilingPolicy
-from tf_libra.runtime.state import TuningState
-from tf_libra.runtime.step_profiler import timed
-from tf_libra.story.story import RunReporter
-from tf_libra.tuning import (
+from tf_libra.autotune import (
     Budget,
     Pause,
     Phase,
@@ -45,6 +29,22 @@ from tf_libra.tuning import (
     postponing,
     tune,
 )
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import of_step
+from tf_libra.profiling.samples import measured_timeline
+from tf_libra.profiling.trace import in_use
+from tf_libra.ranks.control import Control, exchange_clocks
+from tf_libra.records.step_graph import GroupNode
+from tf_libra.runtime import grappler
+from tf_libra.runtime.directive import Directive, KeepPlan
+from tf_libra.runtime.drift_monitor import DriftMonitor
+from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.plan_cache import PlanCache
+from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
+from tf_libra.runtime.profiling_policy import CHECKED_STEPS, ProfilingPolicy
+from tf_libra.runtime.state import TuningState
+from tf_libra.runtime.step_profiler import timed
+from tf_libra.story.story import RunReporter
 
 
 class TuningSession:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from tf_libra import config
+from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
 from tf_libra.model.background import BackgroundStats
@@ -29,7 +30,6 @@ from tf_libra.stages.recording import axes as axes_lib
 from tf_libra.stages.recording import batches
 from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase
 from tf_libra.variables import elastic_states as commits
 from tf_libra.variables.held import BoundVariable
 

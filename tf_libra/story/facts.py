@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tf_libra.autotune import Phase, TuningResult
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.tuning import Phase, TuningResult
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunSnapshot:
         """Median of a phase's `step_seconds`; None where there are none.
 
         In RUN these are the steps under the plan. Those of other phases ran at other times: they
-        say little about it (`tf_libra.tuning.comparison` compares).
+        say little about it (`tf_libra.autotune.trial_comparison` compares).
         """
         seconds = self.step_seconds.get(phase)
         return statistics.median(seconds) if seconds else None

@@ -2,9 +2,9 @@
 
 from collections import Counter, deque
 
+from tf_libra.autotune import Phase, TuningResult
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.story.facts import RunSnapshot
-from tf_libra.tuning import Phase, TuningResult
 
 _REMEMBERED_STEPS = 200
 

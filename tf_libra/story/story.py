@@ -11,6 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import logs, units
+from tf_libra.autotune import (
+    CALLS_PER_LOOK,
+    DOSE,
+    Drift,
+    DriftVerdict,
+    Phase,
+    PlanSource,
+    TrialResult,
+    TuningResult,
+)
 from tf_libra.config import Options
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.background import BackgroundStats
@@ -39,16 +49,6 @@ from tf_libra.story.summary import (
     plan_table,
     summary_line,
     why_another_plan,
-)
-from tf_libra.tuning import (
-    CALLS_PER_LOOK,
-    DOSE,
-    Drift,
-    DriftVerdict,
-    Phase,
-    PlanSource,
-    TrialResult,
-    TuningResult,
 )
 
 

@@ -1,8 +1,8 @@
 """What a search has tried, as it is shown."""
 
+from tf_libra.autotune.search.result import START, Search
 from tf_libra.planning.setting import CommConfig
 from tf_libra.tensorboard.views.search import search_view
-from tf_libra.tuning.search.result import START, Search
 
 SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
 

@@ -1,7 +1,7 @@
 """AIACC-Training: gradients packed and sliced into units of one size, on several streams.
 
 Sections V-B and VI. Units, streams and threads are tuned: in training by measured steps
-(`tf_libra.tuning.search`), without training by the cost model.
+(`tf_libra.autotune.search`), without training by the cost model.
 """
 
 from collections.abc import Iterable, Iterator

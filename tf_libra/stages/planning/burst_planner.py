@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tf_libra.autotune import Phase
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.scaling import ScalingProfile
@@ -30,7 +31,6 @@ from tf_libra.stages.planning.links import (
 )
 from tf_libra.stages.planning.scaling import MeasuredScaling, crossing, flows
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase
 
 # A layout's first step makes its functions, and is not looked at.
 _STEPS = 3

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tf_libra.autotune import Phase
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
@@ -23,7 +24,6 @@ from tf_libra.stages.planning.first_steps import MeasuredLayers, Measuring
 from tf_libra.stages.planning.grouping import groups_of
 from tf_libra.stages.planning.links import measured_links
 from tf_libra.story.story import RunReporter
-from tf_libra.tuning import Phase
 
 # For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
 _MOST_CUTS = 3

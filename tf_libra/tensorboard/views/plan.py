@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tf_libra.autotune.trial_comparison import why_another
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.planning.explain import explain_summary
@@ -12,7 +13,6 @@ from tf_libra.simulation import Timeline
 from tf_libra.tensorboard.views.race import comparison_view, race_view
 from tf_libra.tensorboard.views.search import search_view
 from tf_libra.tensorboard.views.strategies import compared_strategies, scale_out
-from tf_libra.tuning.comparison import why_another
 
 
 def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from tf_libra.autotune.interleaved_trials import Race
+from tf_libra.autotune.trial_comparison import against_one_all_reduce
 from tf_libra.records.spread import Spread
-from tf_libra.tuning.comparison import against_one_all_reduce
-from tf_libra.tuning.race import Race
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:

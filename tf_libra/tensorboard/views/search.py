@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_libra.tuning.search.result import Search
+from tf_libra.autotune.search.result import Search
 
 
 def search_view(search: Search | None) -> dict[str, Any] | None:

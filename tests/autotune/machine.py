@@ -1,0 +1,248 @@
+"""A simulated machine that obeys a contention model to the nanosecond, to tune against."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tf_libra import strategies
+from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, TuningResult, tune
+from tf_libra.cost_model import ContentionModel, CostModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.simulation import GroupSpan, simulate
+
+NUM_WORKERS = 4
+MODEL = ContentionModel(
+    num_workers=NUM_WORKERS,
+    hop_latency=5e-5,
+    compute=(1.05, 0.06),
+    overlapped=(1.5e9, 2.0e9, 0.7),
+    exclusive=(1.9e9, 2.2e9, 0.7),
+    exponent=0.6,
+)
+SIZES = [40_000, 4_000, 8_000_000, 8_000, 4_000_000, 2_000, 2_400_000, 1_000, 1_200_000, 600_000]
+PROFILE = BackwardProfile.from_arrays(
+    SIZES, np.linspace(1e-3, 6e-3, len(SIZES)), [f"t{i}" for i in range(len(SIZES))]
+)
+
+BEFORE, AFTER = 0.02, 0.004
+
+
+class Machine:
+    """Runs plans as `simulate` says, with noise on every time.
+
+    While two all-reduces run at once, a byte takes `gamma` times as long, whatever a plan says.
+    Every `whiles` seconds in the mean, the machine becomes a third slower, or as fast again.
+    An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
+    On the clock a step takes `step_seconds`, and `first_seconds` more where its plan is new.
+    """
+
+    _kept: ClassVar[dict[Any, Any]] = {}  # of all machines
+
+    def __init__(
+        self,
+        profile: BackwardProfile = PROFILE,
+        noise: float = 0.0,
+        model: CostModel = MODEL,
+        gamma: float = 1.0,
+        waiting: float = 0.0,
+        whiles: float = np.inf,
+        seed: int = 0,
+        step_seconds: float = 0.05,
+        first_seconds: float = 0.0,
+    ) -> None:
+        self.profile = profile
+        self.model = model
+        self.seconds = 0.0
+        self.step_seconds = step_seconds
+        self._first_seconds = first_seconds
+        self._known: set[str] = set()
+        self._noise = noise
+        self._gamma = gamma
+        self._waiting = waiting
+        self._random = np.random.default_rng(seed)
+        self._whiles = whiles
+        self._pace, self._next = (
+            1.0,
+            whiles * self._random.exponential() if whiles < np.inf else np.inf,
+        )
+        self._step = 0
+
+    def specs(self, order: Sequence[int] | None = None) -> list[TensorSpec]:
+        tensors = self.profile.tensors
+        order = range(len(tensors)) if order is None else order
+        return [TensorSpec(tensors[i].name, tensors[i].num_bytes, "float32") for i in order]
+
+    def run(self, plan: Plan) -> TrialResult:
+        self._step += 1
+        self.seconds += self.step_seconds
+        self.seconds += self._first_seconds * (plan.fingerprint not in self._known)
+        self._known.add(plan.fingerprint)
+        while self.seconds > self._next:
+            self._pace = 1.0 if self._pace > 1 else 1.38
+            self._next += self._whiles * self._random.exponential()
+        spans, produced = self._simulated(plan)
+        start_ns = 10**18 + self._step * 10**10
+        noisy = 1 + self._noise * self._random.random(len(plan.groups))
+        records = tuple(
+            AllReduceRecord(
+                step=self._step,
+                sequence=index,
+                plan=plan.fingerprint[:16],
+                group=index,
+                num_threads=group.num_threads,
+                num_bytes=sum(plan.num_bytes[group.start : group.stop]),
+                enqueued_ns=start_ns + round(span.ready_seconds * 1e9),
+                started_ns=start_ns + round((span.start_seconds + self._waiting) * 1e9),
+                first_byte_ns=start_ns + round((span.start_seconds + self._waiting) * 1e9) + 10_000,
+                finished_ns=start_ns
+                + round(
+                    (span.start_seconds + (span.end_seconds - span.start_seconds) * noisy[index])
+                    * 1e9
+                ),
+                tensor_names=plan.tensor_names[group.start : group.stop],
+            )
+            for index, (group, span) in enumerate(zip(plan.groups, spans, strict=True))
+        )
+        production = StepProduction(
+            names=plan.tensor_names,
+            produced_ns=start_ns + np.round(produced * 1e9).astype(np.int64),
+            inferred={},
+            backward_start_ns=start_ns,
+        )
+        # What comes before and after backward, and updates that nothing overlaps.
+        last_ns = max(
+            [*(record.finished_ns for record in records), *production.produced_ns.tolist()]
+        )
+        called_ns = (start_ns - round(BEFORE * 1e9), last_ns + round(AFTER * 1e9))
+        return at_pace(TrialResult(production, records, called_ns=called_ns), self._pace)
+
+    def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
+        """Without noise: when its groups run, and when tensors are there, in seconds.
+
+        Plans run for hundreds of steps on the same machine, and on others like it; simulating took
+        longest.
+        """
+        key = plan, id(self.profile), id(self.model), self._gamma, self._waiting
+        if key not in self._kept:
+            found = self._simulate(plan)
+            self._kept[key] = *found, self.profile, self.model  # so that these ids stay theirs
+        return self._kept[key][:2]
+
+    def _simulate(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
+        # In the order of production, whatever the plan's.
+        contended = replace(plan, contention=self._gamma)
+        profile = self._reordered(plan)
+        timeline = simulate(profile, contended, slower(self.model, self._waiting))
+        times, work = [0.0], [0.0]
+        for index, stage in enumerate(timeline.stages):
+            rate = 1.0
+            if index > 0:
+                rate = float(self.model.compute_rate(plan.groups[index - 1].num_threads))
+            for seconds, speed in (
+                (stage.overlap_seconds, rate),
+                (stage.residual_compute_seconds, 1.0),
+                (stage.residual_communication_seconds, 0.0),
+            ):
+                times.append(times[-1] + seconds)
+                work.append(work[-1] + seconds * speed)
+        compute = profile.compute_seconds
+        moving = np.concatenate([[True], np.diff(work) > 0])
+        produced = np.interp(np.cumsum(compute), np.array(work)[moving], np.array(times)[moving])
+        return timeline.groups, produced
+
+    def _reordered(self, plan: Plan) -> BackwardProfile:
+        """The profile in the plan's order; each tensor keeps the time of its own."""
+        by_name = {tensor.name: tensor for tensor in self.profile.tensors}
+        tensors = [by_name[name] for name in plan.tensor_names]
+        return BackwardProfile.from_arrays(
+            [t.num_bytes for t in tensors],
+            [t.compute_seconds for t in tensors],
+            [t.name for t in tensors],
+        )
+
+
+def mover(start_ns: int, pace: float) -> Callable[[int], int]:
+    """When things were in a step since `start_ns`, had all in it taken `pace` times as long."""
+    return lambda when_ns: start_ns + round((when_ns - start_ns) * pace)
+
+
+def moved_records(
+    records: Iterable[AllReduceRecord], moved: Callable[[int], int]
+) -> tuple[AllReduceRecord, ...]:
+    """The same all-reduces at other times."""
+    return tuple(
+        replace(
+            one,
+            enqueued_ns=moved(one.enqueued_ns),
+            started_ns=moved(one.started_ns),
+            first_byte_ns=moved(one.first_byte_ns),
+            finished_ns=moved(one.finished_ns),
+        )
+        for one in records
+    )
+
+
+def at_pace(seen: TrialResult, pace: float) -> TrialResult:
+    """As if all in it had taken `pace` times as long."""
+    if pace == 1:
+        return seen
+    moved = mover(seen.called_ns[0], pace)
+    assert seen.production is not None
+    production = replace(
+        seen.production,
+        produced_ns=np.array([moved(one) for one in seen.production.produced_ns.tolist()]),
+        backward_start_ns=moved(seen.production.backward_start_ns),
+    )
+    return replace(
+        seen,
+        production=production,
+        records=moved_records(seen.records, moved),
+        called_ns=(seen.called_ns[0], moved(seen.called_ns[1])),
+    )
+
+
+def slower(model: CostModel, waiting: float) -> CostModel:
+    """The same, where every all-reduce takes so many seconds more."""
+    if not waiting:
+        return model
+    assert isinstance(model, ContentionModel) and model.exclusive_hop_latency is None
+    return replace(model, hop_latency=model.hop_latency + waiting / model.num_hops)
+
+
+def drive(
+    machine: Machine,
+    strategy: strategies.Strategy | str = "libra",
+    budget: Budget | None = None,
+    order: Sequence[int] | None = None,
+    traceable: bool = True,
+    **options: Any,
+) -> tuple[TuningResult, list[Trial]]:
+    """Tunes to the end, as a session does."""
+    tuning = tune(
+        machine.specs(order),
+        strategies.resolve(strategy),
+        NUM_WORKERS,
+        budget or Budget(),
+        clock=lambda: machine.seconds,
+        **options,
+    )
+    experiments: list[Trial] = []
+    observation: TrialResult | None = None
+    while True:
+        try:
+            experiment = tuning.send(observation)
+        except StopIteration as finished:
+            return finished.value, experiments
+        experiments.append(experiment)
+        seen = machine.run(experiment.plan)
+        observation = seen
+        if not experiment.traced:
+            observation = replace(seen, production=None)
+        elif not traceable:
+            problem = "busy: somebody else is profiling"
+            observation = replace(seen, production=None, problem=problem)

@@ -1,0 +1,101 @@
+"""The bandit's formula by hand-made histories, and what holds of it for any."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_libra.autotune.search.bandit import Use, area_under_curve, choose, scores
+
+NAMES = ("grid", "population", "bayesian")
+
+
+def history(text: str) -> list[Use]:
+    """Uses by initials, in capitals where a new best was found."""
+    names = {name[0]: name for name in NAMES}
+    return [Use(names[letter.lower()], letter.isupper()) for letter in text]
+
+
+@pytest.mark.parametrize(
+    ("found_best", "area"),
+    [
+        ([], 0.0),
+        ([False], 0.0),
+        ([True], 1.0),
+        ([True, False], 1 / 3),
+        ([False, True], 2 / 3),
+        ([True, True, True], 1.0),
+        ([True, False, True, False], 4 / 10),
+    ],
+)
+def test_area_of_hand_made_curves(found_best: list[bool], area: float) -> None:
+    assert area_under_curve(found_best) == pytest.approx(area)
+
+
+def test_score_of_a_hand_made_history() -> None:
+    """Eight uses: lg|H| = 3. grid 4 times, population twice, bayesian twice."""
+    found = scores(history("GpbgGbpg"), NAMES, exploration=0.2)
+    assert found["grid"] == pytest.approx(4 / 10 + 0.2 * math.sqrt(6 / 4))
+    assert found["population"] == pytest.approx(0.2 * math.sqrt(6 / 2))
+    assert found["bayesian"] == pytest.approx(0.2 * math.sqrt(6 / 2))
+    assert choose(history("GpbgGbpg"), NAMES) == "grid"
+    # Without what it has found, it has only been used the most.
+    assert choose(history("gpbggbpg"), NAMES) == "population"
+
+
+def test_what_left_the_window_is_forgotten() -> None:
+    uses = history("G" + "pb" * 4)
+    assert scores(uses, NAMES, window=9)["grid"] < math.inf
+    assert scores(uses, NAMES, window=8)["grid"] == math.inf
+    assert choose(uses, NAMES, window=8) == "grid"
+
+
+def test_everybody_is_tried_once_in_their_order() -> None:
+    uses: list[Use] = []
+    for name in NAMES:
+        assert choose(uses, NAMES) == name
+        uses.append(Use(name, False))
+
+
+uses = st.lists(st.builds(Use, st.sampled_from(NAMES), st.booleans()), max_size=60)
+
+
+@given(uses, st.floats(0, 3), st.integers(1, 70))
+def test_who_is_chosen_has_the_greatest_score(uses, exploration, window) -> None:
+    found = scores(uses, NAMES, exploration, window)
+    assert found[choose(uses, NAMES, exploration, window)] == max(found.values())
+
+
+@given(uses, st.sampled_from(NAMES))
+def test_area_is_a_share_and_rises_with_a_new_best(uses, name) -> None:
+    own = [use.found_best for use in uses if use.searcher == name]
+    assert 0 <= area_under_curve(own) <= 1
+    assert area_under_curve([*own, True]) >= area_under_curve(own)
+    assert area_under_curve([*own, False]) <= area_under_curve(own)
+
+
+@given(uses.filter(lambda found: len(found) >= 2))
+def test_the_more_often_one_was_used_the_less_there_is_to_explore(uses) -> None:
+    barren = [Use(use.searcher, False) for use in uses]
+    found = scores(barren, NAMES, window=100)
+    times = {name: sum(use.searcher == name for use in uses) for name in NAMES}
+    for one in NAMES:
+        for other in NAMES:
+            if times[one] < times[other]:
+                assert found[one] > found[other]
+
+
+def test_searchers_that_are_no_more_count_for_the_length_only() -> None:
+    uses = history("GgGgpppp")
+    alone = scores(uses, ["population"], exploration=1.0)
+    assert alone == {"population": pytest.approx(math.sqrt(2 * 3 / 4))}
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="searchers must hold at least one"):
+        choose([], [])
+    with pytest.raises(ValueError, match="exploration must be"):
+        scores([], NAMES, exploration=-0.1)
+    with pytest.raises(ValueError, match="window must be"):
+        scores([], NAMES, window=0)

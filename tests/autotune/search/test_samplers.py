@@ -1,0 +1,86 @@
+"""Each searcher against a landscape with one lowest place."""
+
+import math
+import statistics
+
+import pytest
+
+from tf_libra.autotune.search.samplers import FACTORIES, MOST_STEPS, ExhaustedError, Grid
+from tf_libra.autotune.search.space import Space
+from tf_libra.planning.setting import CommConfig
+
+SPACE = Space(tuple(2**i for i in range(16, 25)), (1, 2, 4), (1, 2))
+BEST = CommConfig(2**20, 2, 2)
+
+
+def seconds(setting: CommConfig) -> float:
+    apart = zip(
+        (setting.unit_bytes, setting.num_streams, setting.num_threads),
+        (BEST.unit_bytes, BEST.num_streams, BEST.num_threads),
+        strict=True,
+    )
+    return 0.1 + 0.01 * sum(abs(math.log2(a / b)) for a, b in apart)
+
+
+def test_the_paper_has_four() -> None:
+    assert list(FACTORIES) == ["grid", "population", "bayesian", "hyperband"]
+
+
+def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
+    grid = Grid(SPACE)
+    visited = []
+    heard = SPACE.at((0, 0, 0))
+    grid.hear(heard, 1.0)
+    for _ in range(SPACE.size - 1):
+        visited.append(grid.ask())
+        grid.tell(visited[-1], 1.0)
+    assert len({*visited, heard}) == SPACE.size
+    with pytest.raises(ExhaustedError):
+        grid.ask()
+
+
+@pytest.mark.parametrize("name", ["population", "bayesian", "hyperband"])
+def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name: str) -> None:
+    searcher = FACTORIES[name](SPACE, 3)
+    searcher.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
+    found = []
+    for _ in range(50):
+        setting = searcher.ask()
+        assert SPACE.nearest(setting) == setting
+        searcher.tell(setting, seconds(setting))
+        found.append(seconds(setting))
+    assert min(found) < min(found[:2]) or min(found) < 0.12
+    # The same again: what is tried is decided by the seed.
+    again = FACTORIES[name](SPACE, 3)
+    again.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
+    assert again.ask() == FACTORIES[name](SPACE, 3).ask() or name == "bayesian"
+
+
+def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
+    searcher = FACTORIES["hyperband"](SPACE, 1)
+    steps: dict[CommConfig, int] = {}
+    runs = []
+    for _ in range(120):
+        setting = searcher.ask()
+        if not runs or runs[-1][0] != setting:
+            runs.append([setting, 0])
+        runs[-1][1] += 1
+        steps[setting] = steps.get(setting, 0) + 1
+        searcher.tell(setting, seconds(setting))
+    assert max(count for _, count in runs) >= MOST_STEPS
+    given_up = [setting for setting, count in runs if count < MOST_STEPS]
+    kept = [setting for setting, count in runs if count >= MOST_STEPS]
+    assert given_up
+    assert statistics.fmean(map(seconds, kept)) < statistics.fmean(map(seconds, given_up))
+
+
+def test_the_bayesian_searcher_learns_from_what_others_measure() -> None:
+    searcher = FACTORIES["bayesian"](SPACE, 0)
+    for place in SPACE.coarse_to_fine():
+        setting = SPACE.at(place)
+        searcher.hear(setting, seconds(setting))
+    proposed = []
+    for _ in range(10):
+        proposed.append(searcher.ask())
+        searcher.tell(proposed[-1], seconds(proposed[-1]))
+    assert min(map(seconds, proposed)) <= 0.12

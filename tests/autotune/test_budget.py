@@ -1,0 +1,167 @@
+"""When tuning is over: no experiment is left, or the budget is spent."""
+
+import math
+
+import pytest
+
+from tests.autotune.machine import PROFILE, Machine, drive
+from tf_libra import units
+from tf_libra.autotune import Budget, BudgetTracker, TrialResult
+from tf_libra.config import resolve
+from tf_libra.model.plan import Plan
+
+
+@pytest.mark.parametrize("max_steps", [1, 3])
+def test_every_experiment_takes_a_step_of_the_budget(max_steps: int) -> None:
+    end = BudgetTracker(Budget(max_steps, 1e9))
+    assert [end.is_exhausted() for _ in range(max_steps)] == [False] * max_steps
+    assert not end.came_early
+    assert end.is_exhausted()
+    assert end.is_exhausted()
+    assert end.came_early
+
+
+def test_seconds_count_from_when_it_is_made() -> None:
+    now = 100.0
+    end = BudgetTracker(Budget(10, 2.0), clock=lambda: now)
+    now = 101.9
+    assert not end.is_exhausted()
+    now = 102.0
+    assert end.is_exhausted()
+    assert "2 s" in end.note()
+
+
+def test_seconds_that_do_not_count_are_not_told() -> None:
+    now = 0.0
+    end = BudgetTracker(Budget(3, math.inf), clock=lambda: now)
+    for _ in range(3):
+        assert not end.is_exhausted()
+        now += 1e9
+    assert end.steps_left == 0 and end.is_exhausted()
+    assert "the budget of 3 steps did not suffice" in end.note()
+    with pytest.raises(ValueError, match="max_seconds"):
+        Budget(3, math.nan)
+
+
+def test_what_is_left_is_told_by_how_long_steps_took() -> None:
+    now = 0.0
+    end = BudgetTracker(Budget(100, 30.0), clock=lambda: now)
+    assert end.steps_left == 100
+    assert end.affords(50, 50) and not end.affords(51, 50)
+    # The first of all takes longer than any later one, and does not count.
+    for is_first, seconds in (
+        (True, 10.0),
+        (True, 4.0),
+        (False, 1.0),
+        (False, 9.0),
+        (False, 1.0),
+    ):
+        assert not end.is_exhausted(is_first)
+        now += seconds
+    assert not end.is_exhausted(True)
+    assert end.steps_left == 5
+    assert end.affords(1, 1) and not end.affords(1, 2) and not end.affords(2, 0)
+    now = 28.0
+    assert end.is_exhausted(True)  # another would take 3.5 s, the median of 4 and 3
+    assert end.came_early
+    assert not end.is_exhausted()
+
+
+def test_some_steps_may_take_as_long_as_they_do() -> None:
+    now = 0.0
+    end = BudgetTracker(Budget(100, 20.0, least_steps=3), clock=lambda: now)
+    for number in range(4):
+        assert end.is_exhausted() == (number == 3)
+        now += 15.0
+    assert end.steps_left == 0
+
+
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 30, 36])
+def test_budget_of_steps_is_kept_and_a_plan_made_all_the_same(max_steps: int) -> None:
+    tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
+    # Of what is left after measuring, a few steps are no race.
+    assert min(max_steps, 10) <= len(experiments) <= max_steps
+    assert tuned.plan.tensor_names == PROFILE.names
+    assert any(f"the budget of {max_steps} steps" in note for note in tuned.notes)
+    assert not tuned.is_complete
+    assert tuned.plan.notes[-len(tuned.notes) :] == tuned.notes
+    assert (tuned.profile is None) == (max_steps < 4)
+    assert (tuned.race is None) == (max_steps < 16)
+    if tuned.race is None:
+        assert tuned.plan.strategy == ("syneasgd" if tuned.profile is None else "mg-wfbp")
+
+
+def test_budget_that_is_not_spent_is_not_mentioned() -> None:
+    tuned, experiments = drive(Machine(), budget=Budget(1000, 1e9))
+    assert len(experiments) <= 60
+    assert not any("budget" in note for note in tuned.notes)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+@pytest.mark.parametrize(("then", "rounds"), [(0.3, 0), (0.12, 1), (0.07, 2)])
+def test_race_that_the_budget_cuts_short_leaves_a_plan_and_what_may_be_kept(
+    then: float, rounds: int, is_trusted: bool
+) -> None:
+    """The machine becomes slow when it begins: one round alone is no reason to keep a plan."""
+
+    class Slowing(Machine):
+        count = 0
+
+        def run(self, plan: Plan) -> TrialResult:
+            self.count += 1
+            self.step_seconds = 0.05 if self.count <= 40 else then
+            return super().run(plan)
+
+    machine = Slowing(noise=0.1)
+    limit = 0.25 if is_trusted else 1e-6
+    tuned, _ = drive(machine, budget=Budget(60, 3.05), max_model_error=limit)
+    assert machine.seconds <= 3.05 + then
+    assert tuned.is_complete is (is_trusted or rounds > 1)
+    assert not any("budget" in note for note in tuned.notes)
+    # The first round pays for the plans' instantiation.
+    assert (0 if tuned.race is None else tuned.race.num_rounds) == rounds
+
+
+def test_default_budget_suffices() -> None:
+    assert not any("budget" in note for note in drive(Machine())[0].notes)
+
+
+@pytest.mark.parametrize("max_seconds", [0.01, 0.26, 1.01, 1.8, 2.4])
+def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
+    machine = Machine()
+    tuned, experiments = drive(machine, budget=Budget(1000, max_seconds))
+    # Of how long the first step takes nobody knows anything.
+    assert machine.seconds <= max_seconds or len(experiments) == 1
+    assert tuned.plan.tensor_names == PROFILE.names
+    of_seconds = any(f" or {units.time(max_seconds)} did not" in note for note in tuned.notes)
+    assert of_seconds is (max_seconds < 2)
+
+
+@pytest.mark.parametrize("name", ["libra", "auto", "aiacc"])
+@pytest.mark.parametrize("step_seconds", [0.1, 0.52, 0.8, 1.4, 2.5, 5.0, 20.0])
+def test_steps_of_any_length_get_a_plan_by_what_was_measured(
+    name: str, step_seconds: float
+) -> None:
+    """The slower they are, the less is tried, and the race is what comes last."""
+    machine = Machine(step_seconds=step_seconds)
+    options = resolve({"strategy": name})
+    budget = options.budget
+    tuned, _ = drive(machine, name, budget, runs_streams=True)
+    assert machine.seconds <= max(budget.max_seconds, 5 * step_seconds)
+    assert tuned.profile is not None
+    if step_seconds <= 1.4:
+        assert tuned.race is not None and tuned.race.num_rounds >= 2
+    if step_seconds <= 0.52:
+        assert tuned.race is not None and tuned.race.num_rounds >= 4
+        assert name == "aiacc" or tuned.held_out_error is not None
+    if step_seconds >= 5 and (name, step_seconds) != ("aiacc", 5.0):
+        assert tuned.plan.strategy == ("syneasgd" if name == "aiacc" else "mg-wfbp")
+
+
+@pytest.mark.parametrize("first_seconds", [0.7, 1.9, 3.0])
+def test_plans_that_take_long_to_instantiate_leave_time_for_a_race(first_seconds: float) -> None:
+    machine = Machine(first_seconds=first_seconds)
+    tuned, _ = drive(machine, budget=Budget())
+    assert machine.seconds <= 30
+    assert tuned.race is not None and tuned.race.num_rounds >= 4
+    assert (tuned.held_out_error is None) == (first_seconds == 3.0)

@@ -1,0 +1,227 @@
+"""The processor model against machines whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tf_libra.autotune import TensorSpec, random_plans
+from tf_libra.autotune.calibration import calibrate, calibrate_beside
+from tf_libra.autotune.sampling_plans import one_by_one_plan, one_group_plan, simultaneous_plan
+from tf_libra.autotune.step_times import StepTimes
+from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation import Timeline, simulate
+
+THREADS = (1, 2, 4)
+BEFORE, AFTER = 0.03, 0.006
+WORK = ProcessorModel(2, 2e-4, work_per_byte=6e-10, lane_weight=0.7)
+WIRE = ProcessorModel(2, 3e-4, work_per_byte=5e-10, wire_per_byte=8e-9, lane_gap=0.15)
+BOTH = ProcessorModel(2, 1e-4, work_per_byte=1.2e-9, wire_per_byte=1.6e-9)
+MACHINES = {"work": WORK, "wire": WIRE, "both": BOTH}
+
+
+def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
+    """Tensors as a model has them: a few are large, half are small, some need no computation."""
+    random = np.random.default_rng(seed)
+    num_bytes = (10 ** random.uniform(2, 6.9, num_tensors)).astype(int)
+    compute = random.exponential(2e-3, num_tensors) * (random.random(num_tensors) > 0.3)
+    return BackwardProfile.from_arrays(num_bytes.tolist(), compute + 1e-5)
+
+
+def measured(
+    profile: BackwardProfile, plan: Plan, truth: ProcessorModel, random: np.random.Generator
+) -> StepTimes:
+    """The usual step on a machine that obeys `truth`, but for what two ranks' lags add."""
+    timeline = simulate(profile, plan, truth)
+    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    seconds = BEFORE + timeline.backward_seconds + AFTER
+    noise = 1 + 0.01 * random.standard_normal()
+    # Ends, other than starts, wait for the rank that is behind.
+    spans[:, 1] += random.exponential(0.002 * seconds, len(spans))
+    return StepTimes(plan, seconds * noise, spans * noise, ready(timeline) * noise, 3)
+
+
+def ready(timeline: Timeline) -> NDArray[np.float64]:
+    return np.array([one.ready_seconds for one in timeline.groups]) + BEFORE
+
+
+def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    return [
+        *random_plans(profile, THREADS, 2, 6, seed=seed),
+        one_by_one_plan(specs, 1, 2),
+        one_group_plan(specs, 1, 2, "syneasgd"),
+    ]
+
+
+@pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("seed", range(3))
+def test_predicts_steps_of_plans_it_has_not_seen(truth: ProcessorModel, seed: int) -> None:
+    profile, random = a_profile(seed), np.random.default_rng(seed)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, seed)]
+    calibration = calibrate(profile, steps, 2)
+    unseen = random_plans(profile, THREADS, 2, 12, seed=100 + seed)
+    errors = [
+        calibration.step_seconds(plan)
+        / (BEFORE + simulate(profile, plan, truth).backward_seconds + AFTER)
+        - 1
+        for plan in unseen
+    ]
+    assert np.median(np.abs(errors)) < 0.02
+    assert np.max(np.abs(errors)) < 0.06
+    assert abs(np.mean(errors)) < 0.02
+
+
+@pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
+def test_every_parameter_that_shows_is_recovered(truth: ProcessorModel) -> None:
+    profile, random = a_profile(7), np.random.default_rng(7)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
+    found = calibrate(profile, steps, 2)
+    if truth.work_per_byte > truth.wire_per_byte / 2:  # else it hides behind the wire
+        assert found.model.work_per_byte == pytest.approx(truth.work_per_byte, rel=0.25)
+    slowest = max(truth.wire_per_byte, truth.work_per_byte)
+    alone = 1 / float(found.model.exclusive_rate(2))
+    assert alone == pytest.approx(1 / float(truth.exclusive_rate(2)), rel=0.1)
+    if truth.wire_per_byte == slowest:
+        assert found.model.wire_per_byte == pytest.approx(truth.wire_per_byte, rel=0.15)
+    assert found.model.startup == pytest.approx(truth.startup, rel=0.6)
+    assert found.before_seconds == pytest.approx(BEFORE, rel=0.1)
+    assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
+    for r in THREADS:
+        if truth.work_per_byte > truth.wire_per_byte / 2:
+            kept = float(truth.compute_rate(r))
+            assert float(found.model.compute_rate(r)) == pytest.approx(kept, abs=0.12)
+
+
+def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
+    """Four workers on two hosts: two levels there, one among the workers of a host."""
+    truth = ProcessorModel(4, 4e-4, work_per_byte=6e-10, lane_weight=0.7, workers_per_host=2)
+    profile, random = a_profile(7), np.random.default_rng(7)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
+    found = calibrate(profile, steps, 4, workers_per_host=2).model
+    for num_workers in (2, 4, 8):
+        expected = truth.with_workers(num_workers).startup_seconds
+        startup = found.with_workers(num_workers).startup_seconds
+        assert startup == pytest.approx(expected, rel=0.3)
+    one_level = calibrate(profile, steps, 4).model
+    assert one_level.startup_seconds == pytest.approx(found.startup_seconds, rel=1e-6)
+    assert one_level.with_workers(2).startup_seconds == one_level.startup_seconds
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 10**6), st.floats(0.01, 100))
+def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: float) -> None:
+    """Everything takes `pace` times as long, and so does what is predicted."""
+    profile, random = a_profile(seed, 8), np.random.default_rng(seed)
+    steps = [measured(profile, plan, WIRE, random) for plan in tried(profile, seed)]
+    slow_profile = BackwardProfile.from_arrays(
+        profile.num_bytes.tolist(), profile.compute_seconds * pace
+    )
+    slow_steps = [
+        StepTimes(one.plan, one.seconds * pace, one.spans * pace, one.ready * pace, one.num_steps)
+        for one in steps
+    ]
+    one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
+    for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
+        expected = one.step_seconds(plan) * pace
+        assert other.step_seconds(plan) == pytest.approx(expected, rel=0.02)
+
+
+def another(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
+    """Computation takes `pace` times as long, and updates of so many seconds follow."""
+    shares = profile.num_bytes / profile.num_bytes.sum()
+    return BackwardProfile.from_arrays(
+        profile.num_bytes.tolist(),
+        profile.compute_seconds * pace,
+        update_seconds=(updates * shares).tolist(),
+    )
+
+
+def measured_with_updates(
+    profile: BackwardProfile, plan: Plan, truth: CostModel, random: np.random.Generator
+) -> StepTimes:
+    timeline = simulate(profile, plan, truth)
+    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    noise = 1 + 0.005 * random.standard_normal()
+    seconds = (BEFORE + timeline.step_seconds + AFTER) * noise
+    return StepTimes(plan, seconds, spans * noise, ready(timeline) * noise, 3)
+
+
+@pytest.mark.parametrize("pace", [0.8, 1.0, 1.35])
+@pytest.mark.parametrize("updates", [0.0, 0.012])
+def test_a_machine_that_is_slower_than_when_profiled_is_predicted_as_it_is_now(
+    pace: float, updates: float
+) -> None:
+    profile, random = a_profile(5), np.random.default_rng(5)
+    now = another(profile, pace, updates)
+    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 5)]
+    found = calibrate(profile, steps, 2, BEFORE)
+    assert found.before_seconds == pytest.approx(BEFORE, rel=0.05)
+    assert found.profile.compute_seconds.sum() == pytest.approx(now.compute_seconds.sum(), rel=0.1)
+    for plan in random_plans(profile, THREADS, 2, 8, seed=105):
+        timeline = simulate(now, plan, WIRE)
+        again = simulate(found.profile, plan, found.model)
+        assert again.backward_seconds == pytest.approx(timeline.backward_seconds, rel=0.06)
+        step = BEFORE + timeline.step_seconds + AFTER
+        assert found.step_seconds(plan) == pytest.approx(step, rel=0.04)
+
+
+def test_updates_that_all_reduces_hide_are_told_from_what_follows_them() -> None:
+    """The wire keeps no core busy: what is updated meanwhile costs the step nothing."""
+    profile, random = a_profile(11), np.random.default_rng(11)
+    now = another(profile, 1.0, 0.02)
+    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 11)]
+    found = calibrate(profile, steps, 2, BEFORE)
+    assert found.profile.updates_before[-1] == pytest.approx(0.02, rel=0.3)
+    assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
+
+
+CONTENDED = ContentionModel(
+    2, 2e-4, (1.0, 0.12), (9e8, 4e8, 0.5), (1.4e9, 4e8, 0.5), exclusive_hop_latency=1e-4, hops=2
+)
+
+
+@pytest.mark.parametrize(("waiting", "transmission"), [(0.0, 1.0), (1.5e-3, 1.0), (6e-4, 1.25)])
+def test_a_model_of_what_did_not_wait_is_made_one_of_what_does(
+    waiting: float, transmission: float
+) -> None:
+    profile, random = a_profile(9), np.random.default_rng(9)
+    now = another(profile, 1.2, 0.0)
+    truth = CONTENDED.slowed(waiting, transmission)
+    steps = [measured_with_updates(now, plan, truth, random) for plan in tried(profile, 9)]
+    found = calibrate_beside(CONTENDED, profile, steps, BEFORE)
+    assert found.model.compute == CONTENDED.compute
+    assert found.model.startup_seconds == pytest.approx(truth.startup_seconds, abs=2e-4)
+    assert found.model.overlapped_rate(2) == pytest.approx(truth.overlapped_rate(2), rel=0.1)
+    assert found.model.exclusive_rate(2) == pytest.approx(truth.exclusive_rate(2), rel=0.1)
+    for plan in random_plans(profile, THREADS, 2, 4, seed=109):
+        timeline = simulate(now, plan, truth)
+        assert found.step_seconds(plan) == pytest.approx(
+            BEFORE + timeline.step_seconds + AFTER, rel=0.02
+        )
+        backward = simulate(found.profile, plan, found.model).backward_seconds
+        assert backward == pytest.approx(timeline.backward_seconds, rel=0.03)
+
+
+def test_one_step_alone_is_reproduced() -> None:
+    profile, random = a_profile(3), np.random.default_rng(3)
+    [plan, *_] = tried(profile, 3)
+    step = measured(profile, plan, WIRE, random)
+    found = calibrate(profile, [step], 2)
+    assert found.step_seconds(plan) == pytest.approx(step.seconds, rel=0.02)
+
+
+def test_steps_on_several_streams_are_refused() -> None:
+    profile, random = a_profile(0), np.random.default_rng(0)
+    plan = simultaneous_plan(profile, 1, 2)
+    step = measured(profile, plan, WIRE, random)
+    with pytest.raises(ValueError, match="steps must run on one stream, got one on 2"):
+        calibrate(profile, [step], 2)
+
+
+def test_without_steps_there_is_nothing_to_fit() -> None:
+    with pytest.raises(ValueError, match="steps must hold at least one"):
+        calibrate(a_profile(0), [], 2)

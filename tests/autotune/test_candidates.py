@@ -1,0 +1,172 @@
+"""Plans that are worth a race."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, SIZES
+from tf_libra import strategies
+from tf_libra.autotune import TuningResult
+from tf_libra.autotune.candidates import MAX_CONTENDERS, contenders, distance, outlined
+from tf_libra.autotune.sampling_plans import simultaneous_plan, specs_of
+from tf_libra.autotune.warm_start import JobSignature, PlanOutline, WarmStart
+from tf_libra.cost_model import ProcessorModel
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning import make_plan
+from tf_libra.simulation import simulate
+
+CONCLUSION = TuningResult(
+    make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, held_out_error=0.0, rest_seconds=0.01
+)
+
+
+def plan(ends: list[int], threads: list[int], sizes: tuple[int, ...] = (8, 8, 8, 8)) -> Plan:
+    groups = tuple(
+        TensorGroup(start, stop, r)
+        for (start, stop), r in zip(itertools.pairwise([0, *ends]), threads, strict=True)
+    )
+    return Plan(groups, tuple(f"t{i}" for i in range(len(sizes))), sizes, 2, "some")
+
+
+def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
+    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    assert proposed[0] == CONCLUSION.plan
+    assert any(len(one.groups) == 1 for one in proposed)
+    assert len(proposed) == MAX_CONTENDERS
+    assert len({one.fingerprint for one in proposed}) == MAX_CONTENDERS
+
+
+def test_plans_much_like_another_leave_their_place_to_others() -> None:
+    """Of LIBRA's plans alone there are five here that the model thinks better than any other's."""
+    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
+    assert not alike
+
+
+@pytest.mark.parametrize(
+    ("contention", "expected"), [(None, 1.5), (2.5, 2.5)], ids=["nobody knows", "measured"]
+)
+def test_plans_of_two_streams_have_the_gamma_that_is_known(
+    contention: float | None, expected: float
+) -> None:
+    """That of another planner, one outlined by another job, and the one in force."""
+    conclusion = replace(CONCLUSION, contention=contention)
+    specs = specs_of(PROFILE)
+    two_streams = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
+    start = WarmStart(JobSignature.of(specs, NUM_WORKERS, 1), "aiacc", PlanOutline.of(two_streams))
+    kept = outlined(conclusion, strategies.Libra(), True, start)
+    assert kept is not None and kept.num_streams == 2
+    assert kept.contention == expected
+    true = replace(kept, contention=expected)
+    assert kept.predicted_seconds == simulate(PROFILE, true, MODEL).backward_seconds
+    in_force = replace(two_streams, contention=1.1)
+    of_two = [
+        plan
+        for plan, _ in contenders(conclusion, strategies.Libra(), True, in_force)
+        if plan.num_streams > 1
+    ]
+    assert in_force.fingerprint in {plan.fingerprint for plan in of_two}
+    assert {plan.contention for plan in of_two} == {expected}
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["by nobody now", "by a planner now, too"])
+def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> None:
+    """What was predicted and noted of it is of another time."""
+    proposed = contenders(CONCLUSION, strategies.Libra(), runs_streams=False)
+    own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
+    in_force = proposed[-1][0] if planned else own
+    of_then = replace(in_force, predicted_seconds=9.0, notes=("race over 12 rounds: of then",))
+    again = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), False, of_then)]
+    [found] = [one for one in again if one.fingerprint == of_then.fingerprint]
+    assert found.predicted_seconds == simulate(PROFILE, found, MODEL).backward_seconds
+    assert found.notes == () and found.strategy == of_then.strategy
+
+
+def two_streams_of(num_threads: int) -> Plan:
+    """The groups on either stream in turn, with more threads than MODEL bears."""
+    plan = simultaneous_plan(PROFILE, num_threads, NUM_WORKERS)
+    assert CONCLUSION.predicted(plan) is None
+    return plan
+
+
+def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> None:
+    """It was made by the model of then."""
+    in_force = two_streams_of(20)
+    proposed = contenders(CONCLUSION, strategies.Libra(), True, in_force)
+    [predicted] = [one for plan, one in proposed if plan.fingerprint == in_force.fingerprint]
+    assert predicted is None
+    assert proposed[-1][0].fingerprint == in_force.fingerprint  # the least promising
+    assert all(one is not None for _, one in proposed[:-1])
+
+
+def test_the_best_by_step_race_updates_included() -> None:
+    """Backward of all of it at once is the shortest; its updates begin after it."""
+    cost = replace(MODEL, hop_latency=1e-3, compute=(1.0, 0.0))
+    updates = [size * 4e-9 for size in SIZES]
+    profile = BackwardProfile.from_arrays(
+        SIZES, [1e-5] * len(SIZES), PROFILE.names, update_seconds=updates
+    )
+    libra = strategies.Libra(threads=(1,))
+    conclusion = replace(
+        CONCLUSION,
+        plan=make_plan(profile, cost, strategies.SynEasgd()),
+        profile=profile,
+        cost_model=cost,
+    )
+    proposed = contenders(conclusion, libra, runs_streams=False)
+    steps = [simulate(profile, plan, cost).step_seconds for plan, _ in proposed]
+    backwards = [simulate(profile, plan, cost).backward_seconds for plan, _ in proposed]
+    assert steps[1:] == sorted(steps[1:])
+    assert backwards[1:] != sorted(backwards[1:])
+    assert min(steps[1:]) < steps[0]
+
+
+def test_where_all_are_alike_those_race_that_there_are() -> None:
+    """One core, startup for nothing: every planner merges everything, with one thread or more."""
+    profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
+    conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
+    proposed = [one for one, _ in contenders(conclusion, strategies.Libra(), runs_streams=False)]
+    assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CONTENDERS
+
+
+@pytest.mark.parametrize("threads", [(1,), (1, 2, 4)])
+def test_a_model_that_sees_no_gain_in_any_plan_proposes_different_ones_all_the_same(
+    threads: tuple[int, ...],
+) -> None:
+    """Found where a machine's plans of many groups were the best, and none of them was raced."""
+    model = ProcessorModel(NUM_WORKERS, 1e-3, 1e-9, 1e-9, 1.0, 1e-6)
+    libra = strategies.Libra(threads=threads)
+    conclusion = replace(CONCLUSION, plan=make_plan(PROFILE, model, libra), cost_model=model)
+    proposed = [one for one, _ in contenders(conclusion, libra, runs_streams=False)]
+    counts = [len(one.groups) for one in proposed]
+    assert max(counts) >= 4 * min(counts)
+
+
+def test_distance_is_counted_in_factors_of_two() -> None:
+    assert distance(plan([4], [1]), plan([4], [1])) == 0
+    assert distance(plan([4], [1]), plan([4], [2])) == pytest.approx(1)
+    assert distance(plan([4], [1]), plan([2, 4], [1, 1])) == pytest.approx(2)
+    assert distance(plan([2, 4], [1, 1]), plan([2, 4], [1, 4])) == pytest.approx(1)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    sizes = tuple(draw(st.lists(st.integers(0, 100), min_size=4, max_size=4)))
+    inner = sorted(draw(st.sets(st.integers(1, 3))))
+    ends = [*inner, 4]
+    threads = draw(st.lists(st.integers(1, 4), min_size=len(ends), max_size=len(ends)))
+    return plan(ends, threads, sizes)
+
+
+@given(plans(), plans())
+def test_distance_is_one(one: Plan, other: Plan) -> None:
+    other = replace(other, num_bytes=one.num_bytes)
+    assert distance(one, one) == 0
+    assert distance(one, other) == pytest.approx(distance(other, one))
+    assert distance(one, other) >= 0
+    if len(one.groups) != len(other.groups):
+        assert distance(one, other) > 0

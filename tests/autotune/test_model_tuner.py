@@ -1,0 +1,181 @@
+"""Tuning against a simulated machine."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, SIZES, Machine, drive
+from tf_libra import strategies
+from tf_libra.autotune import Phase, TrialResult
+from tf_libra.autotune.model_tuner import BASELINE_STEPS_BEFORE_A_RACE as BASELINE_STEPS
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning import make_plan
+from tf_libra.simulation import simulate
+
+# As tracing might have guessed it: not quite the order of production.
+TRACED_ORDER = [1, 0, 2, 3, 5, 4, 6, 7, 9, 8]
+
+
+def test_finds_a_plan_as_good_as_one_made_with_full_knowledge() -> None:
+    tuned, _ = drive(Machine())
+    best = make_plan(PROFILE, MODEL, "libra")
+    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    assert tuned.plan.strategy == "libra"
+    assert found <= 1.02 * simulate(PROFILE, best, MODEL).backward_seconds
+    assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
+
+
+def test_profile_is_what_the_machine_does_without_contention() -> None:
+    tuned, _ = drive(Machine())
+    assert tuned.profile is not None
+    measured = tuned.profile
+    assert measured.names == PROFILE.names
+    # How fast the machine computes is fitted to whole steps.
+    np.testing.assert_allclose(measured.compute_seconds, PROFILE.compute_seconds, rtol=1e-2)
+    assert [t.dtype for t in measured.tensors] == ["float32"] * len(SIZES)
+
+
+def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
+    machine = Machine()
+    tuning_order = [machine.profile.tensors[i].name for i in TRACED_ORDER]
+    assert tuning_order != list(PROFILE.names)
+
+    class InOrder(Machine):
+        """Produces in its own order, whatever order the plan lists tensors in."""
+
+        def run(self, plan: Plan) -> TrialResult:
+            listed = plan.tensor_names
+            seen = super().run(replace(plan, tensor_names=PROFILE.names, num_bytes=tuple(SIZES)))
+            assert seen.production is not None
+            produced = dict(zip(seen.production.names, seen.production.produced_ns, strict=True))
+            production = replace(
+                seen.production,
+                names=listed,
+                produced_ns=np.array([produced[name] for name in listed]),
+            )
+            return replace(seen, production=production)
+
+    tuned, _ = drive(InOrder(), order=TRACED_ORDER)
+    assert tuned.plan.tensor_names == PROFILE.names
+    assert tuned.cost_model is not None
+    assert tuned.rest_seconds is not None
+    assert tuned.race is not None
+
+
+@pytest.mark.usefixtures("anew")
+def test_same_observations_give_the_same_plan() -> None:
+    first, second = (drive(Machine(noise=0.3))[0] for _ in range(2))
+    assert first.plan == second.plan
+    assert first.cost_model == second.cost_model
+
+
+def test_starts_with_one_all_reduce_after_backward_that_nobody_looks_at() -> None:
+    _, experiments = drive(Machine())
+    for experiment in experiments[: 1 + BASELINE_STEPS]:
+        assert experiment.phase is Phase.MEASURE
+        assert len(experiment.plan.groups) == 1
+        assert not experiment.traced
+    assert experiments[1 + BASELINE_STEPS].plan.after_backward
+
+
+def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
+    experiments = drive(Machine())[1][1 + BASELINE_STEPS :]
+    phases = [phase for phase, _ in itertools.groupby(one.phase for one in experiments)]
+    assert phases == [Phase.MEASURE, Phase.SAMPLE, Phase.RACE]
+    seen: set[str] = set()
+    for experiment in experiments:
+        assert experiment.plan.after_backward == (experiment.phase is Phase.MEASURE)
+        # The first step of a plan pays for its instantiation, and is not looked at.
+        known = experiment.plan.fingerprint in seen
+        assert known or (experiment.is_first and not experiment.traced)
+        seen.add(experiment.plan.fingerprint)
+
+
+def test_sampled_plans_take_turns_untraced() -> None:
+    experiments = [one for one in drive(Machine())[1] if one.phase is Phase.SAMPLE]
+    turns = [one.plan.fingerprint for one in experiments if not (one.traced or one.is_first)]
+    plans = set(turns)
+    for start in range(0, len(turns), len(plans)):
+        assert set(turns[start : start + len(plans)]) == plans
+    assert len(plans) >= 6
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_best_of_a_race_is_in_force_with_what_was_measured(noise: float) -> None:
+    tuned, experiments = drive(Machine(noise=noise))
+    assert tuned.race is not None
+    assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
+    raced = {one.plan.fingerprint for one in experiments if one.phase is Phase.RACE}
+    assert {one.plan.fingerprint for one in tuned.race.contenders} == raced
+    assert any(len(one.plan.groups) == 1 for one in tuned.race.contenders)
+    assert tuned.race.median_error is not None
+    assert tuned.race.median_error < 0.05
+    best = min(simulate(PROFILE, one.plan, MODEL).backward_seconds for one in tuned.race.contenders)
+    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    assert found <= 1.03 * best
+
+
+def test_who_asks_for_no_race_gets_none() -> None:
+    tuned, experiments = drive(Machine(), strategies.Libra(race=False))
+    assert tuned.race is None
+    assert Phase.RACE not in {one.phase for one in experiments}
+
+
+def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -> None:
+    tuned, experiments = drive(Machine())
+    for r in (1, 2, 4):
+        alone = {
+            size
+            for one in experiments
+            if one.plan.after_backward and one.traced
+            for size, group in zip(one.plan.group_bytes, one.plan.groups, strict=True)
+            if group.num_threads == r
+        }
+        assert len(alone) >= 3
+        assert [s for s in tuned.samples if s.num_threads == r and s.overlap_seconds]
+
+
+@pytest.mark.parametrize("name", strategies.BY_NAME)
+def test_every_strategy_gets_a_plan_with_threads_it_may_use(name: str) -> None:
+    strategy = strategies.resolve(name)
+    tuned, experiments = drive(Machine(), strategy)
+    assert tuned.plan.strategy == name or name == "auto"  # which takes the best of them
+    assert tuned.plan.num_workers == NUM_WORKERS
+    allowed = set(strategy.allowed_threads)
+    for plan in (tuned.plan, *(experiment.plan for experiment in experiments)):
+        assert {group.num_threads for group in plan.groups} <= allowed
+
+
+def test_without_a_trace_all_is_reduced_after_backward() -> None:
+    tuned, experiments = drive(Machine(), traceable=False)
+    assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
+    assert tuned.plan.strategy == "syneasgd"
+    assert tuned.profile is None
+    assert tuned.cost_model is None
+    assert not tuned.is_complete
+    times = sum(experiment.traced for experiment in experiments)
+    assert f"busy: somebody else is profiling ({times} times)" in tuned.notes
+    assert any("no profile could be measured" in note for note in tuned.plan.notes)
+    # Nothing can be sampled without a profile, so nothing is.
+    assert {experiment.phase for experiment in experiments} == {Phase.MEASURE}
+
+
+def test_one_tensor_is_one_group() -> None:
+    machine = Machine(BackwardProfile.from_arrays([1_000_000], [0.01], ["only"]))
+    tuned, _ = drive(machine)
+    assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, 1)]
+
+
+def test_tensors_of_no_bytes_are_no_trouble() -> None:
+    machine = Machine(BackwardProfile.from_arrays([0, 1_000_000, 0, 400_000], [0.01] * 4))
+    tuned, _ = drive(machine)
+    assert len(tuned.plan.tensor_names) == 4
+
+
+def test_nothing_to_send_at_all_is_no_trouble() -> None:
+    machine = Machine(BackwardProfile.from_arrays([0, 0], [0.01, 0.01]))
+    tuned, _ = drive(machine)
+    assert len(tuned.plan.tensor_names) == 2

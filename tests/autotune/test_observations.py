@@ -1,0 +1,103 @@
+"""What is kept of observed steps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.autotune.machine import BEFORE, NUM_WORKERS, PROFILE, Machine
+from tf_libra.autotune import Phase, Trial, TrialResult, measuring_plans, random_plans
+from tf_libra.autotune.observations import Observations
+
+
+def observed(num_plans: int, steps: int) -> Observations:
+    machine, findings = Machine(), Observations()
+    for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, num_plans):
+        for _ in range(steps):
+            findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+    return findings
+
+
+def test_of_a_plan_that_is_left_out_no_step_is_left() -> None:
+    findings = observed(4, 3)
+    plans = list(dict.fromkeys(step.plan.fingerprint for step in findings.overlapped))
+    for fingerprint in plans:
+        others = findings.without(fingerprint)
+        assert len(others) == len(findings.overlapped) - 3
+        assert {step.plan.fingerprint for step in others} == {*plans} - {fingerprint}
+
+
+def test_steps_are_told_apart_by_phase() -> None:
+    machine, findings = Machine(), Observations()
+    measuring = measuring_plans(machine.specs(), (1, 2), NUM_WORKERS)
+    for plan in measuring:
+        findings.note(Trial(Phase.MEASURE, plan, traced=True), machine.run(plan))
+    assert [step.plan for step in findings.after_backward] == measuring
+    assert findings.overlapped == []
+    profile = findings.profile(machine.specs())
+    assert profile is not None
+    assert profile.profile.names == PROFILE.names
+
+
+def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long_it_takes() -> None:
+    machine, findings = Machine(), Observations()
+    [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
+    silent = replace(machine.run(plan), records=())
+    findings.note(Trial(Phase.MEASURE, plan, traced=True), silent)
+    findings.note(Trial(Phase.SAMPLE, plan, traced=True), silent)
+    assert len(findings.after_backward) == 1
+    assert findings.overlapped == []
+
+
+def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
+    machine, findings = Machine(), Observations()
+    plans = [*measuring_plans(machine.specs(), (1, 2, 4), NUM_WORKERS)]
+    plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
+    for index, plan in enumerate(plans):
+        phase = Phase.MEASURE if plan.after_backward else Phase.SAMPLE
+        findings.note(Trial(phase, plan, traced=True), machine.run(plan))
+        of_phase = findings.after_backward if plan.after_backward else findings.overlapped
+        if index in (0, 4, 5):
+            of_phase[-1] = of_phase[-1].at_pace(1.38)
+    paced, plain = findings.at_usual_pace(), [*findings.after_backward, *findings.overlapped]
+    for index, step in enumerate([*paced.after_backward, *paced.overlapped]):
+        before = plain[index]
+        assert step.before_ns == pytest.approx(BEFORE * 1e9, abs=2)
+        times = 1.38 if index in (0, 4, 5) else 1.0
+        for name in ("started_ns", "finished_ns"):
+            then, now = (getattr(one.records[-1], name) - one.called_ns for one in (before, step))
+            assert then == pytest.approx(times * now, abs=3)
+        produced = [one.production.produced_ns - one.called_ns for one in (before, step)]
+        np.testing.assert_allclose(produced[0], times * produced[1], atol=3)
+    assert paced.profile(machine.specs(), PROFILE.names) is not None
+
+
+@pytest.mark.parametrize("before", [0.3, 6.0])
+def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
+    """Nor is one that was spared the wait: what comes before backward tells nothing else there."""
+    findings = observed(5, 1)
+    step = findings.overlapped[2]
+    waited_ns = round((before - 1) * BEFORE * 1e9)
+    findings.overlapped[2] = replace(step, called_ns=step.called_ns - waited_ns)
+    assert findings.at_usual_pace().overlapped == findings.overlapped
+
+
+def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
+    machine, findings = Machine(), Observations()
+    for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):
+        findings.note(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))
+        findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+        findings.overlapped[-1] = findings.overlapped[-1].at_pace(1.15)
+    assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
+    assert findings.before_seconds(findings.usual_steps()) == pytest.approx(BEFORE)
+
+
+def test_problems_are_counted_and_leave_no_profile() -> None:
+    machine, findings = Machine(), Observations()
+    [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
+    for problem in ("busy", "busy", "lost"):
+        experiment = Trial(Phase.MEASURE, plan, traced=True)
+        findings.note(experiment, TrialResult(None, (), problem))
+    assert findings.problems == {"busy": 2, "lost": 1}
+    assert findings.profile(machine.specs()) is None
+    assert len(findings.problems) == 3

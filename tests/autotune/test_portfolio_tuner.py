@@ -1,0 +1,85 @@
+"""`auto` against a simulated machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.autotune.machine import MODEL, Machine, drive
+from tf_libra import strategies
+from tf_libra.autotune import Budget, Phase
+from tf_libra.cost_model import ContentionModel
+
+BUDGET = Budget(150, 1e6)
+SINGLE = ("syneasgd", "wfbp", "mg-wfbp", "asc-wfbp", "libra-m", "libra", "aiacc")
+
+
+# One thread of one stream fills little of the link, and streams cost each other nothing.
+STREAMS_PAY = replace(MODEL, overlapped=(2.5e9, 2.1e9, 0.3), exclusive=(2.5e9, 2.1e9, 0.3))
+
+
+@pytest.mark.parametrize("model", [MODEL, STREAMS_PAY])
+def test_it_is_as_good_as_the_best_single_strategy(model: ContentionModel) -> None:
+    tuned, experiments = drive(Machine(model=model), "auto", BUDGET, runs_streams=True)
+    assert len(experiments) <= 150
+    phases = {one.phase for one in experiments}
+    assert phases == {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
+    seconds = {}
+    for name in SINGLE:
+        single, _ = drive(Machine(model=model), name, BUDGET, runs_streams=True)
+        seconds[name] = Machine(model=model).run(single.plan).seconds
+    assert Machine(model=model).run(tuned.plan).seconds <= 1.02 * min(seconds.values())
+
+
+def test_it_says_what_won_and_against_what() -> None:
+    tuned, experiments = drive(Machine(), "auto", BUDGET, runs_streams=True)
+    assert tuned.race is not None and tuned.search is not None
+    raced = {one.plan.strategy for one in tuned.race.contenders}
+    assert {"libra", "aiacc", "syneasgd"} <= raced
+    # The best settings of the search, which a few steps each do not tell apart, have no first step.
+    new = [one.plan for one in experiments if one.phase is Phase.RACE and one.is_first]
+    searched = [one.plan for one in tuned.race.contenders if one.plan.strategy == "aiacc"]
+    assert len(searched) == 3 and not {one.fingerprint for one in searched} & {
+        one.fingerprint for one in new
+    }
+    assert tuned.plan.strategy == tuned.race.winner.plan.strategy
+    said = next(note for note in tuned.notes if note.startswith("race over"))
+    assert all(name in said for name in raced)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 3.0])
+def test_what_streams_cost_each_other_is_known_to_all_that_race(gamma: float) -> None:
+    machine = Machine(gamma=gamma)
+    tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
+    assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
+    raced = [one for one in tuned.race.contenders if one.plan.num_streams > 1]
+    assert {"asc-wfbp", "aiacc"} <= {one.plan.strategy for one in raced}
+    assert {one.plan.contention for one in raced} == {tuned.contention}
+    for one in raced:
+        taken = machine.run(one.plan)
+        assert one.predicted_seconds == pytest.approx(taken.seconds, rel=0.05)
+
+
+def test_gamma_that_the_user_gives_is_that_of_all_that_race() -> None:
+    given = strategies.Auto(contention=2.0)
+    tuned, _ = drive(Machine(), given, BUDGET, runs_streams=True)
+    assert tuned.race is not None
+    raced = [one.plan for one in tuned.race.contenders if one.plan.num_streams > 1]
+    assert raced and {plan.contention for plan in raced} == {2.0}
+
+
+def test_a_short_budget_leaves_it_to_the_model_or_to_one_all_reduce() -> None:
+    for steps in (1, 5, 20, 45, 60):
+        tuned, experiments = drive(Machine(), "auto", Budget(steps, 1e6), runs_streams=True)
+        assert len(experiments) <= steps
+        assert tuned.plan.groups and tuned.notes
+
+
+def test_an_engine_of_another_library_is_not_asked_for_streams_or_parts() -> None:
+    tuned, experiments = drive(Machine(), "auto", BUDGET)
+    assert not any(one.plan.cuts_tensors for one in experiments)
+    assert {one.plan.num_streams for one in experiments} == {1}
+    assert not tuned.plan.cuts_tensors
+
+
+def test_every_other_strategy_is_asked() -> None:
+    assert set(strategies.Auto().others()) == set(strategies.BY_NAME) - {"auto"}

@@ -1,0 +1,67 @@
+"""Misses of many candidates at once against `simulate`, candidate by candidate."""
+
+import numpy as np
+import pytest
+
+from tf_libra.autotune import TensorSpec, random_plans
+from tf_libra.autotune.parametric_models import FamilyCosts
+from tf_libra.autotune.residuals import Candidates, MeasuredSteps
+from tf_libra.autotune.sampling_plans import measuring_plans
+from tf_libra.autotune.step_times import StepTimes
+from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation import simulate
+
+MODELS: list[CostModel] = [
+    ProcessorModel(2, 2e-4, 6e-10, 8e-10),
+    ContentionModel(2, 1e-4, (1.0, 0.1), (1e9, 1e8, 0.5), (2e9, 1e8, 0.5)),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_are_those_of_simulated_steps(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    num_bytes = (10 ** random.uniform(2, 7, 12)).astype(int)
+    num_bytes[random.integers(12)] = 0
+    computed = random.exponential(2e-3, 12) * (random.random(12) > 0.3)
+    profile = BackwardProfile.from_arrays(num_bytes.tolist(), computed)
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    plans = random_plans(profile, (1, 2, 4), 2, 5, seed=seed, num_groups=(1, 9))
+    plans += measuring_plans(specs, [2], 2)
+    steps = [
+        StepTimes(
+            plan,
+            0.05 + 0.05 * random.random(),
+            random.random((len(plan.groups), 2)),
+            random.random(len(plan.groups)),
+            1,
+        )
+        for plan in plans
+    ]
+    columns = random.uniform(0.5, 2, (4, 2)) * [[0.03], [0.01], [1.0], [0.02]]
+    measured = MeasuredSteps.of(profile, steps)
+    asked = measured.num_bytes, measured.threads
+    costs = FamilyCosts(
+        np.stack([model.overlapped_all_reduce(*asked) for model in MODELS]),
+        np.stack([model.exclusive_all_reduce(*asked) for model in MODELS]),
+        np.stack([model.compute_rate(measured.threads) for model in MODELS]),
+    )
+    found = measured.missed(Candidates(costs, *columns))
+    assert found.shape == (2, len(steps) * (1 + 2 * max(len(plan.groups) for plan in plans)))
+    for row, model in enumerate(MODELS):
+        before, after, pace, updates = columns[:, row]
+        paced = BackwardProfile.from_arrays(
+            num_bytes.tolist(),
+            pace * computed,
+            update_seconds=updates * num_bytes / num_bytes.sum(),
+        )
+        missed = []
+        for step in steps:
+            timeline = simulate(paced, step.plan, model)
+            missed.append((before + after + timeline.step_seconds) / step.seconds / 0.02 - 50)
+            spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
+            share = step.seconds * 0.04 * len(spans) ** 0.5
+            missed += ((before + spans - step.spans) / share).ravel().tolist()
+        # Groups that fill up a plan of fewer weigh nothing.
+        shown = np.sort(found[row][found[row] != 0])
+        assert shown == pytest.approx(np.sort(missed), rel=1e-9)

@@ -1,0 +1,272 @@
+"""Tuning again against a machine that changes."""
+
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, Machine, drive
+from tf_libra import strategies
+from tf_libra.autotune import (
+    CALLS_PER_LOOK,
+    DOSE,
+    Budget,
+    DriftVerdict,
+    Retuner,
+    TrialResult,
+    Tuner,
+    TuningResult,
+    tune,
+)
+from tf_libra.autotune.interleaved_trials import Race
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning import make_plan
+from tf_libra.simulation import simulate
+
+
+def linked(factor: float) -> ContentionModel:
+    """The machine with links that are so much faster."""
+    rates = (
+        (factor * gamma1, factor * gamma2, gamma3)
+        for gamma1, gamma2, gamma3 in (MODEL.overlapped, MODEL.exclusive)
+    )
+    overlapped, exclusive = rates
+    return replace(MODEL, overlapped=overlapped, exclusive=exclusive)
+
+
+SLOW = linked(0.1)
+
+
+@dataclass
+class Training:
+    """Steps under the plan in force of a machine, looks and doses in between, as a session does."""
+
+    machine: Machine
+    conclusion: TuningResult
+    share: float = 0.02
+    found: list[DriftVerdict] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    tried: int = 0
+    total_seconds: float = 0.0
+    extra_seconds: float = 0.0
+    is_kept: bool = False
+
+    def __post_init__(self) -> None:
+        self.again = Retuner(self.share, self.conclusion, self._tuner, self.is_kept)
+
+    def _tuner(self, in_force: Plan) -> Tuner:
+        budget = Budget(max_seconds=1e8)
+        strategy = strategies.Libra()
+
+        def clock() -> float:
+            return self.machine.seconds
+
+        return tune(
+            self.machine.specs(), strategy, NUM_WORKERS, budget, clock=clock, in_force=in_force
+        )
+
+    def run(self, num_looks: int) -> None:
+        for _ in range(num_looks):
+            usual = 0.0
+            for _ in range(CALLS_PER_LOOK):
+                usual = self._usual()
+                self.again.drift.ran(usual)
+            self.found.append(self.again.look())
+            if self.found[-1] in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL):
+                self._dose(usual)
+
+    def _usual(self) -> float:
+        seconds = self.machine.run(self.conclusion.plan).seconds
+        self.total_seconds += seconds
+        return seconds
+
+    def _dose(self, usual: float) -> None:
+        observation: TrialResult | None = None
+        most = Budget().max_steps if self.found[-1] is DriftVerdict.STALE else DOSE
+        for _ in range(most + 1):
+            what = self.again.next(observation)
+            if what is None:
+                return
+            if isinstance(what, TuningResult):
+                self.conclusion = what
+                self.plans.append(what.plan)
+                return
+            seen = self.machine.run(what.plan)
+            self.again.drift.tried(seen.seconds)
+            self.tried += 1
+            self.total_seconds += seen.seconds
+            self.extra_seconds += max(seen.seconds - usual, 0.0)
+            observation = seen if what.traced else replace(seen, production=None)
+        raise AssertionError("a dose does not end")
+
+
+@cache
+def tuned() -> TuningResult:
+    return drive(Machine())[0]
+
+
+def training(machine: Machine, **options: Any) -> Training:
+    return Training(machine, tuned(), **options)
+
+
+def is_good(plan: Plan, model: ContentionModel) -> bool:
+    best = simulate(PROFILE, make_plan(PROFILE, model, "libra"), model).backward_seconds
+    return simulate(PROFILE, plan, model).backward_seconds <= 1.03 * best
+
+
+def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -> None:
+    run = training(Machine(noise=0.05))
+    first = run.conclusion.plan
+    run.run(20)
+    assert set(run.found) == {DriftVerdict.NOTHING}
+    run.machine.model = SLOW
+    assert not is_good(first, SLOW)
+    run.run(300)
+    assert run.found.count(DriftVerdict.DRIFT) == 1
+    assert len(run.plans) == 1
+    assert is_good(run.conclusion.plan, SLOW)
+    run.machine.model = MODEL
+    run.run(300)
+    assert len(run.plans) == 2
+    assert is_good(run.conclusion.plan, MODEL)
+    assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_tenth() -> None:
+    """As many steps as it would have taken without; then the share holds as for its own plan."""
+    run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
+    run.run(2)
+    assert run.found == [DriftVerdict.NOTHING, DriftVerdict.STALE]
+    assert len(run.plans) == 1 and 0 < run.tried <= Budget().max_steps
+    assert is_good(run.conclusion.plan, SLOW)
+    rate = tuned().bytes_per_second
+    assert rate is not None and run.conclusion.bytes_per_second is not None
+    assert run.conclusion.bytes_per_second < rate / 5
+    run.run(20)
+    assert set(run.found[2:]) == {DriftVerdict.NOTHING}
+    before, run.extra_seconds, run.total_seconds = run.tried, 0.0, 0.0
+    run.machine.model = MODEL
+    run.run(300)
+    assert run.found.count(DriftVerdict.STALE) == run.found.count(DriftVerdict.DRIFT) == 1
+    assert run.tried > before and is_good(run.conclusion.plan, MODEL)
+    assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_what_another_job_has_left_stays_on_its_network() -> None:
+    run = training(Machine(noise=0.05), is_kept=True)
+    run.run(20)
+    assert set(run.found) == {DriftVerdict.NOTHING} and run.tried == 0
+
+
+def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
+    """The whole machine is slower: all plans alike."""
+    run = training(Machine(noise=0.01))
+    first = run.conclusion.plan
+    run.machine.profile = BackwardProfile.from_arrays(
+        [t.num_bytes for t in PROFILE.tensors],
+        [t.compute_seconds * 3 for t in PROFILE.tensors],
+        [t.name for t in PROFILE.tensors],
+    )
+    run.machine.model = replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3)
+    run.run(300)
+    assert [plan.fingerprint for plan in run.plans] == [first.fingerprint]
+    # What is told of it is of now: one race, and what the model of now predicts.
+    [plan] = run.plans
+    now = run.conclusion.predicted(plan)
+    assert now is not None and plan.predicted_seconds == now.backward_seconds
+    assert len([note for note in plan.notes if note.startswith("race over")]) == 1
+
+
+@pytest.mark.parametrize("name", ["aiacc", "auto"])
+def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None:
+    """On a machine three times slower, of which the race of then says nothing."""
+    before, _ = drive(Machine(), name, Budget(150, 1e6), runs_streams=True)
+    of_then = replace(before.plan, predicted_seconds=9.0)
+    assert any(note.startswith("race over") for note in of_then.notes)
+    machine = Machine(model=replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3))
+    now, _ = drive(machine, name, Budget(150, 1e6), runs_streams=True, in_force=of_then)
+    assert now.race is not None
+    [raced] = [o.plan for o in now.race.contenders if o.plan.fingerprint == of_then.fingerprint]
+    assert raced.predicted_seconds != 9.0
+    assert not any(note.startswith("race over") for note in raced.notes)
+
+
+def test_a_model_that_misses_is_no_drift() -> None:
+    """Without a race nobody has measured what a step takes: the first look does."""
+    alone = replace(tuned(), race=None)
+    predicted = alone.predicted_step(alone.plan)
+    winner = replace(tuned().race.winner, seconds=(predicted,), places=())
+    for conclusion in (alone, replace(alone, race=Race((winner,)))):
+        again = Retuner(1.0, conclusion, partial(_blind, Machine()))
+        assert again.drift.expected_seconds is None
+        for _ in range(4):
+            for _ in range(CALLS_PER_LOOK):
+                again.drift.ran(2 * predicted)
+            assert again.look() is DriftVerdict.NOTHING
+        assert again.drift.expected_seconds == 2 * predicted
+
+
+def test_what_passes_before_anything_is_found_changes_nothing() -> None:
+    run = training(Machine())
+    first = run.conclusion.plan
+    run.machine.model = SLOW
+    while DriftVerdict.DRIFT not in run.found:
+        run.run(1)
+    run.machine.model = MODEL
+    run.run(100)
+    assert DriftVerdict.PASSED in run.found
+    assert run.plans == [] and run.conclusion.plan == first
+
+
+@pytest.mark.parametrize("period", [3, 20])
+def test_machine_that_goes_to_and_fro_is_not_followed_for_ever(period: int) -> None:
+    run = training(Machine(noise=0.02))
+    for index in range(400 // period):
+        run.machine.model = SLOW if index % 2 else MODEL
+        run.run(period)
+    begun = [index for index, found in enumerate(run.found) if found is DriftVerdict.DRIFT]
+    assert len(begun) <= 8
+    assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_costs_its_share() -> None:
+    share = 0.001
+    run = training(Machine(), share=share)
+    run.machine.model = SLOW
+    run.run(200)
+    # One dose goes by a guess.
+    assert run.extra_seconds <= share * run.total_seconds + 2 * DOSE * 0.05
+
+
+def test_nothing_measured_is_nothing_found() -> None:
+    """No step can be traced: no model, no race, and so no reason to leave a plan."""
+    again = Retuner(1.0, tuned(), partial(_blind, Machine()))
+    for _ in range(10):
+        for _ in range(CALLS_PER_LOOK):
+            again.drift.ran(1.0)
+        if again.look() is DriftVerdict.DRIFT:
+            break
+    observation, results = None, []
+    for _ in range(20):
+        for _ in range(DOSE + 1):
+            what = again.next(observation)
+            results.append(what)
+            if what is None:
+                break
+            assert not isinstance(what, TuningResult)
+            observation = replace(Machine().run(what.plan), production=None, problem="busy")
+        for _ in range(CALLS_PER_LOOK):
+            again.drift.ran(1.0)
+        if again.look() is DriftVerdict.NOTHING:
+            break
+    assert results[-1] is None
+    assert again.drift.expected_seconds == 1.0
+
+
+def _blind(machine: Machine, in_force: Plan) -> Tuner:
+    return tune(
+        machine.specs(), strategies.Libra(), NUM_WORKERS, Budget(max_seconds=1e8), in_force=in_force
+    )

@@ -1,0 +1,62 @@
+"""Plans that are tried out: valid for any model, and different in what is to be learnt."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_libra.autotune import TensorSpec, measuring_plans, one_group_plan, random_plans
+from tf_libra.autotune.sampling_plans import SAMPLED_GROUPS
+from tf_libra.model.profile import BackwardProfile
+
+THREADS = (1, 2, 4)
+sizes_of_models = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
+
+
+def specs(sizes: list[int]) -> list[TensorSpec]:
+    return [TensorSpec(f"t{i}", size, "float32") for i, size in enumerate(sizes)]
+
+
+def profile(sizes: list[int]) -> BackwardProfile:
+    return BackwardProfile.from_arrays(
+        sizes, [1e-3] * len(sizes), [f"t{i}" for i in range(len(sizes))]
+    )
+
+
+@given(sizes_of_models)
+def test_any_model_has_plans_to_try_that_hold_all_of_its_tensors(sizes: list[int]) -> None:
+    plans = [
+        one_group_plan(specs(sizes), 2, 4, "syneasgd"),
+        *measuring_plans(specs(sizes), THREADS, 4),
+        *random_plans(profile(sizes), THREADS, 4, 12),
+    ]
+    for plan in plans:
+        assert plan.num_bytes == tuple(sizes)
+        assert plan.tensor_names == tuple(one.name for one in specs(sizes))
+        assert {group.num_threads for group in plan.groups} <= set(THREADS)
+
+
+@given(sizes_of_models, st.integers(1, 20))
+def test_random_plans_are_different_ones_and_the_same_again(sizes: list[int], count: int) -> None:
+    plans = random_plans(profile(sizes), THREADS, 4, count)
+    assert 1 <= len({plan.fingerprint for plan in plans}) == len(plans) <= count
+    assert max(len(plan.groups) for plan in plans) <= min(SAMPLED_GROUPS[1], len(sizes))
+    assert plans == random_plans(profile(sizes), THREADS, 4, count)
+
+
+def test_every_thread_count_leads_as_often_as_any_other() -> None:
+    plans = random_plans(profile([1000] * 100), THREADS, 4, 12)
+    leading = [plan.groups[0].num_threads for plan in plans]
+    assert {r: leading.count(r) for r in THREADS} == {1: 4, 2: 4, 4: 4}
+
+
+def test_every_thread_count_is_measured_alone_at_sizes_that_differ_several_times_over() -> None:
+    plans = measuring_plans(specs([1000] * 100), THREADS, 4)
+    assert [{group.num_threads for group in plan.groups} for plan in plans] == [{1}, {2}, {4}]
+    for plan in plans:
+        assert plan.after_backward
+        sizes = [sum(plan.num_bytes[one.start : one.stop]) for one in plan.groups]
+        assert max(sizes) >= 5 * min(sizes)
+        assert len(set(sizes)) >= 3
+    # No place in a step has one size only.
+    assert len({plan.groups[0].stop for plan in plans}) == len(THREADS)
+    assert np.all([plan.num_workers == 4 for plan in plans])

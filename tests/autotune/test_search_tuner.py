@@ -1,0 +1,158 @@
+"""The whole of AIACC's tuning, against a simulated machine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.autotune.machine import MODEL, PROFILE, SIZES, Machine, drive
+from tf_libra import strategies
+from tf_libra.autotune import Budget, Phase, TuningResult
+from tf_libra.autotune.warm_start import MAX_SETTINGS, JobSignature, PlanOutline, WarmStart
+from tf_libra.model.profile import BackwardProfile
+
+HUNDRED = Budget(100, 1e6)
+
+
+def test_it_measures_searches_races_and_keeps_within_its_steps() -> None:
+    tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
+    phases = list(dict.fromkeys(one.phase for one in experiments))
+    assert phases == [Phase.MEASURE, Phase.SEARCH, Phase.RACE]
+    assert len(experiments) <= 100
+    assert tuned.plan.strategy == "aiacc"
+    assert tuned.is_complete and tuned.search is not None and tuned.race is not None
+    assert any("the best is units of" in note for note in tuned.notes)
+    # All that race have had steps in the search.
+    assert not any(one.is_first for one in experiments if one.phase is Phase.RACE)
+    assert tuned.profile.names == PROFILE.names
+
+
+def test_it_is_no_worse_than_one_all_reduce() -> None:
+    tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
+    one, _ = drive(Machine(), "syneasgd", HUNDRED)
+    assert Machine().run(tuned.plan).seconds <= Machine().run(one.plan).seconds
+
+
+def test_its_conclusion_is_kept_and_told() -> None:
+    tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
+    assert TuningResult.from_json(tuned.to_json()) == tuned
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 8])
+def test_a_budget_too_short_for_a_search_leaves_one_all_reduce(steps: int) -> None:
+    tuned, experiments = drive(Machine(), "aiacc", Budget(steps, 1e6), runs_streams=True)
+    assert len(experiments) <= steps
+    assert len(tuned.plan.groups) == 1
+    assert tuned.notes
+
+
+def test_a_search_that_came_to_one_setting_of_many_is_for_this_job_alone() -> None:
+    """And is whole where there is no other setting."""
+    lone = strategies.Aiacc(unit_bytes=2_000_000, streams=(1,), threads=(1,))
+    steps = range(9, 16)
+    for strategy in (strategies.Aiacc(), lone):
+        tuned = [
+            drive(Machine(), strategy, Budget(most, 1e6), runs_streams=True)[0] for most in steps
+        ]
+        counts = [0 if one.search is None else len(one.search.seconds) for one in tuned]
+        assert 1 in counts
+        fewest = 1 if strategy is lone else 2
+        assert [one.is_complete for one in tuned] == [count >= fewest for count in counts]
+
+
+def test_without_a_trace_units_are_packed_in_the_order_of_tracing() -> None:
+    tuned, _ = drive(Machine(), "aiacc", HUNDRED, traceable=False, runs_streams=True)
+    assert tuned.profile is None and not tuned.is_complete
+    assert tuned.plan.strategy == "aiacc"
+    assert any("in the order of tracing" in note for note in tuned.notes)
+
+
+def test_an_engine_of_another_library_gets_one_stream_of_whole_tensors() -> None:
+    tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=False)
+    assert {one.plan.num_streams for one in experiments} == {1}
+    assert not any(one.plan.cuts_tensors for one in experiments)
+    assert tuned.plan.num_streams == 1
+
+
+def test_a_unit_size_that_is_given_is_kept() -> None:
+    strategy = strategies.Aiacc(unit_bytes=2_000_000)
+    tuned, _ = drive(Machine(), strategy, HUNDRED, runs_streams=True)
+    assert {trial.setting.unit_bytes for trial in tuned.search.trials} == {2_000_000}
+
+
+def changed_profile() -> BackwardProfile:
+    """A wider last layer, and one layer more."""
+    sizes = [*SIZES[:-1], 3 * SIZES[-1], 900_000]
+    return BackwardProfile.from_arrays(
+        sizes, [*PROFILE.compute_seconds, 5e-3], [f"t{i}" for i in range(len(sizes))]
+    )
+
+
+def steps_until_good(conclusion: TuningResult, machine: Machine) -> int:
+    """Searched steps before a setting within 2 % of the plan in force was measured."""
+    final = machine.run(conclusion.plan).seconds
+    seconds = [trial.seconds for trial in conclusion.search.trials]
+    return 1 + next(i for i, one in enumerate(seconds) if one <= 1.02 * final)
+
+
+TIMES = PROFILE.compute_seconds.tolist()
+CHANGED = {
+    "one layer wider, one more": ([*SIZES[:-1], 3 * SIZES[-1], 900_000], [*TIMES, 5e-3]),
+    "twice as wide": ([2 * size for size in SIZES], [2 * seconds for seconds in TIMES]),
+    "two layers less": (SIZES[:2] + SIZES[4:], TIMES[:2] + TIMES[4:]),
+    "four layers more": (SIZES + SIZES[2:6], TIMES + TIMES[2:6]),
+    "faster": (SIZES, [seconds / 2 for seconds in TIMES]),
+}
+# Of which a half is more than the few settings that every search begins with.
+MANY_STEPS = 8
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.6])
+def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) -> None:
+    first, _ = drive(Machine(gamma=gamma), "aiacc", HUNDRED, runs_streams=True)
+    settings = tuple(first.search.seconds)[:MAX_SETTINGS]
+    start = WarmStart(
+        JobSignature.of(Machine().specs(), 4, 1), "aiacc", PlanOutline.of(first.plan), settings
+    )
+    shares = []
+    for name, (sizes, seconds) in CHANGED.items():
+        names = [f"t{i}" for i in range(len(sizes))]
+        profile = BackwardProfile.from_arrays(sizes, seconds, names)
+        alone, helped = (
+            drive(
+                Machine(profile, gamma=gamma),
+                "aiacc",
+                HUNDRED,
+                runs_streams=True,
+                start=lambda rate, given=given: given,
+            )[0]
+            for given in (None, start)
+        )
+        assert any("of a job that is alike" in note for note in helped.notes)
+        assert helped.search.trials[0].setting.num_streams == settings[0].num_streams
+        machine = Machine(profile, gamma=gamma)
+        needed, with_help = (steps_until_good(one, machine) for one in (alone, helped))
+        assert with_help <= needed + MAX_SETTINGS, name
+        if needed >= MANY_STEPS:
+            shares.append(with_help / needed)
+    # A change may be such that what was good is not any more.
+    assert np.median(shares) <= 0.5
+
+
+def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
+    first, _ = drive(Machine(), "libra")
+    start = WarmStart(JobSignature.of(Machine().specs(), 4, 1), "libra", PlanOutline.of(first.plan))
+    tuned, _ = drive(Machine(changed_profile()), "libra", start=lambda rate: start)
+    raced = [note for one in tuned.race.contenders for note in one.plan.notes]
+    assert any("outlined by what a job that is alike has found under libra" in n for n in raced)
+
+
+@pytest.mark.parametrize("name", ["libra", "aiacc", "auto"])
+@pytest.mark.parametrize("factor", [1.0, 0.1])
+def test_what_is_alike_is_told_by_the_network_as_measured(name: str, factor: float) -> None:
+    rates = [(factor * a, factor * b, c) for a, b, c in (MODEL.overlapped, MODEL.exclusive)]
+    model = replace(MODEL, overlapped=rates[0], exclusive=rates[1])
+    asked: list[float | None] = []
+    tuned, _ = drive(Machine(model=model), name, HUNDRED, runs_streams=True, start=asked.append)
+    assert asked == [tuned.bytes_per_second]
+    assert tuned.bytes_per_second == pytest.approx(float(model.exclusive_rate(1)), rel=0.3)

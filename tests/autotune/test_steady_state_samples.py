@@ -1,0 +1,91 @@
+"""All-reduces of usual steps on machines whose truth is known."""
+
+import numpy as np
+import pytest
+
+from tf_libra.autotune import TensorSpec, random_plans
+from tf_libra.autotune.calibration import Calibration
+from tf_libra.autotune.sampling_plans import measuring_plans, one_by_one_plan, one_group_plan
+from tf_libra.autotune.steady_state_samples import usual_samples
+from tf_libra.autotune.step_times import StepTimes
+from tf_libra.cost_model import (
+    ContentionModel,
+    CostModel,
+    ProcessorModel,
+    computation_errors,
+    prediction_errors,
+)
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation import simulate
+
+BEFORE, AFTER = 0.03, 0.006
+CONTENDED = ContentionModel(
+    2, 1e-4, (1.0, 0.1), (9e8, 2e8, 0.5), (1.5e9, 2e8, 0.5), exclusive_hop_latency=6e-5
+)
+MACHINES: dict[str, CostModel] = {
+    "work": ProcessorModel(2, 2e-4, work_per_byte=6e-10, lane_weight=0.7),
+    "wire": ProcessorModel(2, 3e-4, work_per_byte=5e-10, wire_per_byte=8e-9, lane_gap=0.15),
+    "LIBRA's": CONTENDED,
+}
+
+
+def a_profile(seed: int, updates: float) -> BackwardProfile:
+    random = np.random.default_rng(seed)
+    num_bytes = (10 ** random.uniform(3, 6.9, 20)).astype(int)
+    return BackwardProfile.from_arrays(
+        num_bytes.tolist(),
+        random.exponential(2e-3, 20) * (random.random(20) > 0.3) + 1e-5,
+        update_seconds=updates * num_bytes / num_bytes.sum(),
+    )
+
+
+def plans_of(profile: BackwardProfile, seed: int) -> list[Plan]:
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    return [
+        *random_plans(profile, (1, 2, 4), 2, 5, seed=seed),
+        *measuring_plans(specs, [2], 2),
+        one_by_one_plan(specs, 1, 2),
+        one_group_plan(specs, 4, 2, "syneasgd"),
+    ]
+
+
+def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
+    timeline = simulate(profile, plan, truth)
+    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
+    ready = np.array([one.ready_seconds for one in timeline.groups])
+    seconds = BEFORE + timeline.step_seconds + AFTER
+    return StepTimes(plan, seconds, BEFORE + spans, BEFORE + ready, 3)
+
+
+@pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("updates", [0.0, 0.015])
+def test_a_true_model_misses_none_of_them(truth: CostModel, updates: float) -> None:
+    profile = a_profile(1, updates)
+    plans = plans_of(profile, 1)
+    steps = [usual(profile, plan, truth) for plan in plans]
+    samples = usual_samples(Calibration(truth, profile, BEFORE, AFTER), steps)
+    assert len(samples) == sum(len(plan.groups) for plan in plans)
+    assert np.abs(prediction_errors(truth, samples)).max() < 1e-6
+    assert np.abs(computation_errors(truth, samples)).max() < 1e-3
+    assert any(one.overlap_seconds == 0 for one in samples)
+    assert any(one.residual_seconds == 0 for one in samples)
+
+
+def test_a_model_that_is_short_is_seen_to_be() -> None:
+    profile = a_profile(2, 0.0)
+    steps = [usual(profile, plan, CONTENDED.slowed(0.0, 1.25)) for plan in plans_of(profile, 2)]
+    samples = usual_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
+    errors = prediction_errors(CONTENDED, samples)
+    assert errors.max() < 0
+    large = np.array([one.num_bytes > 4e6 for one in samples])
+    assert np.median(errors[large]) == pytest.approx(1 / 1.25 - 1, abs=0.02)
+
+
+def test_groups_of_no_bytes_are_no_samples() -> None:
+    profile = BackwardProfile.from_arrays([4_000_000, 0, 0], [0.01, 0.01, 0.01])
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    step = usual(profile, one_by_one_plan(specs, 1, 2), CONTENDED)
+    [sample] = usual_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), [step])
+    assert (sample.num_bytes, sample.group) == (4_000_000, 0)
+    assert sample.residual_seconds == 0

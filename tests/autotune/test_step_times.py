@@ -1,0 +1,139 @@
+"""The usual step of a plan, where plans took turns on a machine of changing pace."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.autotune.machine import (
+    AFTER,
+    BEFORE,
+    NUM_WORKERS,
+    PROFILE,
+    Machine,
+    moved_records,
+    mover,
+)
+from tf_libra.autotune import random_plans
+from tf_libra.autotune.sampling_plans import one_by_one_plan
+from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+
+
+def _slowed(step: TimedStep, pace: float) -> TimedStep:
+    """As if all in it had taken `pace` times as long."""
+    moved = mover(step.called_ns[0], pace)
+    called_ns = (step.called_ns[0], moved(step.called_ns[1]))
+    return TimedStep(step.plan, called_ns, moved_records(step.records, moved))
+
+
+def _round(machine: Machine, plans: Sequence[Plan], pace: float) -> list[TimedStep]:
+    steps = []
+    for plan in plans:
+        seen = machine.run(plan)
+        steps.append(_slowed(TimedStep(plan, seen.called_ns, seen.records), pace))
+    return steps
+
+
+PLANS = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 5)
+
+
+def test_a_slow_round_does_not_show_in_what_is_usual() -> None:
+    machine = Machine()
+    even = step_times([one for _ in range(3) for one in _round(machine, PLANS, 1.0)])
+    uneven = step_times([one for pace in (1.0, 1.4, 1.0) for one in _round(Machine(), PLANS, pace)])
+    for one, other in zip(even, uneven, strict=True):
+        assert other.seconds == pytest.approx(one.seconds, rel=1e-6)
+        np.testing.assert_allclose(other.spans, one.spans, rtol=1e-6)
+
+
+def test_half_of_a_round_that_is_slow_tells_no_plan_from_another() -> None:
+    """The machine becomes slower within the first round, and stays so."""
+    machine = Machine()
+    first = _round(machine, PLANS[:2], 1.0) + _round(machine, PLANS[2:], 1.3)
+    found = step_times([*first, *_round(machine, PLANS, 1.3), *_round(machine, PLANS, 1.3)])
+    plain = step_times(_round(machine, PLANS, 1.3))
+    for one, other in zip(found, plain, strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+
+
+def test_a_pace_that_changes_within_rounds_shows_in_when_first_gradients_are_ready() -> None:
+    """Some plans have two slow rounds of three, by bad luck, and the others none."""
+    plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 10)
+    unlucky, others = plans[:5], plans[5:]
+    machine = Machine()
+    steps = [
+        *_round(machine, unlucky, 1.38),
+        *_round(machine, others, 1.0),
+        *_round(machine, others, 1.0),
+        *_round(machine, unlucky, 1.38),
+        *_round(machine, plans, 1.0),
+    ]
+
+    even = {one.plan.fingerprint: one.seconds for one in step_times(_round(Machine(), plans, 1.0))}
+
+    def spread(found: Sequence[StepTimes]) -> float:
+        return float(np.ptp([one.seconds / even[one.plan.fingerprint] for one in found]))
+
+    assert spread(step_times(steps)) < 1e-6
+    # Without those stamps the unlucky ones seem to be slow.
+    assert spread(step_times([_never_ready(one) for one in steps])) > 0.3
+
+
+def _never_ready(step: TimedStep) -> TimedStep:
+    """As if the engine had had its first group as soon as the step began."""
+    first, *others = step.records
+    first = replace(first, enqueued_ns=step.called_ns[0])
+    return replace(step, records=(first, *others))
+
+
+def test_a_plan_whose_first_gradients_are_late_is_not_on_a_slow_machine() -> None:
+    """Beside other computation they may be ready half as late again as any profile says."""
+
+    def late(step: TimedStep) -> TimedStep:
+        first, *others = step.records
+        ready_ns = step.called_ns[0] + round(1.5 * (first.enqueued_ns - step.called_ns[0]))
+        return replace(step, records=(replace(first, enqueued_ns=ready_ns), *others))
+
+    steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
+    shifted = [late(one) if one.plan in (PLANS[0], PLANS[3]) else one for one in steps]
+    for one, other in zip(step_times(shifted), step_times(steps), strict=True):
+        assert one.seconds == other.seconds
+
+
+def test_a_group_of_nothing_says_nothing_of_pace() -> None:
+    machine = Machine(BackwardProfile.from_arrays([0, 4_000_000], [0.01, 0.01]))
+    plan = one_by_one_plan(machine.specs(), 1, NUM_WORKERS)
+    seen = machine.run(plan)
+    # As it is recorded: what has no bytes is never launched.
+    steps = [TimedStep(plan, seen.called_ns, seen.records[1:])] * 3
+    [one] = step_times(steps)
+    assert one.seconds == pytest.approx(seen.seconds)
+
+
+def test_one_step_that_is_late_is_no_change_of_pace() -> None:
+    steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
+    late = [_slowed(one, 1.5) if index == 7 else one for index, one in enumerate(steps)]
+    for one, other in zip(step_times(late), step_times(steps), strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+
+
+def test_rounds_that_ended_early_and_few_plans_are_taken_as_they_are() -> None:
+    machine = Machine()
+    cut = step_times([*_round(machine, PLANS, 1.0), *_round(machine, PLANS[:1], 1.5)])
+    assert [one.num_steps for one in cut] == [2, 1, 1, 1, 1]
+    [alone] = step_times([one for p in (1.0, 1.2) for one in _round(machine, PLANS[:1], p)])
+    usual = step_times(_round(machine, PLANS[:1], 1.1))[0].seconds
+    assert alone.seconds == pytest.approx(usual, rel=1e-6)
+
+
+def test_spans_lie_within_the_step() -> None:
+    for one in step_times(_round(Machine(), PLANS, 1.0)):
+        assert np.all(one.spans[:, 0] >= BEFORE - 1e-9)
+        assert one.spans[-1, 1] <= one.seconds - AFTER + 1e-9
+
+
+def test_no_steps_are_no_plans() -> None:
+    assert step_times([]) == []

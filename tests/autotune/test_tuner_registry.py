@@ -1,0 +1,142 @@
+"""How a strategy from outside of the package is tuned, also in a way that is from outside."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+import tf_libra
+from tests.autotune.machine import PROFILE, Machine, drive
+from tf_libra import strategies
+from tf_libra.autotune import Budget, Phase, Tuner, asks_for_a_start, tuner_registry
+from tf_libra.autotune.model_tuner import concluded
+from tf_libra.autotune.problem import TuningProblem
+from tf_libra.planning.data_parallel import aiacc
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import REGISTRY, ChosenThreads, FixedThreads, Strategy
+
+HUNDRED = Budget(100, 1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thirds(ChosenThreads):
+    """As it is searched; nothing of it is AIACC's but how units are packed."""
+
+    name: ClassVar[str] = "thirds"
+    tuned_by: ClassVar[str] = "search"
+    threads: tuple[int, ...] = (1, 2)
+    streams: tuple[int, ...] = (1, 2)
+    exploration: float = 0.2
+    seed: int = 0
+
+    def unit_sizes(self, profile):
+        total = int(profile.num_bytes.sum())
+        return (-(-total // 3), total)
+
+    def pack(self, profile, setting):
+        return aiacc.pack(profile, setting)
+
+    def draft(self, profile, cost):
+        stops = sorted({-(-len(profile.tensors) * part // 3) for part in (1, 2, 3)})
+        return Draft(groups_from_stops(stops, [self.threads[0]] * len(stops)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(FixedThreads):
+    name: ClassVar[str] = "odd"
+    tuned_by: ClassVar[str] = "search"
+
+    def draft(self, profile, cost):
+        return Draft(groups_from_stops([len(profile.tensors)], [1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patient(strategies.Libra):
+    name: ClassVar[str] = "patient"
+    tuned_by: ClassVar[str] = "patience"
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    kinds = (Thirds, Odd)
+    for kind in kinds:
+        strategies.register(kind)
+    yield
+    for kind in kinds:
+        REGISTRY.forget(kind.name)
+
+
+def test_its_settings_are_searched() -> None:
+    tuned, experiments = drive(Machine(), "thirds", HUNDRED, runs_streams=True)
+    assert [*dict.fromkeys(one.phase for one in experiments)] == [
+        Phase.MEASURE,
+        Phase.SEARCH,
+        Phase.RACE,
+    ]
+    assert tuned.plan.strategy == "thirds"
+    sizes = {trial.setting.unit_bytes for trial in tuned.search.trials}
+    assert sizes <= set(Thirds().unit_sizes(PROFILE))
+    assert asks_for_a_start(Thirds())
+
+
+def test_auto_searches_them_beside_those_of_others() -> None:
+    tuned, _ = drive(Machine(), "auto", Budget(150, 1e6), runs_streams=True)
+    raced = {one.plan.strategy for one in tuned.race.contenders}
+    assert {"thirds", "aiacc"} <= raced
+    found = [note for note in tuned.notes if note.startswith("of ") and "the best is units" in note]
+    assert len(found) == 2
+    assert tuned.search.describe() in found
+
+
+def test_what_it_lacks_is_named_before_anything_runs() -> None:
+    told = (
+        r"strategy 'odd' must have streams, exploration, seed, unit_sizes, pack to be tuned by"
+        r" 'search': tf_libra\.tuning\.search\.space\.Searched says"
+    )
+    with pytest.raises(ValueError, match=told):
+        tf_libra.optimize("odd")
+
+
+def test_a_way_that_nobody_knows_is_named_before_anything_runs() -> None:
+    lost = dataclasses.make_dataclass(
+        "Lost", [], bases=(Odd,), namespace={"name": "lost", "tuned_by": "luck"}, frozen=True
+    )
+    strategies.register(lost)
+    try:
+        with pytest.raises(ValueError, match=r"tuned_by must be one of model, .*got 'luck'"):
+            tf_libra.optimize("lost")
+    finally:
+        REGISTRY.forget("lost")
+
+
+def test_a_way_from_outside() -> None:
+    @tuner_registry.register
+    @dataclass(frozen=True)
+    class ByPatience:
+        """By the model, without a race."""
+
+        name: ClassVar[str] = "patience"
+        takes: ClassVar[type[Any]] = Strategy
+
+        def asks_for_a_start(self, strategy: Strategy) -> bool:
+            return False
+
+        def tune(self, task: TuningProblem) -> Tuner:
+            return concluded(task)
+
+    strategies.register(Patient)
+    try:
+        tuned, _ = drive(Machine(), "patient", HUNDRED)
+        assert tuned.race is None and tuned.plan.strategy == "patient"
+        assert not asks_for_a_start(Patient())
+    finally:
+        REGISTRY.forget("patient")
+        tuner_registry.REGISTRY.forget("patience")
+
+
+def test_a_way_that_lacks_something_is_refused() -> None:
+    nothing = dataclasses.make_dataclass("Nothing", [], namespace={"name": "nothing"}, frozen=True)
+    with pytest.raises(ValueError, match="must have takes, asks_for_a_start, tune"):
+        tuner_registry.register(nothing)

@@ -1,0 +1,114 @@
+"""What a search has tried, who proposed it, and how it went."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tf_libra import checks, units
+from tf_libra.autotune.search.bandit import Use
+from tf_libra.planning.setting import CommConfig, setting_of
+
+# Who has "proposed" what a search begins with.
+START = "start"
+
+
+@dataclass(frozen=True)
+class SettingTrial:
+    """One measured step.
+
+    Attributes:
+      searcher: who proposed it.
+      setting: under which.
+      seconds: what it took.
+      found_best: whether the setting, in the median of its steps, became the best with it.
+
+    Raises:
+      ValueError: a field is out of its range.
+    """
+
+    searcher: str
+    setting: CommConfig
+    seconds: float
+    found_best: bool
+
+    def __post_init__(self) -> None:
+        checks.text("searcher", self.searcher)
+        checks.instance("setting", self.setting, CommConfig)
+        object.__setattr__(self, "seconds", checks.real("seconds", self.seconds, above=0))
+        checks.boolean("found_best", self.found_best)
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a search went.
+
+    Attributes:
+      trials: every measured step, in order.
+    """
+
+    trials: tuple[SettingTrial, ...] = ()
+
+    @cached_property
+    def seconds(self) -> dict[CommConfig, float]:
+        """Median seconds of each setting's steps, the best first."""
+        steps: dict[CommConfig, list[float]] = {}
+        for trial in self.trials:
+            steps.setdefault(trial.setting, []).append(trial.seconds)
+        medians = {setting: float(np.median(each)) for setting, each in steps.items()}
+        return dict(sorted(medians.items(), key=lambda item: item[1]))
+
+    @property
+    def best(self) -> CommConfig | None:
+        """The setting with the shortest step; None where nothing was measured."""
+        return next(iter(self.seconds), None)
+
+    @property
+    def history(self) -> tuple[Use, ...]:
+        """The uses of searchers."""
+        return tuple(
+            Use(trial.searcher, trial.found_best)
+            for trial in self.trials
+            if trial.searcher != START
+        )
+
+    def after(self, searcher: str, setting: CommConfig, seconds: float) -> "Search":
+        """With one more measured step."""
+        before = self.seconds
+        longer = Search((*self.trials, SettingTrial(searcher, setting, seconds, False)))
+        now = longer.seconds[setting]
+        others = [value for other, value in before.items() if other != setting]
+        was_best = before.get(setting, float("inf"))
+        found_best = now < min([*others, was_best], default=float("inf"))
+        return Search((*self.trials, SettingTrial(searcher, setting, seconds, found_best)))
+
+    def describe(self) -> str:
+        """In words."""
+        if self.best is None:
+            return "no setting was measured"
+        used: dict[str, list[bool]] = {}
+        for use in self.history:
+            used.setdefault(use.searcher, []).append(use.found_best)
+        by = ", ".join(f"{name} {len(found)} ({sum(found)})" for name, found in used.items())
+        text = (
+            f"of {len(self.seconds)} settings in {len(self.trials)} steps the best is"
+            f" {self.best.describe()}, {units.time(self.seconds[self.best])}"
+        )
+        return f"{text}; steps by searcher (new bests): {by}" if by else text
+
+    def to_document(self) -> list[dict[str, Any]]:
+        """Its trials as JSON values; `from_document` reads them back unchanged."""
+        return [dataclasses.asdict(trial) for trial in self.trials]
+
+    @classmethod
+    def from_document(cls, document: Any) -> "Search":
+        """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
+        entries: Sequence[Any] = checks.sequence("search", document)
+        trials = []
+        for index, entry in enumerate(entries):
+            values = checks.keys(f"search[{index}]", entry, *checks.field_names(SettingTrial))
+            trials.append(SettingTrial(**{**values, "setting": setting_of(values["setting"])}))
+        return cls(tuple(trials))
