@@ -11,7 +11,7 @@ import pytest
 import tf_libra
 from tf_libra import strategies, units
 from tf_libra.cli import main
-from tf_libra.cost_model.evidence import Evidence, written
+from tf_libra.cost_model.fit_quality import Evidence, written
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]

@@ -19,7 +19,7 @@ from tf_libra.cost_model import (
     cost_model_from_json,
     prediction_errors,
 )
-from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
+from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import Timeline, simulate

@@ -25,7 +25,7 @@ from tf_libra.config.option_spec import (
     check_all,
     option,
 )
-from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
+from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import StrategyBase
 

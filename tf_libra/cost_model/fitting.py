@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra import checks, units
+from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
-from tf_libra.cost_model.cost import CostModel
 from tf_libra.cost_model.least_squares import split_fun_and_jac
 
 _Array = NDArray[np.float64]

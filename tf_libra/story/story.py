@@ -22,7 +22,7 @@ from tf_libra.autotune import (
     TuningResult,
 )
 from tf_libra.config import Options
-from tf_libra.cost_model.evidence import written
+from tf_libra.cost_model.fit_quality import written
 from tf_libra.model.background import BackgroundStats
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster

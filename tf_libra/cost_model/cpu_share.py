@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks, units
+from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
-from tf_libra.cost_model.cost import CostModel
 from tf_libra.cost_model.hops import num_hops
 
 _Array = NDArray[np.float64]

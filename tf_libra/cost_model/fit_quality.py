@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra import checks, units
-from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.base import CostModel
 
 KEY = "evidence"  # in a cost model's JSON
 MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by default

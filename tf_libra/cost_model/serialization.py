@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
+from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
-from tf_libra.cost_model.cost import CostModel
-from tf_libra.cost_model.evidence import KEY, evidence_of
-from tf_libra.cost_model.processor import FORMAT, ProcessorModel
+from tf_libra.cost_model.cpu_share import FORMAT, ProcessorModel
+from tf_libra.cost_model.fit_quality import KEY, evidence_of
 
 
 def cost_model_from_json(document: Any) -> CostModel:
