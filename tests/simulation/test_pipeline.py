@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.drawing import fractions, pick
 from tests.planning.pipeline import reference
-from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.execution_order import execution_orders
 
 many = settings(max_examples=200, deadline=None)
 

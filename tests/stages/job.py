@@ -18,7 +18,7 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import given_devices
-from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards

@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_libra import checks
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
-from tf_libra.planning.setting import setting_of
+from tf_libra.planning.comm_config import setting_of
 
 _FORMAT = "tf-libra start"
 _VERSION = 1

@@ -10,7 +10,7 @@ from tf_libra.autotune import Budget, BudgetTracker, Phase
 from tf_libra.autotune.search.driver import plan_of, search
 from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.search.samplers import FACTORIES, ExhaustedError, Grid
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 
 AIACC = strategies.Aiacc()
 

@@ -7,7 +7,7 @@ import pytest
 
 from tf_libra.autotune.search.samplers import FACTORIES, MOST_STEPS, ExhaustedError, Grid
 from tf_libra.autotune.search.space import Space
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 
 SPACE = Space(tuple(2**i for i in range(16, 25)), (1, 2, 4), (1, 2))
 BEST = CommConfig(2**20, 2, 2)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.autotune.search.space import Space
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 
 axes = st.sets(st.integers(1, 1000), min_size=1, max_size=6).map(lambda s: tuple(sorted(s)))
 spaces = st.builds(Space, axes, axes, axes)

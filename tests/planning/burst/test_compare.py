@@ -9,7 +9,7 @@ import pytest
 import tf_libra
 from tf_libra.planning.burst import BY_NAME, BurstDraft, SearchLinear, make_burst_plan
 from tf_libra.planning.burst.compare import compare
-from tf_libra.planning.burst.same_devices import everywhere
+from tf_libra.planning.burst.data_parallel_strategy import everywhere
 from tf_libra.planning.burst.strategy import REGISTRY
 
 SCALING = tf_libra.ScalingProfile.chain(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.burst import reference
-from tf_libra.planning.burst import branches
+from tf_libra.planning.burst import branch_blocks
 
 LIMITS = (1.0, 1.3, 1.7, 2.5, 4.0)
 
@@ -49,7 +49,7 @@ def test_branching_models_equal_brute_force(case):
 @given(reference.branching())
 def test_bounds_of_large_blocks_leave_the_best_in(case):
     # As if no block were small enough to try every way.
-    with mock.patch.multiple(branches, _FEW=0, _CHUNK=3):
+    with mock.patch.multiple(branch_blocks, _FEW=0, _CHUNK=3):
         check(*case)
 
 
@@ -75,9 +75,9 @@ def test_large_blocks_are_planned_as_if_every_way_were_tried(seed, width):
         counts, compute, np.zeros((layers, 4)), edges, moves * (1 - np.eye(4)), moves
     )
     for limit in (1.5, 2.0, 3.0, 5.0, None):
-        with mock.patch.object(branches, "_FEW", 0):
+        with mock.patch.object(branch_blocks, "_FEW", 0):
             bounded = tf_libra.make_burst_plan(scaling, max_amplification=limit)
-        with mock.patch.object(branches, "_FEW", 10**6):
+        with mock.patch.object(branch_blocks, "_FEW", 10**6):
             every = tf_libra.make_burst_plan(scaling, max_amplification=limit)
         assert bounded.iteration_seconds == pytest.approx(every.iteration_seconds, rel=1e-9)
 

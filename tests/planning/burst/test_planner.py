@@ -8,7 +8,7 @@ import tf_libra
 from tf_libra import strategies
 from tf_libra.cli.burst import main
 from tf_libra.planning import burst
-from tf_libra.planning.burst.same_devices import everywhere
+from tf_libra.planning.burst.data_parallel_strategy import everywhere
 from tf_libra.planning.burst.strategy import REGISTRY
 
 SCALING = tf_libra.ScalingProfile.chain([1, 2], [[4.0, 2.5]], [[0.0, 0.5]], [])

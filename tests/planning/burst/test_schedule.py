@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.burst import reference
-from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun
+from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun
 from tf_libra.planning.burst.schedule import make_schedule, reschedule
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra.planning.data_parallel import dynamic_program
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 
 THREADS = (1, 2, 5)
 many = settings(max_examples=600, deadline=None)

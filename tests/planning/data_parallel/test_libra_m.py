@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.planning.data_parallel.libra_m import allocate_threads
 
 THREADS = (1, 2, 5)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.pipeline import reference
-from tf_libra.planning.pipeline.prm import Partitions
-from tf_libra.planning.pipeline.rdo import device_order
+from tf_libra.planning.pipeline.device_ordering import device_order
+from tf_libra.planning.pipeline.partitioning import Partitions
 
 LAYERS = tf_libra.LayerGraph.chain(
     [1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [3e9, 1e9, 2e9], [1e6, 1e6], ["table", "block", "head"]

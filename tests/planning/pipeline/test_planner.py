@@ -12,7 +12,7 @@ from tf_libra import strategies
 from tf_libra.cli.pipeline import main
 from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning import pipeline
-from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import REGISTRY
 
 LAYERS = tf_libra.LayerGraph.chain([1, 2, 1], [2, 2, 1], [10, 20, 5], [3, 3])

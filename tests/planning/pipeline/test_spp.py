@@ -9,9 +9,9 @@ import tf_libra
 from tests.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline import Spp
-from tf_libra.planning.pipeline.pe import execution_orders
-from tf_libra.planning.pipeline.prm import Partitions
-from tf_libra.planning.pipeline.rdo import device_order
+from tf_libra.planning.pipeline.device_ordering import device_order
+from tf_libra.planning.pipeline.execution_order import execution_orders
+from tf_libra.planning.pipeline.partitioning import Partitions
 
 many = settings(max_examples=300, deadline=None)
 few = settings(max_examples=60, deadline=None)

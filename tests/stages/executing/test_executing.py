@@ -21,7 +21,7 @@ from tests.stages.job import (
 )
 from tests.stages.models import BURSTS, COUNTED, EVERY, Trained
 from tf_libra.capture.variables import plain
-from tf_libra.planning.burst.blocks import reduce_graph
+from tf_libra.planning.burst.graph_reduction import reduce_graph
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces

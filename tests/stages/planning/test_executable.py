@@ -7,7 +7,7 @@ import pytest
 
 import tf_libra
 from tf_libra.planning.pipeline import make_pipeline_plans, spp
-from tf_libra.planning.pipeline.prm import Partitions
+from tf_libra.planning.pipeline.partitioning import Partitions
 from tf_libra.stages.planning.executable import plan_for
 from tf_libra.strategies import GPipe, Spp
 

@@ -1,7 +1,7 @@
 """What a search has tried, as it is shown."""
 
 from tf_libra.autotune.search.result import START, Search
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 from tf_libra.tensorboard.views.search import search_view
 
 SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]

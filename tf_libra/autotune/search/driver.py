@@ -13,7 +13,7 @@ from tf_libra.autotune.search.space import Searched, Space
 from tf_libra.autotune.trial import Trial, TrialResult
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 
 
 def plan_of(

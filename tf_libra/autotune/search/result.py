@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_libra import checks, units
 from tf_libra.autotune.search.bandit import Use
-from tf_libra.planning.setting import CommConfig, setting_of
+from tf_libra.planning.comm_config import CommConfig, setting_of
 
 # Who has "proposed" what a search begins with.
 START = "start"

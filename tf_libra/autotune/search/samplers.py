@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tf_libra.autotune.search.space import Space
-from tf_libra.planning.setting import CommConfig
+from tf_libra.planning.comm_config import CommConfig
 
 # Individuals of a generation. A search has some fifty measurements: several generations.
 POPULATION = 6

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.setting import CommConfig
 from tf_libra.planning.strategy import Strategy
 
 

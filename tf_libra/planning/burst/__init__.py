@@ -5,8 +5,8 @@ Importing the package registers its planners, in the order of these imports.
 
 # isort: off
 from tf_libra.planning.burst.deeppool import DeepPool
-from tf_libra.planning.burst.same_devices import DataParallelBurst
-from tf_libra.planning.burst.search_linear import SearchLinear
+from tf_libra.planning.burst.data_parallel_strategy import DataParallelBurst
+from tf_libra.planning.burst.greedy_linear import SearchLinear
 
 # isort: on
 from tf_libra.planning.burst.baselines import (

@@ -8,12 +8,12 @@ import numpy as np
 
 from tf_libra.model.scaling import ScalingProfile, check_device_counts
 from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.planning.burst.costs import amplification
-from tf_libra.planning.burst.decisions import ChainRun
+from tf_libra.planning.burst.exact import ExactSearch
 from tf_libra.planning.burst.schedule import make_schedule
-from tf_libra.planning.burst.search import ExactSearch
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
-from tf_libra.planning.limits import TOLERANCE
+from tf_libra.planning.tolerance import TOLERANCE
 
 
 @register

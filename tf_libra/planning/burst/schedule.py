@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.costs import amplification
-from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.simulation.burst import simulate_burst, span_seconds
 
 # Indices of spans or of edges.

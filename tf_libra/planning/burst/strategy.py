@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra import checks
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst.decisions import ChainRun
+from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.registry import Registry
 
 

@@ -14,9 +14,9 @@ from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.setting import CommConfig
 from tf_libra.planning.strategy import ChosenThreads, register
 from tf_libra.simulation import simulate
 

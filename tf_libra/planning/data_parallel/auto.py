@@ -6,7 +6,7 @@ from typing import ClassVar
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.planner import make_plan
+from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
     BY_NAME,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 
 _TIE = 1e-12  # of the extras: candidates this close count as equal
 _ROUNDING = 1e-9  # relative to the largest group's extra

@@ -7,10 +7,10 @@ from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.arguments import IN_TRAINING
-from tf_libra.planning.data_parallel.chunks import MOST_CHUNKS, ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
-from tf_libra.planning.data_parallel.step import Choice, even_groups, least_step
+from tf_libra.planning.data_parallel.step_refinement import Choice, even_groups, least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, register
 
@@ -25,7 +25,7 @@ def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> 
 def shorten_step(
     profile: BackwardProfile, cost: CostModel, strategy: "Libra", draft: Draft
 ) -> Draft:
-    """Return a draft whose step, with updates, is no longer; see `step.least_step`.
+    """Return a draft whose step, with updates, is no longer; see `step_refinement.least_step`.
 
     The search begins with the draft, with Eq. 23's plans of fewer groups, and with even groups.
     """

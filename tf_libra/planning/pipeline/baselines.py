@@ -16,7 +16,7 @@ from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import Computation, PipelineStage
-from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
     PipelineDraft,

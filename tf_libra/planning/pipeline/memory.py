@@ -4,7 +4,7 @@ from tf_libra import units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
-from tf_libra.planning.limits import within
+from tf_libra.planning.tolerance import within
 
 # Parameters and their gradients. Slots and activations are unknown here.
 COPIES = 2

@@ -10,9 +10,9 @@ from tf_libra import checks, units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
-from tf_libra.planning.pipeline.pe import execution_orders
-from tf_libra.planning.pipeline.prm import Partitions, StageRange
-from tf_libra.planning.pipeline.rdo import device_order
+from tf_libra.planning.pipeline.device_ordering import device_order
+from tf_libra.planning.pipeline.execution_order import execution_orders
+from tf_libra.planning.pipeline.partitioning import Partitions, StageRange
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
     PipelineDraft,

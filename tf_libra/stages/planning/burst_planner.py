@@ -11,7 +11,7 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
-from tf_libra.planning.burst.blocks import reduce_graph
+from tf_libra.planning.burst.graph_reduction import reduce_graph
 from tf_libra.ranks.control import Control
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.planning.pipeline.reduction import Reduction, plan_reduction, worthwhile
+from tf_libra.planning.pipeline.replica_reduction import Reduction, plan_reduction, worthwhile
 from tf_libra.simulation import simulate_pipeline
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.planning.links import LinkRates

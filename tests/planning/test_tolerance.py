@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tf_libra.planning.limits import TOLERANCE, within
+from tf_libra.planning.tolerance import TOLERANCE, within
 
 
 def test_up_to_rounding():

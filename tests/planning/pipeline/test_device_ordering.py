@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.drawing import between, mixed
 from tests.planning.pipeline import reference
-from tf_libra.planning.pipeline.rdo import device_order, min_cut
+from tf_libra.planning.pipeline.device_ordering import device_order, min_cut
 
 many = settings(max_examples=200, deadline=None)
 rates = mixed([0.0], [1.0, 2.0, 3.0], between(0.1, 50))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.pipeline.reduction import plan_reduction, worthwhile
+from tf_libra.planning.pipeline.replica_reduction import plan_reduction, worthwhile
 from tf_libra.simulation import PipelineTimeline
 from tf_libra.simulation.pipeline import PipelineBlock
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.burst.ways import better, combined, frontier, in_parallel, together
+from tf_libra.planning.burst.pareto_paths import better, combined, frontier, in_parallel, together
 
 
 @st.composite

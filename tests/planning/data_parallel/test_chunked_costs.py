@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.data_parallel import reference
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.simulation.sequential import stage_times
 
 THREADS = (1, 2, 5)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.drawing import between, mixed
 from tests.planning.pipeline import reference
-from tf_libra.planning.pipeline.prm import Partitions
-from tf_libra.planning.pipeline.rdo import device_order
+from tf_libra.planning.pipeline.device_ordering import device_order
+from tf_libra.planning.pipeline.partitioning import Partitions
 
 many = settings(max_examples=300, deadline=None)
 sparse = mixed([0.0], between(0.5, 50))

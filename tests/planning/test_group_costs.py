@@ -3,7 +3,7 @@
 import pytest
 
 import tf_libra
-from tf_libra.planning.losses import GroupCost, bottleneck, losses
+from tf_libra.planning.group_costs import GroupCost, bottleneck, losses
 
 PROFILE = tf_libra.BackwardProfile.from_arrays([8_000_000, 8_000_000, 1000], [5e-3, 9e-3, 1e-3])
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))

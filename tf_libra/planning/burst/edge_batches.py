@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link
+from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge, Link
 
 Indices = NDArray[np.intp]
 

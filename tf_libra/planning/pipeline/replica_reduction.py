@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.fixed import SynEasgd
+from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.data_parallel.libra import Libra
-from tf_libra.planning.data_parallel.planner import make_plan
+from tf_libra.planning.data_parallel.static_rules import SynEasgd
 from tf_libra.simulation import PipelineTimeline, simulate
 
 # Least predicted gain that justifies several all-reduces.

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.planning.burst.bundles import Blocks, Bundle, Chains, Edges, Indices
+from tf_libra.planning.burst.assignment import ChainRun, EdgeRun, Run
+from tf_libra.planning.burst.branch_partitions import BranchLanes, BranchPartition, allotments_of
 from tf_libra.planning.burst.costs import Array, Costs
-from tf_libra.planning.burst.decisions import ChainRun, EdgeRun, Run
-from tf_libra.planning.burst.divisions import BranchLanes, BranchPartition, allotments_of
-from tf_libra.planning.burst.ways import (
+from tf_libra.planning.burst.edge_batches import Blocks, Bundle, Chains, Edges, Indices
+from tf_libra.planning.burst.pareto_paths import (
     EQUAL,
     ParetoSet,
     Table,

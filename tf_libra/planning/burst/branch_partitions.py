@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.planning.burst.bundles import Indices
+from tf_libra.planning.burst.assignment import BlockRun
 from tf_libra.planning.burst.costs import Array
-from tf_libra.planning.burst.decisions import BlockRun
-from tf_libra.planning.burst.ways import Table, together
+from tf_libra.planning.burst.edge_batches import Indices
+from tf_libra.planning.burst.pareto_paths import Table, together
 
 
 @dataclass(frozen=True)

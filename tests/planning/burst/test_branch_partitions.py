@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.burst.decisions import BlockRun, EdgeRun
-from tf_libra.planning.burst.divisions import BranchLanes, BranchPartition, allotments_of
-from tf_libra.planning.burst.ways import Table
+from tf_libra.planning.burst.assignment import BlockRun, EdgeRun
+from tf_libra.planning.burst.branch_partitions import BranchLanes, BranchPartition, allotments_of
+from tf_libra.planning.burst.pareto_paths import Table
 
 
 @settings(max_examples=200)

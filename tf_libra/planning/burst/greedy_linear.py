@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.burst.assignment import ChainRun, EdgeRun
 from tf_libra.planning.burst.costs import Costs, amplification
-from tf_libra.planning.burst.decisions import ChainRun, EdgeRun
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
-from tf_libra.planning.limits import within
+from tf_libra.planning.tolerance import within
 
 
 @register

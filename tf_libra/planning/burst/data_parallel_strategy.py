@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link, reduce_graph
-from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
+from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
+from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge, Link, reduce_graph
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
-from tf_libra.planning.limits import within
+from tf_libra.planning.tolerance import within
 
 
 @register

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
-from tf_libra.planning.limits import within
 from tf_libra.planning.pipeline.memory import COPIES
+from tf_libra.planning.tolerance import within
 
 StageRange = tuple[int, int, tuple[int, ...]]
 """First layer, one past the last, devices."""
@@ -26,7 +26,7 @@ class Partitions:
     Args:
       layers: costs of a microbatch.
       cluster: rates between devices.
-      order: used devices of the cluster, in the order of `rdo.device_order`.
+      order: used devices of the cluster, in the order of `device_ordering.device_order`.
       num_microbatches: M.
     """
 

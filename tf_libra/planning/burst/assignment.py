@@ -12,7 +12,7 @@ class EdgeRun:
 
 @dataclass(frozen=True)
 class ChainRun:
-    """Layers one after the other, as in `blocks.Chain`.
+    """Layers one after the other, as in `graph_reduction.Chain`.
 
     Attributes:
       layers: at least one.

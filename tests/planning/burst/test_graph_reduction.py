@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.burst.blocks import Block, Chain, Edge, reduce_graph
+from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge, reduce_graph
 
 
 def layers_of(link):

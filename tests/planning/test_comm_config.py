@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.checks import MAX_INT32
-from tf_libra.planning.setting import CommConfig, setting_of
+from tf_libra.planning.comm_config import CommConfig, setting_of
 
 numbers = st.integers(1, MAX_INT32)
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.pipeline import reference
-from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.execution_order import execution_orders
 
 many = settings(max_examples=500, deadline=None)
 few = settings(max_examples=100, deadline=None)

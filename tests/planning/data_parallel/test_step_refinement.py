@@ -11,8 +11,8 @@ import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
-from tf_libra.planning.data_parallel import step as step_lib
-from tf_libra.planning.data_parallel.step import even_groups, least_step
+from tf_libra.planning.data_parallel import step_refinement
+from tf_libra.planning.data_parallel.step_refinement import even_groups, least_step
 from tf_libra.planning.draft import groups_from_stops
 from tf_libra.simulation.many import vectorized_steps
 
@@ -117,8 +117,8 @@ def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
         looked += sum(map(len, stops))
         return vectorized_steps(profile, cost, stops, threads)
 
-    monkeypatch.setattr(step_lib, "_MOST_GROUPS", most)
-    monkeypatch.setattr(step_lib, "steps_of_many", counted)
+    monkeypatch.setattr(step_refinement, "_MOST_GROUPS", most)
+    monkeypatch.setattr(step_refinement, "steps_of_many", counted)
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.1), (1e10, 8e9, 0.3), (1e10, 8e9, 0.3))
     rng = random.Random(0)
     profile = tf_libra.BackwardProfile.from_arrays(

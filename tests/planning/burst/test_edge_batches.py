@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.burst import reference
-from tf_libra.planning.burst import branches, search
-from tf_libra.planning.burst.blocks import Block, Chain, Edge
-from tf_libra.planning.burst.bundles import Blocks, Chains, Edges, alike, bundle
+from tf_libra.planning.burst import branch_blocks, exact
+from tf_libra.planning.burst.edge_batches import Blocks, Chains, Edges, alike, bundle
+from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge
 
 
 def links_of(bundled, index):
@@ -98,15 +98,15 @@ def repeated(draw):
     )
 
 
-@pytest.mark.parametrize("few", [0, branches._FEW])
+@pytest.mark.parametrize("few", [0, branch_blocks._FEW])
 @settings(max_examples=40, deadline=None)
 @given(repeated())
 def test_each_link_is_planned_as_by_itself(few, scaling):
     """For any limit, also one that no plan keeps."""
-    together = search.ExactSearch(scaling)
-    with mock.patch.object(search, "_PLACES", 1):
-        apart = search.ExactSearch(scaling)
-    with mock.patch.object(branches, "_FEW", few):
+    together = exact.ExactSearch(scaling)
+    with mock.patch.object(exact, "_PLACES", 1):
+        apart = exact.ExactSearch(scaling)
+    with mock.patch.object(branch_blocks, "_FEW", few):
         for limit in (1.0, 1.5, 2.0, 2.5, 4.0, math.inf):
             assert together.solve(limit) == apart.solve(limit)
             assert together.notes == apart.notes
