@@ -27,8 +27,8 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import AllReduceSpan, StepRecord
 from tf_libra.records.timeline import TimelineRecord
 from tf_libra.simulation import simulate_pipeline
-from tf_libra.simulation.burst_gantt import layers_of, stages_of
-from tf_libra.simulation.pipeline_gantt import Bar, bars_of
+from tf_libra.simulation.viz.burst_gantt import layers_of, stages_of
+from tf_libra.simulation.viz.pipeline_gantt import Bar, bars_of
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -217,6 +217,6 @@ def _counts(plan: BurstPlan) -> dict[str, int]:
 
 def _plot(values: flags.FlagValues, plans: list[tuple[str, BurstPlan]]) -> None:
     if given(values, "plot"):
-        from tf_libra.simulation.burst_plot import plot_burst
+        from tf_libra.simulation.viz.burst_plot import plot_burst
 
         plot_burst(plans, given(values, "plot"))

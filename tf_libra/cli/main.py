@@ -290,6 +290,6 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _plot(values: flags.FlagValues, plan: Plan, timeline: Timeline) -> None:
     if values["plot"].value:
-        from tf_libra.simulation.plot import plot_timeline
+        from tf_libra.simulation.viz.timeline_plot import plot_timeline
 
         plot_timeline(plan, timeline, values["plot"].value)

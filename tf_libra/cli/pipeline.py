@@ -196,6 +196,6 @@ def _plot(
     values: flags.FlagValues, pictures: list[tuple[str, PipelinePlan, PipelineTimeline]]
 ) -> None:
     if given(values, "plot"):
-        from tf_libra.simulation.pipeline_plot import plot_pipelines
+        from tf_libra.simulation.viz.pipeline_plot import plot_pipelines
 
         plot_pipelines(pictures, given(values, "plot"))

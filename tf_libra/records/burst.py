@@ -10,7 +10,7 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, read, series_tag, set_field, written
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 
 
 @kinds.register

@@ -11,7 +11,7 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, read, series_tag, set_field, written
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 
 
 @kinds.register

@@ -1,3 +1,4 @@
+from tf_libra.simulation.api import simulate
 from tf_libra.simulation.burst import simulate_burst
 from tf_libra.simulation.multiplexing import (
     BackgroundJob,
@@ -7,7 +8,6 @@ from tf_libra.simulation.multiplexing import (
     simulate_multiplexing,
 )
 from tf_libra.simulation.pipeline import PipelineBlock, PipelineTimeline, simulate_pipeline
-from tf_libra.simulation.simulator import simulate
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
 __all__ = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tf_libra import checks
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.simulation.tasks import Task, simulate_tasks
+from tf_libra.simulation.event_simulator import Task, simulate_tasks
 
 _OF_A_LAYER = ("compute", "synchronize")
 

@@ -9,7 +9,7 @@ from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
-from tf_libra.simulation.tasks import Task, simulate_tasks
+from tf_libra.simulation.event_simulator import Task, simulate_tasks
 
 _AT_THE_END = ("all_reduce", "update")
 

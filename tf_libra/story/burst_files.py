@@ -40,7 +40,7 @@ def write_planned(
     write(texts, log)
 
     def plot() -> None:
-        from tf_libra.simulation.burst_plot import plot_burst
+        from tf_libra.simulation.viz.burst_plot import plot_burst
 
         plot_burst([(plan.strategy, plan)], paths["burst"].with_suffix(".svg"))
 

@@ -13,7 +13,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.records.pipeline import PipelineRecord
-from tf_libra.simulation.pipeline_gantt import Bar, pictures
+from tf_libra.simulation.viz.pipeline_gantt import Bar, pictures
 from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("pipeline", "layers", "cluster", "trace")
@@ -64,7 +64,7 @@ def write_measured(logdir: Path, record: PipelineRecord, log: logging.Logger) ->
     write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
 
     def plot() -> None:
-        from tf_libra.simulation.pipeline_plot import plot_devices
+        from tf_libra.simulation.viz.pipeline_plot import plot_devices
 
         plot_devices(
             [(one.title, one.bars, one.seconds) for one in found],

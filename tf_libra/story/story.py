@@ -38,7 +38,7 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
 from tf_libra.records.versions import versions
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.story import burst_files, pipeline_files
 from tf_libra.story.folders import documents, write
 from tf_libra.story.journal import RunHistory

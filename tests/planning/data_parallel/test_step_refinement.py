@@ -14,7 +14,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning.data_parallel import step_refinement
 from tf_libra.planning.data_parallel.step_refinement import even_groups, least_step
 from tf_libra.planning.draft import groups_from_stops
-from tf_libra.simulation.many import vectorized_steps
+from tf_libra.simulation.vectorized import vectorized_steps
 
 THREADS = (1, 2, 5)
 K = 3

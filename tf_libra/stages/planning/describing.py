@@ -8,7 +8,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import stage_seconds
-from tf_libra.simulation.pipeline_gantt import (
+from tf_libra.simulation.viz.pipeline_gantt import (
     LEGEND,
     PipelineGantt,
     bottleneck,

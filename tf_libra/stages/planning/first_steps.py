@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.ranks.control import Control
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.stages.executing.executing import StageExecutor
 
 # The first one instantiates functions, and is no usual one.

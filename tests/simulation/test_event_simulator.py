@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.drawing import between, fractions, mixed, pick
-from tf_libra.simulation.tasks import Task, simulate_tasks
+from tf_libra.simulation.event_simulator import Task, simulate_tasks
 
 many = settings(max_examples=300, deadline=None)
 SECONDS = mixed([0.0], range(7), between(1e-6, 10)).tolist()

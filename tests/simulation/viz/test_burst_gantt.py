@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tensorboard import examples
-from tf_libra.simulation.burst_gantt import layers_of, named, pictures, stages_of
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.burst_gantt import layers_of, named, pictures, stages_of
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 
 PLAN = examples.burst_record().plan
 

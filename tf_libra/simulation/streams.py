@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation.event_simulator import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
-from tf_libra.simulation.tasks import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tf_libra.model.burst import BurstPlan
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.viz.pipeline_gantt import Bar
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 import tf_libra
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline.execution_order import execution_orders
-from tf_libra.simulation.pipeline_gantt import Bar, bars_of, bottleneck, bubbles, chart
+from tf_libra.simulation.viz.pipeline_gantt import Bar, bars_of, bottleneck, bubbles, chart
 
 many = settings(max_examples=100, deadline=None)
 

@@ -7,7 +7,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import simulate_sequential
-from tf_libra.simulation.simultaneous import simulate_streams
+from tf_libra.simulation.streams import simulate_streams
 from tf_libra.simulation.timeline import Timeline
 
 

@@ -1,0 +1,1 @@
+"""Timelines and plans as text and figures."""
