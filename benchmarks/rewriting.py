@@ -34,8 +34,8 @@ from tensorflow.python.grappler import tf_optimizer
 import tf_libra
 from benchmarks.machine import machine, versions
 from tf_libra import library
-from tf_libra.model.plan import Plan
 from tf_libra.runtime import grappler
+from tf_libra.specs.plan import Plan
 
 COPIES = (1, 2, 5, 10, 20, 50)
 CONDITIONALS = (20, 40, 80, 200)

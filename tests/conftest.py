@@ -25,7 +25,7 @@ from tests.launching import (
     worker_environment,
 )
 from tests.nursery import Nursery
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 # Elements of each tensor of `models.HandWritten`, in backward order.
 SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}

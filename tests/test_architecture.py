@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-PURE = ("model", "cost_model", "planning", "simulation", "autotune", "strategies", "config")
+PURE = ("specs", "cost_model", "planning", "simulation", "autotune", "strategies", "config")
 
 
 def imports(path: Path) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launching import Job
 from tf_libra import strategies
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 # After 5 steps; the float32 models are compared again at the end, when rounding has added up.
 TOLERANCES: dict[tuple[str, str], dict[str, float]] = {

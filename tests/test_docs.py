@@ -13,8 +13,8 @@ DOCS = ROOT / "docs"
 FOLDERS = ("tests", "ops", "passes", "benchmarks")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 PACKAGE = ROOT / "tf_libra"
-# By these names pages mean Keras' and users' own.
-NO_ROOMS = ("keras", "model")
+# By this name pages mean Keras' own.
+NO_ROOMS = ("keras",)
 QUOTED = re.compile(r"`([^`\n]+)`")
 TEST_COLUMN = re.compile(r"^\|.*\| (test|test case|case)[^|]*\|$", re.MULTILINE)
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.launching import JOBS, wait_until, worker_environment
 from tests.nursery import Child, Nursery
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 DEADLINE_SECONDS = 240.0
 # All of them this machine.

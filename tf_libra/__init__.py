@@ -19,18 +19,18 @@ if TYPE_CHECKING:
         cost_model_from_json,
     )
     from tf_libra.decorator import Optimized, optimize
-    from tf_libra.model.burst import BurstPlan
-    from tf_libra.model.cluster import Cluster
-    from tf_libra.model.layers import LayerGraph
-    from tf_libra.model.pipeline import PipelinePlan
-    from tf_libra.model.plan import Plan, TensorGroup
-    from tf_libra.model.profile import BackwardProfile, GradientTensor
-    from tf_libra.model.scaling import ScalingProfile
     from tf_libra.multiplexing.background import background
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
     from tf_libra.simulation import simulate, simulate_pipeline
+    from tf_libra.specs.backward_profile import BackwardProfile, GradientTensor
+    from tf_libra.specs.burst import BurstPlan
+    from tf_libra.specs.cluster import Cluster
+    from tf_libra.specs.layer_graph import LayerGraph
+    from tf_libra.specs.pipeline import PipelinePlan
+    from tf_libra.specs.plan import Plan, TensorGroup
+    from tf_libra.specs.scaling_profile import ScalingProfile
     from tf_libra.stages.recording.recording import boundary
 
     __version__: str
@@ -71,20 +71,20 @@ __all__ = [
 _MODULES = ("collectives", "elastic", "keras", "nccl", "strategies")
 
 _HOME = {
-    "BackwardProfile": "tf_libra.model.profile",
-    "BurstPlan": "tf_libra.model.burst",
-    "Cluster": "tf_libra.model.cluster",
+    "BackwardProfile": "tf_libra.specs.backward_profile",
+    "BurstPlan": "tf_libra.specs.burst",
+    "Cluster": "tf_libra.specs.cluster",
     "ContentionModel": "tf_libra.cost_model",
     "Faults": "tf_libra.config",
-    "GradientTensor": "tf_libra.model.profile",
-    "LayerGraph": "tf_libra.model.layers",
+    "GradientTensor": "tf_libra.specs.backward_profile",
+    "LayerGraph": "tf_libra.specs.layer_graph",
     "Optimized": "tf_libra.decorator",
     "OverlapSample": "tf_libra.cost_model",
-    "PipelinePlan": "tf_libra.model.pipeline",
-    "Plan": "tf_libra.model.plan",
+    "PipelinePlan": "tf_libra.specs.pipeline",
+    "Plan": "tf_libra.specs.plan",
     "ProcessorModel": "tf_libra.cost_model",
-    "ScalingProfile": "tf_libra.model.scaling",
-    "TensorGroup": "tf_libra.model.plan",
+    "ScalingProfile": "tf_libra.specs.scaling_profile",
+    "TensorGroup": "tf_libra.specs.plan",
     "Tuning": "tf_libra.config",
     "background": "tf_libra.multiplexing.background",
     "boundary": "tf_libra.stages.recording.recording",

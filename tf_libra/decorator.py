@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 from tf_libra import config, strategies
 from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.cost_model import CostModel
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.multiplexing.background import of_this_process, waiting
 from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
+from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
     from tf_libra.runtime.protocol import TrainingStep

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from tf_libra.backends import nccl
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 # Loads the plugin by the environment: 2.19 and 2.20 by the first name.
 LOADERS = ("ncclLoadTunerPlugin", "ncclTunerPluginLoad")

@@ -20,11 +20,11 @@ from absl import app, flags
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.interleaved_trials import Candidate, Race
-from tf_libra.model.plan import TensorGroup
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.versions import versions
 from tf_libra.records.writer import RecordWriter
+from tf_libra.specs.plan import TensorGroup
 from tools import tensorboard_tab
 
 CASES = tuple((groups, ranks) for groups in (2, 20, 100) for ranks in (1, 8))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra import Plan, TensorGroup
-from tf_libra.model.plan import check_whole_tensors
+from tf_libra.specs.plan import check_whole_tensors
 
 # torch.nn.parallel.DistributedDataParallel's defaults.
 DDP_FIRST_BYTES = 1024**2

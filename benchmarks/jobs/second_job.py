@@ -19,7 +19,7 @@ from benchmarks.jobs.training import begin
 from tf_libra import config
 from tf_libra.autotune import Phase, Trial, TrialResult, Tuner, tune
 from tf_libra.autotune.paired_timing import standings
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 _STRATEGY = "aiacc"
 

@@ -31,8 +31,8 @@ from tf_libra.autotune import (
 )
 from tf_libra.autotune.engine_constraints import most_lanes
 from tf_libra.autotune.stream_contention import with_contention
-from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.plan import Plan
 
 THREADS = (1, 2, 3, 4)
 NUM_GROUPS = (1, 12)

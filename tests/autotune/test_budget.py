@@ -8,7 +8,7 @@ from tests.autotune.machine import PROFILE, Machine, drive
 from tf_libra import units
 from tf_libra.autotune import Budget, BudgetTracker, TrialResult
 from tf_libra.config import resolve
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])

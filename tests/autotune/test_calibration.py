@@ -11,9 +11,9 @@ from tf_libra.autotune.calibration import calibrate, calibrate_beside
 from tf_libra.autotune.sampling_plans import one_by_one_plan, one_group_plan, simultaneous_plan
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 THREADS = (1, 2, 4)
 BEFORE, AFTER = 0.03, 0.006

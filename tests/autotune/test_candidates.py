@@ -14,10 +14,10 @@ from tf_libra.autotune.candidates import MAX_CONTENDERS, contenders, distance, o
 from tf_libra.autotune.sampling_plans import simultaneous_plan, specs_of
 from tf_libra.autotune.warm_start import JobSignature, PlanOutline, WarmStart
 from tf_libra.cost_model import ProcessorModel
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 
 CONCLUSION = TuningResult(
     make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, held_out_error=0.0, rest_seconds=0.01

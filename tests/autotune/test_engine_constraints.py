@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.autotune.machine import MODEL
 from tf_libra.autotune.engine_constraints import runnable
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 
 SIZES = (8, 12, 4, 20)
 PROFILE = BackwardProfile.from_arrays(SIZES, (1e-3, 0.0, 2e-3, 1e-3))

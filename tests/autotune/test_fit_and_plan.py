@@ -31,9 +31,9 @@ from tf_libra.autotune import (
 )
 from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
 from tf_libra.cost_model import fit as fit_model
-from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.plan import Plan
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:

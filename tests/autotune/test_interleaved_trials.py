@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tf_libra.autotune import Budget, BudgetTracker, Phase, Trial, TrialResult
 from tf_libra.autotune.interleaved_trials import MAX_ROUNDS, Candidate, Race, race
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 
 def plan(index: int) -> Plan:

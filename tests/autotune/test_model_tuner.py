@@ -10,10 +10,10 @@ from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, SIZES, Machine, 
 from tf_libra import strategies
 from tf_libra.autotune import Phase, TrialResult
 from tf_libra.autotune.model_tuner import BASELINE_STEPS_BEFORE_A_RACE as BASELINE_STEPS
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # As tracing might have guessed it: not quite the order of production.
 TRACED_ORDER = [1, 0, 2, 3, 5, 4, 6, 7, 9, 8]

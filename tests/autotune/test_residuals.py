@@ -9,8 +9,8 @@ from tf_libra.autotune.residuals import Candidates, MeasuredSteps
 from tf_libra.autotune.sampling_plans import measuring_plans
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
 
 MODELS: list[CostModel] = [
     ProcessorModel(2, 2e-4, 6e-10, 8e-10),

@@ -21,10 +21,10 @@ from tf_libra.autotune import (
 )
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.cost_model import ContentionModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def linked(factor: float) -> ContentionModel:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tf_libra.autotune import TensorSpec, measuring_plans, one_group_plan, random_plans
 from tf_libra.autotune.sampling_plans import SAMPLED_GROUPS
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 THREADS = (1, 2, 4)
 sizes_of_models = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)

@@ -9,7 +9,7 @@ from tests.autotune.machine import MODEL, PROFILE, SIZES, Machine, drive
 from tf_libra import strategies
 from tf_libra.autotune import Budget, Phase, TuningResult
 from tf_libra.autotune.warm_start import MAX_SETTINGS, JobSignature, PlanOutline, WarmStart
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 HUNDRED = Budget(100, 1e6)
 

@@ -15,9 +15,9 @@ from tf_libra.cost_model import (
     computation_errors,
     prediction_errors,
 )
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 BEFORE, AFTER = 0.03, 0.006
 CONTENDED = ContentionModel(

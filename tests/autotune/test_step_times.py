@@ -18,8 +18,8 @@ from tests.autotune.machine import (
 from tf_libra.autotune import random_plans
 from tf_libra.autotune.sampling_plans import one_by_one_plan
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def _slowed(step: TimedStep, pace: float) -> TimedStep:

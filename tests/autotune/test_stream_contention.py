@@ -19,8 +19,8 @@ from tf_libra.autotune.stream_contention import (
     with_contention,
 )
 from tf_libra.cost_model import CostModel, ProcessorModel
-from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.plan import Plan
 
 MODELS = [MODEL, ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9, 2e-9)]
 

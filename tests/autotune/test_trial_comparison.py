@@ -5,7 +5,7 @@ from dataclasses import replace
 from tf_libra import units
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.autotune.trial_comparison import against_asked, against_one_all_reduce, why_another
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 TWO = Plan((TensorGroup(0, 1, 1), TensorGroup(1, 2, 2)), ("a", "b"), (4, 8), 2, "mg-wfbp")
 ONE = replace(TWO, groups=(TensorGroup(0, 2, 1),), strategy="syneasgd")

@@ -17,7 +17,7 @@ from tf_libra.autotune.warm_start import (
     WarmStart,
     distance,
 )
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 layers = st.lists(
     st.builds(LayerSignature, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),

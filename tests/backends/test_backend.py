@@ -12,7 +12,7 @@ from tests.launching import Job
 from tf_libra import config
 from tf_libra.backends import backend
 from tf_libra.backends.other_library import ExternalOpBackend
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
 

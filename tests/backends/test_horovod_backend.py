@@ -7,7 +7,7 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.backends import horovod_backend
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
 MIB = 2**20

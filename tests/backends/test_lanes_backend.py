@@ -4,7 +4,7 @@ import pytest
 
 from tf_libra import config
 from tf_libra.backends.lanes_backend import MAX_LANES, Lanes
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 
 def plan(*threads: int, streams: int = 1) -> Plan:

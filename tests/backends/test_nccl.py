@@ -16,8 +16,8 @@ from tf_libra import strategies
 from tf_libra.backends import nccl
 from tf_libra.backends.horovod_backend import Horovod
 from tf_libra.backends.horovod_fusion import Fusion
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.nccl import ChannelCounters, NcclAllReduce
+from tf_libra.specs.plan import Plan, TensorGroup
 
 PLUGIN = Path("/somewhere/libnccl-tuner-libra.so")
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.backends.alone import alone
 from tf_libra.backends import side_channel
 from tf_libra.backends.engine import Engine
-from tf_libra.model.telemetry import UNPLANNED, of_step
+from tf_libra.specs.telemetry import UNPLANNED, of_step
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launching import Job, under_tf_config
 from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 DENSE = ["b2", "w2", "b1", "w1", "b0", "w0"]
 

@@ -134,7 +134,7 @@ def test_the_last_lines_say_what_went_wrong(tmp_path: Path) -> None:
     assert "troubleshooting.md" in last[3]
     # Neither the launcher's frames nor the library's; the script's are there.
     assert "horovod" not in told.lower()
-    assert "tf_libra/model" not in told
+    assert "tf_libra/specs" not in told
     assert f'File "{tmp_path}/train.py"' in told
 
 

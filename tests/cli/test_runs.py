@@ -7,7 +7,7 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.cli import main
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

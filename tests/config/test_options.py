@@ -13,7 +13,7 @@ import pytest
 import tf_libra
 from tf_libra import checks, config, strategies
 from tf_libra.autotune import Budget
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 PLAN = Plan(
     groups=(TensorGroup(0, 1, 1), TensorGroup(1, 2, 3)),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tf_libra.config import validators
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 PLAN = Plan((TensorGroup(0, 1, 2),), ("w",), (8,), 2, "by hand", dtypes=("float32",))
 

@@ -16,10 +16,10 @@ from harness import RANK, SIZE, Cases, restart_engine
 import tf_libra
 from tf_libra.backends import backend, choosing
 from tf_libra.backends.other_library import ExternalOpBackend
-from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import control, interrupts
 from tf_libra.runtime import grappler
+from tf_libra.specs.plan import Plan
 
 cases = Cases()
 EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)

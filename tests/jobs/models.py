@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 SHARD = 4
 FEATURES = 12

@@ -19,10 +19,10 @@ from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.capture import instrumented_function
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
 from tf_libra.runtime import grappler
+from tf_libra.specs.plan import Plan, TensorGroup
 
 cases = Cases()
 SHAPES = [(3,), (), (2, 2), (5, 1)]  # 13 elements

@@ -33,8 +33,8 @@ from tf_libra.autotune import (
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.capture import gradient_interception
 from tf_libra.decorator import Optimized
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.runtime import grappler, rendezvous
+from tf_libra.specs.plan import Plan, TensorGroup
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

@@ -18,7 +18,7 @@ import tf_libra.keras
 from tests.launching import Job, worker_environment
 from tf_libra import strategies
 from tf_libra.keras import fit
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 STEPS, EPOCHS = 11, 3
 

@@ -37,7 +37,7 @@ def test_tracebacks_have_the_frames_of_the_users_code_alone(tmp_path: Path) -> N
     assert "in train" in told
     assert "compute_seconds" in told
     assert told.splitlines()[-1] == "RuntimeError: of my own"
-    assert "model/profile.py" not in told
+    assert "specs/backward_profile.py" not in told
     assert f"{TRACEBACK_VARIABLE}=full shows them" in told
 
 
@@ -47,7 +47,7 @@ def test_tracebacks_have_the_frames_of_the_users_code_alone(tmp_path: Path) -> N
     ids=["not launched", "full"],
 )
 def test_otherwise_they_are_pythons_own(tmp_path: Path, environment: dict[str, str]) -> None:
-    assert "model/profile.py" in run(tmp_path, SCRIPT, **environment)
+    assert "specs/backward_profile.py" in run(tmp_path, SCRIPT, **environment)
 
 
 def test_an_error_without_frames_of_libraries_is_told_as_python_does(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tf_libra.backends import horovod_fusion
 from tf_libra.backends import nccl as nccl_tuner
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = range(1, 7)

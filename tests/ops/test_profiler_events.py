@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.launching import Job
-from tf_libra.model.plan import Plan
 from tf_libra.profiling.xplane import Trace, find_trace, read_trace
+from tf_libra.specs.plan import Plan
 
 
 def trace(job: Job, name: str, rank: int) -> Trace:

@@ -23,7 +23,7 @@ from tests.passes.graphs import (
     tensor_names,
 )
 from tests.passes.training_graphs import TrainingGraph
-from tf_libra.model.telemetry import UNPLANNED
+from tf_libra.specs.telemetry import UNPLANNED
 
 
 def test_groups_threads_and_order_of_a_plan_are_written() -> None:

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.model.profile import BackwardProfile
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.samples import (
     measured_timeline,
@@ -15,6 +13,8 @@ from tf_libra.profiling.samples import (
     without_waiting,
     work_done,
 )
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.telemetry import AllReduceRecord
 
 START = 1_795_000_000_000_000_000  # nanoseconds since 1970: more than a float holds exactly
 MS = 1_000_000

@@ -7,11 +7,11 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.cost_model import ContentionModel
-from tf_libra.model.plan import Plan
 from tf_libra.profiling.backward import IncompleteTraceError
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.traced import profile_of_trace
 from tf_libra.profiling.xplane import AllReduceCall, LaneEvent, Trace, find_trace, read_trace
+from tf_libra.specs.plan import Plan
 
 MS = 1_000_000
 MODEL = ContentionModel(

@@ -9,9 +9,9 @@ import pytest
 from tf_libra import strategies
 from tf_libra.autotune import TensorSpec, TuningResult
 from tf_libra.cost_model import ContentionModel, OverlapSample
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.records import kept
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 TENSORS = (TensorSpec("b", 20, "float32"), TensorSpec("w", 180, "float32"))
 VERSIONS = {"tensorflow": "2.21.0", "tf_libra": "0.1.0"}

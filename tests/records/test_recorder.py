@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from tests.records.test_writer import values
 from tests.tensorboard import examples
-from tf_libra.model.background import BackgroundStats
 from tf_libra.records import history, recorder
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import run_folder
+from tf_libra.specs.background_stats import BackgroundStats
 
 RECORD = examples.plan_record()
 LOG = logging.getLogger("test")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.samples import measured_timeline
 from tf_libra.records.step import StepRecord
+from tf_libra.specs.telemetry import AllReduceRecord
 
 RECORD = examples.plan_record()
 

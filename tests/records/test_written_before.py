@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.records import event_files, kept, kinds
 from tf_libra.records.timeline import TimelineRecord
 from tf_libra.report.answers import answers_about
 from tf_libra.report.run import read_run
 from tf_libra.report.timeline import chrome_trace
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 FOLDER = Path(__file__).parent / "written_before"
 PLAN = Plan.from_json((FOLDER / "plan.json").read_text())

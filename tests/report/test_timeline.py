@@ -11,9 +11,9 @@ import pytest
 from tests.launching import Job
 from tests.tensorboard import examples
 from tf_libra.cli import main
-from tf_libra.model.plan import Plan
 from tf_libra.report.run import Run, read_run
 from tf_libra.report.timeline import chrome_trace
+from tf_libra.specs.plan import Plan
 
 
 def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:

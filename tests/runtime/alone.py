@@ -8,7 +8,7 @@ from tests.capture.traces import Traces, loss_of
 from tf_libra.backends import backend
 from tf_libra.capture.gradient_registry import ReductionPolicy
 from tf_libra.capture.instrumented_function import marked_function
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
 # TensorFlow traces no op that it takes for cheap, and these have to be seen.

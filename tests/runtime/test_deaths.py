@@ -15,7 +15,7 @@ import pytest
 from benchmarks.cluster import BURST_BYTES, Cluster
 from tests.launching import Job, Workers, running_workers, wait_for_output, wait_until
 from tests.nursery import Nursery
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 WORLD_SIZE = 3
 LAST = WORLD_SIZE - 1

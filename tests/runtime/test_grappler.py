@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.launching import Job
-from tf_libra.model.plan import Plan
 from tf_libra.runtime import grappler
+from tf_libra.specs.plan import Plan
 
 CONFIGURED = [
     "another_batch_size",

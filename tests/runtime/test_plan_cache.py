@@ -8,8 +8,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature
-from tf_libra.model.plan import Plan
 from tf_libra.runtime.plan_cache import PlanCache
+from tf_libra.specs.plan import Plan
 
 CONCLUSION = examples.plan_record().conclusion
 LOG = logging.getLogger("test of keeping")

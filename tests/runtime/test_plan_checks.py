@@ -8,8 +8,8 @@ import pytest
 from tests.backends.alone import alone
 from tf_libra.autotune import TensorSpec
 from tf_libra.backends import backend
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
+from tf_libra.specs.plan import Plan, TensorGroup
 
 PLAN = Plan(
     groups=(TensorGroup(0, 1, 3), TensorGroup(1, 3, 1)),

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tests.backends.alone import alone
 from tests.runtime.alone import INPUTS, NAMES, TWO, step
 from tf_libra.backends.engine import Engine
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.step_profiler import lie_within, timed
+from tf_libra.specs.telemetry import AllReduceRecord
 
 HOUR_NS = 3600 * 10**9
 CALLED_NS = (10**18, 10**18 + 50_000_000)

@@ -10,8 +10,8 @@ import pytest
 from tests.launching import Job
 from tf_libra.autotune import CALLS_PER_LOOK, TuningResult
 from tf_libra.cost_model import cost_model_from_json
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 RANKS = [0, 1]
 

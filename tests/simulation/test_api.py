@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 THREADS = (1, 2, 5)
 many = settings(max_examples=300, deadline=None)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning.data_parallel import reference
 from tests.simulation.test_api import THREADS, plan_of, planned
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.streams import simulate_streams
+from tf_libra.specs.plan import Plan, TensorGroup
 
 GAMMA = 1.5
 # a = 1 s; 1 s per byte beside computation and alone; computation keeps its speed.

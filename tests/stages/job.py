@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from tests.stages.models import Trained
 from tests.stages.threads import Threads
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan, PipelineStage
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import given_devices
 from tf_libra.planning.pipeline.execution_order import execution_orders
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
+from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards

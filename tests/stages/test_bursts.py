@@ -11,10 +11,10 @@ from tests.launching import Job
 from tests.stages import models
 from tests.stages.job import burst_plan, trained_alone
 from tf_libra import units
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
 from tf_libra.report.folder import Folder
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.stages.planning.burst_planner import BurstPlanner
 from tf_libra.strategies import DeepPool
 from tf_libra.tensorboard.runs import runs

@@ -14,7 +14,7 @@ from tests.launching import Job
 from tests.stages.job import batches, fresh, trained_alone
 from tests.stages.models import EVERY, deepest
 from tf_libra.cli import main
-from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.specs.pipeline import PipelinePlan
 
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}

@@ -10,11 +10,11 @@ from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.backends import nccl
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.story.facts import RunSnapshot
 from tf_libra.story.summary import describe, plan_table, summary_line
 

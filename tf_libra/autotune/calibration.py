@@ -18,9 +18,9 @@ from tf_libra.autotune.residuals import Candidates, MeasuredSteps, updated_share
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel
 from tf_libra.cost_model.least_squares import split_fun_and_jac
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 _Array = NDArray[np.float64]
 

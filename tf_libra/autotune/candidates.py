@@ -17,9 +17,9 @@ from tf_libra.autotune.engine_constraints import most_lanes, runnable
 from tf_libra.autotune.stream_contention import contention_of, informed, with_contention
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
-from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.specs.plan import Plan
 
 MAX_CONTENDERS = 4
 # LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.

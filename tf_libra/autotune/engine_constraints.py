@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 
 
 def most_lanes(strategy: strategies.Strategy, runs_streams: bool) -> int:

@@ -19,12 +19,12 @@ from tf_libra.autotune.stream_contention import informed, measured_contention
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
 from tf_libra.cost_model import fit as fit_model
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.profiling.backward import MeasuredProfile
 from tf_libra.profiling.samples import measured_timeline, overlap_samples, without_waiting
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # A model is tested on the plans that were sampled, each by a fit to the others, if so many were.
 _FEWEST_TO_TEST = 3

@@ -23,7 +23,7 @@ from tf_libra.autotune.budget import BudgetTracker
 from tf_libra.autotune.paired_timing import PairedTimings, standings
 from tf_libra.autotune.phase import Phase
 from tf_libra.autotune.trial import Trial, TrialResult
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 MAX_ROUNDS = 12
 # Rounds before anything is decided, and how sure it must be then that a plan is slower. Every round

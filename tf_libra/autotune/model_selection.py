@@ -10,8 +10,8 @@ from tf_libra.autotune.calibration import Calibration, calibrate, calibrate_besi
 from tf_libra.autotune.steady_state_samples import usual_samples
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, OverlapSample, prediction_errors
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
 
 # A form is tested on each plan in turn, fitted to the others, which are at least so many.
 _FEWEST_OTHERS = 3

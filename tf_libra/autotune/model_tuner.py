@@ -22,8 +22,8 @@ from tf_libra.autotune.trial_schedule import (
 )
 from tf_libra.autotune.tuner_registry import Tuner, register
 from tf_libra.autotune.tuning_result import TuningResult
-from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import Strategy
+from tf_libra.specs.plan import Plan
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
 # there is a race, that has more of them, in turns with other plans.

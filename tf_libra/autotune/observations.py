@@ -9,10 +9,10 @@ from tf_libra.autotune.phase import Phase
 from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.autotune.trial import Trial, TrialResult
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
 from tf_libra.profiling.samples import without_waiting
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 # A traced step's own pace counts where it differs by so much from the usual.
 _NOTABLE = 0.2

@@ -8,7 +8,7 @@ from tf_libra.autotune.budget import BudgetTracker
 from tf_libra.autotune.phase import Phase
 from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.warm_start import WarmStart
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tf_libra.autotune.parametric_models import FamilyCosts
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.simulation.vectorized import vectorized_times
+from tf_libra.specs.backward_profile import BackwardProfile
 
 _Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from tf_libra.autotune.interleaved_trials import FEWEST_ROUNDS
 from tf_libra.autotune.postponing import PostponingTuner
 from tf_libra.autotune.trial import Postponed, Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 # Experiments in a row, after a look.
 DOSE = 8

@@ -15,9 +15,9 @@ from tf_libra.autotune.search.space import Searched, Space
 from tf_libra.autotune.trial_schedule import baseline, made, measuring
 from tf_libra.autotune.tuner_registry import Tuner, register
 from tf_libra.autotune.tuning_result import TuningResult
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import Strategy
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
 # turns tells them apart better than as many of each whenever a searcher came to it.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 # Of fewer plans nothing tells a slow round from a slow plan's step.
 _FEWEST_PLANS = 3

@@ -11,11 +11,11 @@ from scipy import optimize
 from tf_libra import strategies
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.strategy import known_arguments
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # The paper measured 1 < gamma <= 2; more is possible where startup is work that they share.
 _MOST = 8.0

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tf_libra.autotune.phase import Phase
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 
 @dataclass(frozen=True)

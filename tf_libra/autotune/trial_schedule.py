@@ -19,8 +19,8 @@ from tf_libra.autotune.sampling_plans import (
     specs_of,
 )
 from tf_libra.autotune.trial import Trial, TrialResult
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # Traced steps per plan, after one that pays for the plan's instantiation: of the fewest and the
 # most threads, and of the thread counts between.

@@ -14,7 +14,7 @@ from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.tuner_registry import Tuner, way_of
 from tf_libra.autotune.warm_start import WarmStart
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 
 def asks_for_a_start(strategy: strategies.Strategy) -> bool:

@@ -20,9 +20,9 @@ from tf_libra.cost_model import (
     prediction_errors,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 _FORMAT = "tf-libra conclusion"
 _VERSION = 1

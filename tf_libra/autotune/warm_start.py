@@ -25,8 +25,8 @@ import numpy as np
 
 from tf_libra import checks
 from tf_libra.autotune.sampling_plans import TensorSpec
-from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.planning.comm_config import CommConfig
+from tf_libra.specs.plan import Plan, TensorGroup
 
 # Beyond so many nodes of both graphs together an edit distance does not come to an end in time, and
 # features are compared instead.

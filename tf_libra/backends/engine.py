@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra import library
-from tf_libra.model.telemetry import AllReduceRecord, parse_records
 from tf_libra.ranks import control
 from tf_libra.ranks.control import EngineError as EngineError
 from tf_libra.ranks.control import LostRankError as LostRankError
+from tf_libra.specs.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
 UNIX = "unix:"

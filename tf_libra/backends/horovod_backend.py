@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tf_libra.backends import backend, horovod_fusion, nccl
 from tf_libra.backends.other_library import ExternalOpBackend
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 from tf_libra.strategies import Strategy
 
 _AUTOTUNE = "HOROVOD_AUTOTUNE"

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from tf_libra.backends import backend, lanes_meeting
 from tf_libra.backends import engine as engine_lib
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.ranks import control
 from tf_libra.ranks.world import World
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
 MAX_LANES = 64

@@ -16,7 +16,7 @@ from pathlib import Path
 from tf_libra import checks, logs
 from tf_libra.backends import horovod_fusion, tuner_library
 from tf_libra.backends.horovod_fusion import Fusion
-from tf_libra.model.plan import Plan, check_whole_tensors
+from tf_libra.specs.plan import Plan, check_whole_tensors
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra.backends import backend
-from tf_libra.model.plan import Plan, check_whole_tensors
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.ranks.horovod_control import HorovodControlTransport
 from tf_libra.ranks.world import World
+from tf_libra.specs.plan import Plan, check_whole_tensors
+from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
 # Of an all-reduce on a GPU (LIBRA, section VI).

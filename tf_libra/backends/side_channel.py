@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import library
-from tf_libra.model.telemetry import UNPLANNED
+from tf_libra.specs.telemetry import UNPLANNED
 
 
 def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") -> Any:

@@ -15,8 +15,6 @@ from tf_libra.cli.arguments import (
 )
 from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
 from tf_libra.cli.family import run_family
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import (
     BY_NAME,
     make_burst_plan,
@@ -25,6 +23,8 @@ from tf_libra.planning.burst import (
 )
 from tf_libra.planning.burst.compare import compare
 from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 PROGRAM = "tf-libra burst"
 

@@ -39,12 +39,12 @@ from tf_libra.cli.command import (
     write,
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # What has commands of its own, or hands its arguments on: module, and what it is for.
 _OTHERS = {

@@ -24,12 +24,12 @@ from tf_libra.cli.command import (
     write,
 )
 from tf_libra.cli.family import run_family
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
 from tf_libra.planning.pipeline.compare import compare
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 
 PROGRAM = "tf-libra pipeline"
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tf_libra.config.options import Faults, Tuning
-    from tf_libra.model.burst import BurstPlan
-    from tf_libra.model.plan import Plan
+    from tf_libra.specs.burst import BurstPlan
+    from tf_libra.specs.plan import Plan
 
 
 class OptimizeKwargs(TypedDict, total=False):

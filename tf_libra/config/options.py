@@ -26,8 +26,8 @@ from tf_libra.config.option_spec import (
     option,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
-from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import StrategyBase
+from tf_libra.specs.plan import Plan
 
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
 LEAST_STEPS = 5

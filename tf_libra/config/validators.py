@@ -12,9 +12,9 @@ from typing import Any
 from tf_libra import checks
 from tf_libra.backends import backend
 from tf_libra.config.option_spec import Check
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import check_allowed_threads
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.plan import Plan
 
 AUTO_ENGINE = "auto"
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"

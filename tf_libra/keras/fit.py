@@ -13,12 +13,12 @@ from tf_libra.cost_model import CostModel
 from tf_libra.keras import of_workers
 from tf_libra.keras.batches import take, without_optionals
 from tf_libra.keras.up_to_date import StagedFitSync
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
+from tf_libra.specs.plan import Plan
 from tf_libra.strategies import Strategy
 
 

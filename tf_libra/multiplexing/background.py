@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import logs, units
-from tf_libra.model.background import BackgroundStats
 from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount
 from tf_libra.multiplexing.gaps import IdleGaps, SchedulingMode
 from tf_libra.multiplexing.pacing import Throttle
 from tf_libra.multiplexing.process import BackgroundProcess
+from tf_libra.specs.background_stats import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
 MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
 from tf_libra.planning.strategy import BY_NAME, Strategy, known_arguments
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 # LIBRA's MG-CF: the groups of MG-WFBP without contention.
 IDEAL = "mg-cf"

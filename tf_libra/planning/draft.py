@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_libra.model.plan import TensorGroup
+from tf_libra.specs.plan import TensorGroup
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Literal
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel, Evidence
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.group_costs import bottleneck, losses
 from tf_libra.simulation import GroupSpan, Timeline, simulate
 from tf_libra.simulation.vectorized import vectorized_steps
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
 from tf_libra.simulation import Timeline
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Protocol, Self
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
 from tf_libra.registry import Registry
+from tf_libra.specs.backward_profile import BackwardProfile
 
 
 class Strategy(Protocol):

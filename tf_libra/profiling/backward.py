@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.events import Events
+from tf_libra.specs.backward_profile import BackwardProfile
 
 # tf.GradientTape puts its ops under this scope. Prefixes come before it: of an inlined call
 # (StatefulPartitionedCall/), of a loop (while/body/_1/), of a Grappler rewrite.

@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 
 from tf_libra import units
 from tf_libra.cost_model import OverlapSample
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.backward import StepProduction
+from tf_libra.specs.backward_profile import BackwardProfile
 
 if TYPE_CHECKING:
-    from tf_libra.model.telemetry import AllReduceRecord
+    from tf_libra.specs.telemetry import AllReduceRecord
 
 # An all-reduce cannot start before its tensors are there. What is more than clocks and event
 # ends can differ by means that record and trace are not of the same step.

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.model.background import BackgroundStats
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, read, set_field, written
+from tf_libra.specs.background_stats import BackgroundStats
 
 
 @kinds.register

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, read, series_tag, set_field, written
 from tf_libra.simulation.viz.pipeline_gantt import Bar
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @kinds.register

@@ -11,8 +11,8 @@ from typing import Any
 from tf_libra import checks
 from tf_libra.autotune import TensorSpec, TuningResult
 from tf_libra.cost_model import cost_model_from_json
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def fingerprint(

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from tf_libra import checks, strategies
 from tf_libra.autotune import PlanSource, TuningResult
-from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import check_threads
 from tf_libra.records import kinds
 from tf_libra.records.document import fields, format_of, series_tag, set_field, written
 from tf_libra.records.kinds import VERSION
+from tf_libra.specs.plan import Plan
 
 ORIGINS = tuple(origin.value for origin in PlanSource)
 

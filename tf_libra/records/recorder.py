@@ -16,9 +16,6 @@ import tensorflow as tf
 from google.protobuf.message import Error as ProtobufError
 
 from tf_libra.autotune import TrialResult
-from tf_libra.model.background import BackgroundStats
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records import history
 from tf_libra.records.background import BackgroundRecord
@@ -26,6 +23,9 @@ from tf_libra.records.kinds import Record
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import RecordWriter
+from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 # Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tf_libra import checks
-from tf_libra.model.plan import Plan
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records import kinds
 from tf_libra.records.document import read, series_tag, set_field, written
+from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
-    from tf_libra.model.telemetry import AllReduceRecord
     from tf_libra.profiling.backward import StepProduction
+    from tf_libra.specs.telemetry import AllReduceRecord
 
 
 @dataclass(frozen=True)

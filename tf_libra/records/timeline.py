@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import check_threads
 from tf_libra.records import kinds, spread
 from tf_libra.records.document import read, set_field
 from tf_libra.records.spread import Spread
 from tf_libra.records.step import StepRecord
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

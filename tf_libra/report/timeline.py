@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_libra import units
-from tf_libra.model.plan import Plan
 from tf_libra.records.clocks import ClockOffset, clock_offsets
 from tf_libra.records.exchanges import shared_exchanges
 from tf_libra.records.step import AllReduceSpan, StepRecord
 from tf_libra.report.run import Run
+from tf_libra.specs.plan import Plan
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
 _THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "communication"}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.autotune import Phase, PlanSource, Postponed, Trial, TuningResult
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

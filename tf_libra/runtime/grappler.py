@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 from tf_libra import library
-from tf_libra.model.plan import Plan
+from tf_libra.specs.plan import Plan
 
 OPTIMIZER = "tf_libra"
 

@@ -14,8 +14,8 @@ from tf_libra.autotune.warm_start import (
     PlanOutline,
     WarmStart,
 )
-from tf_libra.model.plan import Plan
 from tf_libra.records import kept, starts
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

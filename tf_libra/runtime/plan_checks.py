@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from tf_libra.autotune import TensorSpec
 from tf_libra.backends.backend import Backend
-from tf_libra.model.dtypes import item_bytes
-from tf_libra.model.plan import Plan
+from tf_libra.specs.dtypes import item_bytes
+from tf_libra.specs.plan import Plan
 
 
 def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:

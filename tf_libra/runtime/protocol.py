@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
-from tf_libra.model.background import BackgroundStats
 from tf_libra.runtime.state import TuningState
+from tf_libra.specs.background_stats import BackgroundStats
 
 
 class TrainingStep(Protocol):

@@ -15,7 +15,6 @@ from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing
 from tf_libra.capture.variables import variable_name
 from tf_libra.config.validators import AUTO_ENGINE
-from tf_libra.model.plan import Plan
 from tf_libra.ranks import control as control_lib
 from tf_libra.ranks import jobs
 from tf_libra.ranks.agreement import agree, first_difference
@@ -25,6 +24,7 @@ from tf_libra.ranks.world import World
 from tf_libra.runtime import grappler, horovod_join, identity
 from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_checks import check_plan_can_run
+from tf_libra.specs.plan import Plan
 from tf_libra.story.story import RunReporter
 from tf_libra.variables import elastic_states, trained_in_stages
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend, TracedStep
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.profiling.backward import producers_that_ran, step_production
 from tf_libra.profiling.graph import (
     GradientSources,
@@ -18,6 +16,8 @@ from tf_libra.profiling.graph import (
     placed_all_reduces,
 )
 from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord, of_step
 
 # Engine and Python read the clock one after the other, at the beginning of a step.
 _CLOCKS_APART_NS = 10_000_000

@@ -16,8 +16,6 @@ from tf_libra.capture.gradient_interception import check_call_context, reject_ea
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.variables import handles, variable_name
-from tf_libra.model.background import BackgroundStats
-from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.control import Control, EngineError, between_steps
 from tf_libra.ranks.job import Job
@@ -28,6 +26,8 @@ from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.trace import Call
 from tf_libra.runtime.tuning_session import TuningSession
+from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.plan import Plan
 from tf_libra.story.story import RunReporter
 from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages

@@ -29,8 +29,6 @@ from tf_libra.autotune import (
     postponing,
     tune,
 )
-from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
 from tf_libra.profiling.trace import in_use
 from tf_libra.ranks.control import Control, exchange_clocks
@@ -44,6 +42,8 @@ from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
 from tf_libra.runtime.profiling_policy import CHECKED_STEPS, ProfilingPolicy
 from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.step_profiler import timed
+from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import of_step
 from tf_libra.story.story import RunReporter
 
 

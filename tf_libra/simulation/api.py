@@ -4,11 +4,11 @@ import math
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.streams import simulate_streams
 from tf_libra.simulation.timeline import Timeline
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:

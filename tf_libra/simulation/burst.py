@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import replace
 
 from tf_libra import checks
-from tf_libra.model.burst import BurstPlan, BurstSpan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
+from tf_libra.specs.burst import BurstPlan, BurstSpan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 _OF_A_LAYER = ("compute", "synchronize")
 

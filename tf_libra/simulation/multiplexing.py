@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra import checks, units
-from tf_libra.model.burst import KINDS, BurstPlan
+from tf_libra.specs.burst import KINDS, BurstPlan
 
 # Least seconds of work per second of a background that is not paused.
 _LEAST_PACE = 0.01

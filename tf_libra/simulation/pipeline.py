@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra import checks
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 _AT_THE_END = ("all_reduce", "update")
 

@@ -8,9 +8,9 @@ overlap the remaining all-reduces, contend with them as backward computation doe
 import numpy as np
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def stage_times(

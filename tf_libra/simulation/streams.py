@@ -14,11 +14,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.event_simulator import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.simulation.timeline import GroupSpan, Timeline, TimelineStage
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)

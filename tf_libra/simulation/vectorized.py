@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 _Array = NDArray[np.float64]
 

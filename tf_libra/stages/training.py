@@ -9,15 +9,15 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
-from tf_libra.model.background import BackgroundStats
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.agreement import agree
 from tf_libra.ranks.control import Control
 from tf_libra.runtime import identity
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.state import TuningState
+from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards
 from tf_libra.stages.cutting.traces import Traces

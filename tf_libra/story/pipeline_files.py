@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.records.pipeline import PipelineRecord
 from tf_libra.simulation.viz.pipeline_gantt import Bar, pictures
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("pipeline", "layers", "cluster", "trace")

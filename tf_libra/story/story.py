@@ -23,13 +23,6 @@ from tf_libra.autotune import (
 )
 from tf_libra.config import Options
 from tf_libra.cost_model.fit_quality import written
-from tf_libra.model.background import BackgroundStats
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.model.scaling import ScalingProfile
-from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.ranks import interrupts
 from tf_libra.records.burst import BurstRecord
@@ -39,6 +32,13 @@ from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
 from tf_libra.records.versions import versions
 from tf_libra.simulation.viz.pipeline_gantt import Bar
+from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
+from tf_libra.specs.scaling_profile import ScalingProfile
+from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.story import burst_files, pipeline_files
 from tf_libra.story.folders import documents, write
 from tf_libra.story.journal import RunHistory

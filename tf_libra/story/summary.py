@@ -11,9 +11,9 @@ from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_plan, why_another
 from tf_libra.backends import backend, nccl
-from tf_libra.model.plan import Plan
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.specs.plan import Plan
 from tf_libra.story.facts import RunSnapshot
 
 WIDTH = 100

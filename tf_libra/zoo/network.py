@@ -5,7 +5,7 @@ from functools import cache
 from importlib import resources
 
 from tf_libra import checks
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 FORMAT = "tf-libra network"
 VERSION = 1

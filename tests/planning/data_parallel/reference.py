@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.drawing import fractions, pick
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 
 def simulate(profile, cost, stops, threads):

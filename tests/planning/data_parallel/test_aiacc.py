@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
-from tf_libra.model.plan import Plan
 from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, CommConfig, pack, sizes_to_try
+from tf_libra.specs.plan import Plan
 
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 DTYPES = {None: 16, "float32": 4, "float16": 2, "float64": 8}

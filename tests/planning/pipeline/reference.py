@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.drawing import between, fractions, mixed, pick, picks
-from tf_libra.model.pipeline import PipelinePlan, PipelineStage
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 _SECONDS = mixed([0.0], [1.0, 2.0, 3.0, 4.0], between(1e-3, 10))
 _BYTES = mixed([0], range(1, 101))

@@ -10,10 +10,10 @@ import pytest
 import tf_libra
 from tf_libra import strategies
 from tf_libra.cli.pipeline import main
-from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning import pipeline
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import REGISTRY
+from tf_libra.specs.pipeline import PipelineStage
 
 LAYERS = tf_libra.LayerGraph.chain([1, 2, 1], [2, 2, 1], [10, 20, 5], [3, 3])
 CLUSTER = tf_libra.Cluster.from_bandwidth([[0, 5], [5, 0]])

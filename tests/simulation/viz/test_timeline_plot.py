@@ -3,7 +3,7 @@ import xml.etree.ElementTree
 import pytest
 
 import tf_libra
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 
 COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
 

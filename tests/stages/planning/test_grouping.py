@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.stages.job import batches, fresh, plan_of, traced
 from tests.stages.models import EVERY
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.planning.grouping import groups_of
 from tf_libra.stages.planning.links import LinkRates

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.stages.job import batches, fresh
 from tests.stages.models import EVERY
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.planning.layer_times import averaged, measured_layers, measured_stages
 from tf_libra.stages.planning.links import LinkRates

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tf_libra.model.cluster import Cluster
 from tf_libra.planning.burst import data_parallel, make_burst_plan
+from tf_libra.specs.cluster import Cluster
 from tf_libra.stages.planning.links import AllReduces, LinkRates
 from tf_libra.stages.planning.scaling import (
     ActivationFlow,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.interleaved_trials import Candidate, Race
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.tensorboard.views.race import comparison_view, race_view
 
 RECORD = examples.plan_record()

@@ -11,9 +11,9 @@ from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.search.samplers import FACTORIES, ExhaustedError, Factory, Searcher
 from tf_libra.autotune.search.space import Searched, Space
 from tf_libra.autotune.trial import Trial, TrialResult
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.comm_config import CommConfig
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def plan_of(

@@ -4,10 +4,10 @@ import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import Strategy
+from tf_libra.specs.backward_profile import BackwardProfile
 
 
 class Searched(Strategy, Protocol):

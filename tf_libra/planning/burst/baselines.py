@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra import checks
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.data_parallel_strategy import given
 from tf_libra.planning.burst.planner import make_burst_plan
 from tf_libra.planning.burst.schedule import make_schedule
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @dataclass(frozen=True)

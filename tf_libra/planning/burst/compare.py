@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.burst.planner import make_burst_plan
 from tf_libra.planning.burst.strategy import BurstStrategy
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.tolerance import widened
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 Array = NDArray[np.float64]
 # One index of a layer or an edge, or an array of indices.

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge, Link, reduce_graph
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 from tf_libra.planning.tolerance import within
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @register

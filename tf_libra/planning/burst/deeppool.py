@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tf_libra.model.scaling import ScalingProfile, check_device_counts
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.planning.burst.costs import amplification
@@ -14,6 +13,7 @@ from tf_libra.planning.burst.exact import ExactSearch
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 from tf_libra.planning.tolerance import TOLERANCE
+from tf_libra.specs.scaling_profile import ScalingProfile, check_device_counts
 
 
 @register

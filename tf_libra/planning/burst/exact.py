@@ -13,12 +13,12 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.planning.burst.branch_blocks import MANY, Branches
 from tf_libra.planning.burst.costs import Array, Costs
 from tf_libra.planning.burst.edge_batches import alike, bundle
 from tf_libra.planning.burst.graph_reduction import Chain, Link, reduce_graph
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 # Cells (link, g, h) per batch of several links.
 _PLACES = 2048

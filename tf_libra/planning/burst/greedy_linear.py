@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.assignment import ChainRun, EdgeRun
 from tf_libra.planning.burst.costs import Costs, amplification
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 from tf_libra.planning.tolerance import within
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @register

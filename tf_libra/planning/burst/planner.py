@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tf_libra import checks
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstStrategy, resolve
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 def make_burst_plan(

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.burst import BurstPlan, BurstSpan
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.simulation.burst import simulate_burst, span_seconds
+from tf_libra.specs.burst import BurstPlan, BurstSpan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 # Indices of spans or of edges.
 Numbers = tuple[int, ...]

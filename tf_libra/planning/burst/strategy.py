@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tf_libra import checks
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.registry import Registry
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @dataclass(frozen=True)

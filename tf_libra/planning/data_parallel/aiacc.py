@@ -10,15 +10,15 @@ from typing import ClassVar
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.dtypes import item_bytes
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import ChosenThreads, register
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.dtypes import item_bytes
+from tf_libra.specs.plan import Plan, TensorGroup
 
 # More all-reduces than this in a step are no plan: every one costs a node in the graph, startup,
 # and time to rewrite.

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import Strategy, resolve
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 
 def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | str) -> Plan:

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from tf_libra import checks, units
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup
 
 RULES = ("published-code", "equation-40")
 # Default gamma without a measurement: the middle of the paper's range.

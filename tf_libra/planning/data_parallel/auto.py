@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
@@ -16,6 +15,7 @@ from tf_libra.planning.strategy import (
     register,
 )
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
 
 
 @register

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
 
 # Z·w may fall short of the sum by rounding; a chunk's edge is as good as reached by then.
 _ROUNDING = 1e-9

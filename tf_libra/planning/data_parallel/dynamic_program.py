@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
+from tf_libra.specs.backward_profile import BackwardProfile
 
 _TIE = 1e-12  # of the extras: candidates this close count as equal
 _ROUNDING = 1e-9  # relative to the largest group's extra

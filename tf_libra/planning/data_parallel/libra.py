@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
@@ -13,6 +12,7 @@ from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
 from tf_libra.planning.data_parallel.step_refinement import Choice, even_groups, least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, register
+from tf_libra.specs.backward_profile import BackwardProfile
 
 
 def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> Draft:

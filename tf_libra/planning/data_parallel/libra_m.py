@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
 from tf_libra.planning.data_parallel.step_refinement import least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, check_threads, register
 from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
 
 _TABLE = 2**24  # entries: groups times chunks; 8 bytes each
 

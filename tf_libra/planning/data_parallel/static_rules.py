@@ -7,9 +7,9 @@ import numpy as np
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
+from tf_libra.specs.backward_profile import BackwardProfile
 
 _ROUNDING = 1e-9
 

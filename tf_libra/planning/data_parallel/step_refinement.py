@@ -10,8 +10,8 @@ often small problems miss it.
 from collections.abc import Iterable, Iterator, Sequence
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.vectorized import vectorized_steps
+from tf_libra.specs.backward_profile import BackwardProfile
 
 _TIE = 1e-9
 _CUTS = 16  # places at which a group may be cut

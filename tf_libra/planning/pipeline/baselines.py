@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra import checks
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import Computation, PipelineStage
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
     PipelineDraft,
     register,
 )
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import Computation, PipelineStage
 
 # Links faster than the next slower ones by this ratio lie within nodes.
 _NODE_RATIO = 1.5

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.planner import checked, make_pipeline_plan
 from tf_libra.planning.pipeline.strategy import PipelineStrategy
 from tf_libra.simulation.pipeline import PipelineTimeline, simulate_pipeline
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 
 
 @dataclass(frozen=True)

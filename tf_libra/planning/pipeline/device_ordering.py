@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.cluster import Cluster
+from tf_libra.specs.cluster import Cluster
 
 
 def device_order(cluster: Cluster) -> tuple[int, ...]:

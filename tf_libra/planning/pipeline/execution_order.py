@@ -1,6 +1,6 @@
 """Execution order of microbatches (PE): SPP, Algorithm 1, lines 1 to 8."""
 
-from tf_libra.model.pipeline import Computation
+from tf_libra.specs.pipeline import Computation
 
 
 def execution_orders(num_stages: int, num_microbatches: int) -> list[tuple[Computation, ...]]:

@@ -1,10 +1,10 @@
 """Check of stages against the memory of devices."""
 
 from tf_libra import units
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning.tolerance import within
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelineStage
 
 # Parameters and their gradients. Slots and activations are unknown here.
 COPIES = 2

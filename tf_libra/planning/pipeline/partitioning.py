@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
 from tf_libra.planning.pipeline.memory import COPIES
 from tf_libra.planning.tolerance import within
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
 
 StageRange = tuple[int, int, tuple[int, ...]]
 """First layer, one past the last, devices."""

@@ -3,9 +3,6 @@
 from dataclasses import replace
 
 from tf_libra import checks
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
@@ -13,6 +10,9 @@ from tf_libra.planning.pipeline.strategy import (
     resolve,
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 
 # What each of them does, and when, stands in a plan.
 MOST_MICROBATCHES = 1 << 14

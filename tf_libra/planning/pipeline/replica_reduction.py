@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.static_rules import SynEasgd
 from tf_libra.simulation import PipelineTimeline, simulate
+from tf_libra.specs.backward_profile import BackwardProfile
 
 # Least predicted gain that justifies several all-reduces.
 _GAIN = 0.02

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks, units
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.planning.pipeline.device_ordering import device_order
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.partitioning import Partitions, StageRange
@@ -19,6 +16,9 @@ from tf_libra.planning.pipeline.strategy import (
     register,
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 
 @register

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tf_libra import checks
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelineStage
 from tf_libra.registry import Registry
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelineStage
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.viz.pipeline_gantt import Bar
+from tf_libra.specs.burst import BurstPlan
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 
 from tf_libra import units
-from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.viz.figure_io import save
+from tf_libra.specs.burst import BurstPlan
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 _KINDS = {"compute": "#4c78a8", "synchronize": "#f58518", "transition": "#e45756"}

@@ -5,9 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tf_libra import checks, units
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import (
     PipelineTimeline,
     all_reduce_seconds,
@@ -16,6 +13,9 @@ from tf_libra.simulation.pipeline import (
     transfer_seconds,
     update_seconds,
 )
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 
 KINDS = ("forward", "backward", "all_reduce", "update")
 COMPUTING = tuple(kind for kind in KINDS if kind != "all_reduce")

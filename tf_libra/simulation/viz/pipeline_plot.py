@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 
 from tf_libra import units
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import PipelineTimeline
 from tf_libra.simulation.viz.figure_io import save
 from tf_libra.simulation.viz.pipeline_gantt import COMPUTING, KINDS, Bar
+from tf_libra.specs.pipeline import PipelinePlan
 
 _COLOURS = {
     "forward": "#4c78a8",

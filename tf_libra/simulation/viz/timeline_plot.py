@@ -3,9 +3,9 @@
 import os
 
 from tf_libra import units
-from tf_libra.model.plan import Plan
 from tf_libra.simulation.timeline import Timeline
 from tf_libra.simulation.viz.figure_io import save
+from tf_libra.specs.plan import Plan
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
 _STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
 
 
 class StageTask(NamedTuple):

@@ -3,8 +3,8 @@
 import textwrap
 
 from tf_libra import units
-from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.viz.burst_gantt import layers_of, named, pictures, stages_of
+from tf_libra.specs.burst import BurstPlan
 from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.planning.describing import beside
 from tf_libra.stages.planning.first_steps import MeasuredLayers

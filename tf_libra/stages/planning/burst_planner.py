@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_libra.autotune import Phase
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
 from tf_libra.planning.burst.graph_reduction import reduce_graph
 from tf_libra.ranks.control import Control
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards

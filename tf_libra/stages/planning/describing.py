@@ -4,9 +4,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from tf_libra import units
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.simulation.viz.pipeline_gantt import (
     LEGEND,
@@ -17,6 +14,9 @@ from tf_libra.simulation.viz.pipeline_gantt import (
     layers_of,
     pictures,
 )
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.planning.first_steps import MeasuredLayers
 
 _COLUMNS = 100

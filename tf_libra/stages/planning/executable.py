@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Callable
 
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline import PipelineStrategy, make_pipeline_plans
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 
 Check = Callable[[PipelinePlan], None]
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.replica_reduction import Reduction, plan_reduction, worthwhile
 from tf_libra.simulation import simulate_pipeline
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.planning.links import LinkRates
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tf_libra.model.layers import LayerGraph
 from tf_libra.ranks.control import Control
+from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update

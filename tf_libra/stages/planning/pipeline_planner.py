@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.autotune import Phase
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.planning.pipeline.memory import check_layers_fit
 from tf_libra.ranks.control import Control
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.shares import BatchShards, check_divides

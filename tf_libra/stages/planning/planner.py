@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tf_libra.model.burst import BurstPlan
-from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.ranks.control import Control
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.executing.executing import StageExecutor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model.scaling import ScalingProfile
+from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.shares import Range
 from tf_libra.stages.planning.links import AllReduces, LinkRates

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.model.scaling import check_device_counts
+from tf_libra.specs.scaling_profile import check_device_counts
 
 _FORMAT = "tf-libra burst plan"
 _VERSION = 1

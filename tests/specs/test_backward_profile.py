@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from tf_libra.model.profile import BackwardProfile, GradientTensor
+from tf_libra.specs.backward_profile import BackwardProfile, GradientTensor
 
 PROFILE = BackwardProfile(
     (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.pipeline import reference
-from tf_libra.model.pipeline import PipelinePlan, PipelineStage
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
 FIRST, SECOND = PipelineStage(0, 2, (3,), ORDER), PipelineStage(2, 3, (0, 1), ORDER)

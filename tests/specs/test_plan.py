@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.data_parallel import reference
-from tf_libra.model.plan import Plan, TensorGroup, TensorPart, check_whole_tensors
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan, TensorGroup, TensorPart, check_whole_tensors
 
 PLAN = Plan(
     groups=(TensorGroup(0, 2, 4), TensorGroup(2, 3, 1, stream=1), TensorGroup(3, 4, 1, stream=1)),

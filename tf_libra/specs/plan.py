@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.model.dtypes import item_bytes
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.dtypes import item_bytes
 
 _FORMAT = "tf-libra plan"
 _VERSION = 1

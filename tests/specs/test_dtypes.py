@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tf_libra.model.dtypes import _ITEM_BYTES, item_bytes
+from tf_libra.specs.dtypes import _ITEM_BYTES, item_bytes
 
 
 @pytest.mark.parametrize("name", _ITEM_BYTES)

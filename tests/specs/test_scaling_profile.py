@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tf_libra.model.scaling import ScalingProfile
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 COMPUTE = [[4.0, 2.0], [2.0, 1.0], [1.0, 1.0]]
 NONE = [[0.0, 0.0]] * 3

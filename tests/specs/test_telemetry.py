@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tf_libra.model.telemetry import AllReduceRecord, of_step, parse_records
+from tf_libra.specs.telemetry import AllReduceRecord, of_step, parse_records
 
 
 def row(step: int, sequence: int, operation: str = "7") -> dict[str, Any]:

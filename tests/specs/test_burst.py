@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tf_libra.model.burst import BurstPlan, BurstSpan
+from tf_libra.specs.burst import BurstPlan, BurstSpan
 
 PLAN = BurstPlan(
     layer_names=("a", "b"),
