@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.gpu.overlap import Span, last_to_arrive
 from tf_libra import Plan
 from tf_libra.autotune import TrialResult
-from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.telemetry import AllReduceRecord
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tf_libra import OverlapSample
-from tf_libra.profiling.samples import split_at_end_of_computation
+from tf_libra.profiling.overlap_samples import split_at_end_of_computation
 
 # Overlaps shorter than this lie within the resolution of device events.
 _SHORTEST_OVERLAP = 2e-6

@@ -23,8 +23,8 @@ from benchmarks.zoo.models import TASKS, Task
 from benchmarks.zoo.operations import ancestors, count_operations, first_needed
 from tf_libra import zoo
 from tf_libra.capture.backward_order import backward_order
-from tf_libra.profiling.graph import GraphCapture
-from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.profiling.executed_graph import GraphCapture
+from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.zoo.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
 
 _DIGITS = 4  # significant, of what is written down

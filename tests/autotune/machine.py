@@ -9,7 +9,7 @@ import numpy as np
 from tf_libra import strategies
 from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, TuningResult, tune
 from tf_libra.cost_model import ContentionModel, CostModel
-from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.simulation import GroupSpan, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

@@ -16,7 +16,7 @@ from harness import RANK, SIZE, Cases, restart_engine
 import tf_libra
 from tf_libra.backends import backend, choosing
 from tf_libra.backends.other_library import ExternalOpBackend
-from tf_libra.profiling.graph import GraphCapture
+from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.ranks import control, interrupts
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan

@@ -17,7 +17,7 @@ from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.capture import instrumented_function
-from tf_libra.profiling.graph import GraphCapture
+from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import ControlConfig
 from tf_libra.runtime import grappler

@@ -17,7 +17,7 @@ from tests.passes.graphs import (
     register,
     report,
 )
-from tf_libra.profiling.graph import PlacedAllReduce, gradient_sources, placed_all_reduces
+from tf_libra.profiling.executed_graph import PlacedAllReduce, gradient_sources, placed_all_reduces
 
 OP = "HorovodGroupedAllreduce"
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"

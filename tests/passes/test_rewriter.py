@@ -19,7 +19,7 @@ from tests.passes.graphs import (
     register,
 )
 from tf_libra import library
-from tf_libra.profiling.graph import PlacedAllReduce, gradient_sources, placed_all_reduces
+from tf_libra.profiling.executed_graph import PlacedAllReduce, gradient_sources, placed_all_reduces
 
 ROOT = Path(__file__).resolve().parents[2]
 OP = "ToyAllReduce"

@@ -1,5 +1,5 @@
 from tf_libra.autotune import Phase
-from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.story.facts import RunSnapshot
 
 

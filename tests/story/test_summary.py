@@ -11,7 +11,7 @@ from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.backends import nccl
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.planning import make_plan
-from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup

@@ -13,7 +13,7 @@ from tf_libra.autotune import TuningResult
 from tf_libra.cost_model import CostModel, OverlapSample
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import REGISTRY, FixedThreads
-from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records.background import BackgroundRecord
 from tf_libra.records.burst import BurstRecord
 from tf_libra.records.pipeline import PipelineRecord

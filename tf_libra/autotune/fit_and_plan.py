@@ -20,8 +20,8 @@ from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
 from tf_libra.cost_model import fit as fit_model
 from tf_libra.planning import make_plan
-from tf_libra.profiling.backward import MeasuredProfile
-from tf_libra.profiling.samples import measured_timeline, overlap_samples, without_waiting
+from tf_libra.profiling.gradient_timing import MeasuredProfile
+from tf_libra.profiling.overlap_samples import measured_timeline, overlap_samples, without_waiting
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

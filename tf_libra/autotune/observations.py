@@ -9,8 +9,8 @@ from tf_libra.autotune.phase import Phase
 from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.autotune.trial import Trial, TrialResult
-from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
-from tf_libra.profiling.samples import without_waiting
+from tf_libra.profiling.gradient_timing import MeasuredProfile, StepProduction, measured_profile
+from tf_libra.profiling.overlap_samples import without_waiting
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 

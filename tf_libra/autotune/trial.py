@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tf_libra.autotune.phase import Phase
-from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 

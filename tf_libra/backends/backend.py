@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.events import Events
+from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.ranks.world import World
 from tf_libra.registry import Registry
 from tf_libra.specs.plan import Plan
@@ -18,7 +18,7 @@ from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
 if TYPE_CHECKING:
-    from tf_libra.profiling.graph import PlacedAllReduce
+    from tf_libra.profiling.executed_graph import PlacedAllReduce
 
 
 @dataclass(frozen=True)

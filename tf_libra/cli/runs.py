@@ -22,7 +22,7 @@ def _define_profile(values: flags.FlagValues) -> None:
 
 
 def _profile(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.profiling.traced import profile_of_trace
+    from tf_libra.profiling.profile_from_trace import profile_of_trace
     from tf_libra.profiling.xplane import find_trace, read_trace
 
     path = find_trace(Path(rest[0]))

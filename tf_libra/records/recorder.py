@@ -16,7 +16,7 @@ import tensorflow as tf
 from google.protobuf.message import Error as ProtobufError
 
 from tf_libra.autotune import TrialResult
-from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.records import history
 from tf_libra.records.background import BackgroundRecord
 from tf_libra.records.kinds import Record

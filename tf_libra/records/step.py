@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tf_libra import checks
-from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records import kinds
 from tf_libra.records.document import read, series_tag, set_field, written
 from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
-    from tf_libra.profiling.backward import StepProduction
+    from tf_libra.profiling.gradient_timing import StepProduction
     from tf_libra.specs.telemetry import AllReduceRecord
 
 

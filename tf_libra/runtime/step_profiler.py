@@ -7,15 +7,15 @@ from typing import Any
 
 from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend, TracedStep
-from tf_libra.profiling.backward import producers_that_ran, step_production
-from tf_libra.profiling.graph import (
+from tf_libra.profiling.executed_graph import (
     GradientSources,
     GraphCapture,
     PlacedAllReduce,
     gradient_sources,
     placed_all_reduces,
 )
-from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.profiling.gradient_timing import producers_that_ran, step_production
+from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, of_step
 

@@ -29,8 +29,8 @@ from tf_libra.autotune import (
     postponing,
     tune,
 )
-from tf_libra.profiling.samples import measured_timeline
-from tf_libra.profiling.trace import in_use
+from tf_libra.profiling.overlap_samples import measured_timeline
+from tf_libra.profiling.profiler_session import in_use
 from tf_libra.ranks.control import Control, exchange_clocks
 from tf_libra.records.step_graph import GroupNode
 from tf_libra.runtime import grappler

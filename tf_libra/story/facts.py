@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tf_libra.autotune import Phase, TuningResult
-from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredTimeline
 
 
 @dataclass(frozen=True)

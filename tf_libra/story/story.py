@@ -23,7 +23,7 @@ from tf_libra.autotune import (
 )
 from tf_libra.config import Options
 from tf_libra.cost_model.fit_quality import written
-from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.ranks import interrupts
 from tf_libra.records.burst import BurstRecord
 from tf_libra.records.pipeline import PipelineRecord

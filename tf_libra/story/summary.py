@@ -12,7 +12,7 @@ from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_plan, why_another
 from tf_libra.backends import backend, nccl
 from tf_libra.planning.explain import explain
-from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.specs.plan import Plan
 from tf_libra.story.facts import RunSnapshot
 

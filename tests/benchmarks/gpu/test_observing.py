@@ -5,7 +5,7 @@ from benchmarks.gpu.observing import Seen, observation
 from benchmarks.gpu.overlap import Span
 from tf_libra import BackwardProfile, ContentionModel, Plan, TensorGroup, simulate, strategies
 from tf_libra.autotune import Budget, TensorSpec, tune
-from tf_libra.profiling.samples import overlap_samples
+from tf_libra.profiling.overlap_samples import overlap_samples
 
 PLAN = Plan(
     groups=(TensorGroup(0, 2, 128), TensorGroup(2, 3, 512)),

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_libra.profiling.graph import GraphCapture, gradient_sources, placed_all_reduces
+from tf_libra.profiling.executed_graph import GraphCapture, gradient_sources, placed_all_reduces
 
 
 def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.GraphDef:

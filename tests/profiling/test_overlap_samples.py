@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.profiling.backward import StepProduction
-from tf_libra.profiling.samples import (
+from tf_libra.profiling.gradient_timing import StepProduction
+from tf_libra.profiling.overlap_samples import (
     measured_timeline,
     overlap_samples,
     without_waiting,

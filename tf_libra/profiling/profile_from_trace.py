@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tf_libra.cost_model import CostModel
-from tf_libra.profiling.backward import (
+from tf_libra.profiling.gradient_timing import (
     IncompleteTraceError,
     MeasuredProfile,
     StepProduction,

@@ -14,10 +14,10 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context
 
-from tf_libra.profiling.backward import measured_profile, production_times, step_production
 from tf_libra.profiling.events import Events
-from tf_libra.profiling.graph import GradientSources, GraphCapture, gradient_sources
-from tf_libra.profiling.trace import TraceSession, in_use, read_events
+from tf_libra.profiling.executed_graph import GradientSources, GraphCapture, gradient_sources
+from tf_libra.profiling.gradient_timing import measured_profile, production_times, step_production
+from tf_libra.profiling.profiler_session import TraceSession, in_use, read_events
 
 
 def model() -> keras.Model:

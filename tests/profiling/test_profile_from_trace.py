@@ -7,9 +7,9 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.cost_model import ContentionModel
-from tf_libra.profiling.backward import IncompleteTraceError
 from tf_libra.profiling.events import Events
-from tf_libra.profiling.traced import profile_of_trace
+from tf_libra.profiling.gradient_timing import IncompleteTraceError
+from tf_libra.profiling.profile_from_trace import profile_of_trace
 from tf_libra.profiling.xplane import AllReduceCall, LaneEvent, Trace, find_trace, read_trace
 from tf_libra.specs.plan import Plan
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from tf_libra import units
 from tf_libra.cost_model import OverlapSample
-from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.backward_profile import BackwardProfile
 
 if TYPE_CHECKING:

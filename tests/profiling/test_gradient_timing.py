@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.profiling.backward import (
+from tf_libra.profiling.events import Events
+from tf_libra.profiling.gradient_timing import (
     IncompleteTraceError,
     StepProduction,
     backward_start,
@@ -12,7 +13,6 @@ from tf_libra.profiling.backward import (
     production_times,
     step_production,
 )
-from tf_libra.profiling.events import Events
 
 T0 = 1_795_000_000_000_000_000
 MS = 1_000_000
