@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting, messages
-from tf_libra.ranks import control, jobs
+from tf_libra.coordination import control_plane, jobs
 
 _SUM, _AVERAGE = "sum", "average"
 _SHOWN = 200  # characters of a set of ranks, in an error
@@ -43,12 +43,12 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
         EngineError: a rank cannot be reached in time.
     """
     job = jobs.of_this_process()
-    for running in control.left_over(job.world(timeout_seconds)):
-        running.close(control.LEFT)
+    for running in control_plane.left_over(job.world(timeout_seconds)):
+        running.close(control_plane.LEFT)
     if engine_lib.running() is None:
-        terms = control.ControlConfig(1, timeout_seconds, stall_warning_seconds)
+        terms = control_plane.ControlConfig(1, timeout_seconds, stall_warning_seconds)
         engine = lanes_meeting.meet(job, terms)
-        atexit.register(lambda: engine.close(control.why_program_ends()))
+        atexit.register(lambda: engine.close(control_plane.why_program_ends()))
 
 
 def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:

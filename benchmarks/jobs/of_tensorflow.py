@@ -18,7 +18,7 @@ from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import LEARNING_RATE, set_up
 from benchmarks.variants import is_ours, strategy_of
-from tf_libra.ranks import jobs
+from tf_libra.coordination import jobs
 
 _BARRIER_MS = 600_000
 

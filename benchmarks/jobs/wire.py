@@ -21,7 +21,7 @@ from benchmarks.jobs.job import WireJob as Job
 from benchmarks.jobs.training import begin
 from benchmarks.machine import congestion_control
 from tf_libra.backends import engine, lanes_meeting
-from tf_libra.ranks import horovod
+from tf_libra.coordination import horovod_job
 
 WARM_UP_ROUNDS = 3
 # As lanes do: neither starves while a peer has something to say.
@@ -61,7 +61,7 @@ def run(job: Job) -> None:
 
 def _connect(folder: str) -> list[socket.socket]:
     """A connection to each other rank, over what lanes would use."""
-    host = lanes_meeting.listening_host(horovod.world())
+    host = lanes_meeting.listening_host(horovod_job.world())
     if host == engine.UNIX:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(f"{folder}/socket")
@@ -70,7 +70,7 @@ def _connect(folder: str) -> list[socket.socket]:
         listener.bind((host, 0))
     listener.listen()
     addresses = [
-        one["address"] for one in horovod.exchange_json({"address": listener.getsockname()})
+        one["address"] for one in horovod_job.exchange_json({"address": listener.getsockname()})
     ]
     peers = []
     for address in addresses[: hvd.rank()]:

@@ -18,7 +18,7 @@ from harness import FOLDER, RANK, SIZE, Cases, barrier, resident_bytes, write_js
 import tf_libra
 import tf_libra.elastic
 from tf_libra.backends import engine as engine_lib
-from tf_libra.ranks import horovod
+from tf_libra.coordination import horovod_job
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -185,15 +185,15 @@ def port_is_taken() -> Any:
 @cases
 def another_world_size() -> Any:
     """One rank believes that there are three."""
-    world = horovod.world
+    world = horovod_job.world
     if RANK == LAST:
-        horovod.world = lambda: replace(world(), size=SIZE + 1)
+        horovod_job.world = lambda: replace(world(), size=SIZE + 1)
     try:
         model = models.HandWritten("float32", "sgd")
         step = tf_libra.optimize("wfbp")(tf.function(model.step))
         return [attempt(step, *shard()), attempt(step, *shard())]
     finally:
-        horovod.world = world
+        horovod_job.world = world
 
 
 @cases

@@ -40,7 +40,7 @@ if not _TASK:
 
 from tensorflow.python.eager import context as tf_context  # noqa: E402
 
-from tf_libra.ranks import control as control_lib  # noqa: E402
+from tf_libra.coordination import control_plane  # noqa: E402
 
 _BARRIERS = itertools.count()
 
@@ -115,7 +115,7 @@ def restart_engine() -> None:
     """Ends this rank's engine, once every rank is done with it."""
     if _TASK or hvd.is_initialized():
         barrier()
-    for running in control_lib.running():
+    for running in control_plane.running():
         running.close()
 
 

@@ -16,8 +16,8 @@ from harness import RANK, SIZE, Cases, restart_engine
 import tf_libra
 from tf_libra.backends import backend, choosing
 from tf_libra.backends.other_library import ExternalOpBackend
+from tf_libra.coordination import control_plane, signal_handling
 from tf_libra.profiling.executed_graph import GraphCapture
-from tf_libra.ranks import control, interrupts
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan
 
@@ -110,7 +110,7 @@ def open_sockets() -> set[str]:
 
 def new_sockets(engine: str) -> int:
     """How many there are more after a step, in mid-job, and what is all-reduced has moved."""
-    interrupts.of_this_process()  # has a pair of its own
+    signal_handling.of_this_process()  # has a pair of its own
     before = open_sockets()
     model = hand("float32")
     step = tf_libra.optimize("wfbp", engine=engine, check_numerics="skip")(tf.function(model.step))
@@ -160,7 +160,7 @@ def auto() -> Any:
             model = hand("float32")
             step = tf_libra.optimize("wfbp", engine=engine)(tf.function(model.step))
             step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
-            found.append([one.__class__.__name__ for one in control.running()])
+            found.append([one.__class__.__name__ for one in control_plane.running()])
             restart_engine()  # else it would go on with what runs
     finally:
         choosing.circumstances = decide

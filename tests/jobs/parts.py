@@ -19,8 +19,8 @@ from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.capture import instrumented_function
-from tf_libra.ranks import horovod
-from tf_libra.ranks.control import ControlConfig
+from tf_libra.coordination import horovod_job
+from tf_libra.coordination.control_plane import ControlConfig
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -109,7 +109,7 @@ def gradients(rank: int, number: int, size: int) -> list[np.ndarray]:
 
 def met(size: int) -> engine_lib.Engine | None:
     """The engine of the first `size` ranks; None on the others, which have to call this, too."""
-    job, terms = horovod.HorovodJob(), ControlConfig(3 * MOST_STREAMS, 60.0, 30.0)
+    job, terms = horovod_job.HorovodJob(), ControlConfig(3 * MOST_STREAMS, 60.0, 30.0)
     world = job.world(terms.timeout_seconds)
     takes_part = world.rank < size
     world = dataclasses.replace(world, size=size, local_size=size)

@@ -17,9 +17,9 @@ from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.capture import instrumented_function
+from tf_libra.coordination import horovod_job
+from tf_libra.coordination.control_plane import ControlConfig
 from tf_libra.profiling.executed_graph import GraphCapture
-from tf_libra.ranks import horovod
-from tf_libra.ranks.control import ControlConfig
 from tf_libra.runtime import grappler
 from tf_libra.runtime.profiling_policy import ProfilingPolicy
 
@@ -141,7 +141,7 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    engine = lanes_meeting.meet(horovod.HorovodJob(), ControlConfig(3, 60.0, 30.0))
+    engine = lanes_meeting.meet(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = instrumented_function.marked_function(

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from tf_libra.coordination import places
 from tf_libra.keras.callbacks import AverageMetrics, BroadcastVariables
-from tf_libra.ranks import places
 
 
 class Ranks:

@@ -26,7 +26,7 @@ def status(rank: int, number: int) -> str:
 def test_an_error_stands_in_one_line_and_what_follows_from_it_in_another() -> None:
     lost = "horovod.common.exceptions.HorovodInternalError: rank 1: rank 0 gave up"
     found = outcome(
-        *raised(1, "tf_libra.ranks.control.LostRankError: rank 0 gave up"),
+        *raised(1, "tf_libra.coordination.control_plane.LostRankError: rank 0 gave up"),
         "[1]<stderr>:The above exception was the direct cause of the following exception:",
         *raised(1, lost),
         *raised(0, "KeyError: 'mine'"),

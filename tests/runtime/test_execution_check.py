@@ -6,7 +6,7 @@ import pytest
 
 from tf_libra import library
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces
-from tf_libra.ranks.control import EngineError
+from tf_libra.coordination.control_plane import EngineError
 from tf_libra.runtime import execution_check
 
 FUNCTION = "step of tests/runtime/test_execution_check.py"

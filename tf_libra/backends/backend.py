@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tf_libra.coordination.world import World
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.gradient_timing import StepProduction
-from tf_libra.ranks.world import World
 from tf_libra.registry import Registry
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord

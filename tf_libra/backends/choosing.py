@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_libra import checks
+from tf_libra.coordination import host_identity
+from tf_libra.coordination.world import World
 from tf_libra.cost_model.hops import row_of_square
-from tf_libra.ranks import machine
-from tf_libra.ranks.world import World
 
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")
@@ -193,7 +193,7 @@ def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineE
     own = os.environ.get("TF_LIBRA_INTERFACE", "")
     return EngineEnvironment(
         local_size=world.local_size,
-        machine=machine.here(),
+        machine=host_identity.here(),
         num_gpus=len(tf.config.get_visible_devices("GPU")),
         has_nccl=bool(hvd.nccl_built()),
         on_mpi=bool(hvd.mpi_enabled()),

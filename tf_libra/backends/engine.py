@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra import library
-from tf_libra.ranks import control
-from tf_libra.ranks.control import EngineError as EngineError
-from tf_libra.ranks.control import LostRankError as LostRankError
+from tf_libra.coordination import control_plane
+from tf_libra.coordination.control_plane import EngineError as EngineError
+from tf_libra.coordination.control_plane import LostRankError as LostRankError
 from tf_libra.specs.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
@@ -110,7 +110,7 @@ class _At:
                 f"rank {rank} is at {mine_at}, and rank {their_rank} at {theirs_at}: every rank"
                 " must do the same"
             )
-            raise control.elsewhere(mine_at, theirs_at, text)
+            raise control_plane.elsewhere(mine_at, theirs_at, text)
 
 
 @dataclass(frozen=True)
@@ -238,13 +238,13 @@ class Engine:
 
     def why_lost(self, error: BaseException) -> str | None:
         """Why, if an error of this module or from a kernel means that a rank is lost."""
-        return control.lost(error)
+        return control_plane.lost(error)
 
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""
         library.load().c.TfLibraAbort(library.message(reason))
 
-    def close(self, why: str = control.CLOSED) -> None:
+    def close(self, why: str = control_plane.CLOSED) -> None:
         """Ends the engine and joins its threads; ranks that go on are told why.
 
         Raises:

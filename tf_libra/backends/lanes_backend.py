@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from tf_libra.backends import backend, lanes_meeting
 from tf_libra.backends import engine as engine_lib
-from tf_libra.ranks import control
-from tf_libra.ranks.world import World
+from tf_libra.coordination import control_plane
+from tf_libra.coordination.world import World
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
@@ -17,7 +17,7 @@ from tf_libra.strategies import Strategy
 MAX_LANES = 64
 
 
-@control.register
+@control_plane.register
 @dataclass(frozen=True)
 class LanesControl:
     """Control over a tree of connections that ranks set up with the lanes, by way of Horovod."""
@@ -28,12 +28,12 @@ class LanesControl:
         """The engine of this process."""
         return engine_lib.running()
 
-    def offer(self, world: World, terms: control.ControlConfig) -> dict[str, Any]:
+    def offer(self, world: World, terms: control_plane.ControlConfig) -> dict[str, Any]:
         """Where this rank listens."""
         return lanes_meeting.offer(world, terms.num_lanes)
 
     def start(
-        self, world: World, terms: control.ControlConfig, offers: Sequence[Any]
+        self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]
     ) -> engine_lib.Engine:
         """Connects the lanes of all ranks."""
         return lanes_meeting.connect(world, terms, offers)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra.backends import backend
-from tf_libra.ranks.horovod_control import HorovodControlTransport
-from tf_libra.ranks.world import World
+from tf_libra.coordination.horovod_control_plane import HorovodControlTransport
+from tf_libra.coordination.world import World
 from tf_libra.specs.plan import Plan, check_whole_tensors
 from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 
 
 class NotFiniteError(FloatingPointError):

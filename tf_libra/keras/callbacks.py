@@ -6,9 +6,9 @@ import keras
 import numpy as np
 
 from tf_libra.capture.variables import is_random_state, plain
+from tf_libra.coordination import horovod_job, places
+from tf_libra.coordination.consistency_check import first_difference
 from tf_libra.keras import of_workers
-from tf_libra.ranks import horovod, places
-from tf_libra.ranks.agreement import first_difference
 
 
 class BroadcastVariables(keras.callbacks.Callback):
@@ -46,11 +46,11 @@ class BroadcastVariables(keras.callbacks.Callback):
         control = places.current_control()
         if control is not None:  # a rank that still trains takes part in no other exchange
             places.at("the beginning of fit", type(self).__name__, control, lambda control: None)
-        everyone = horovod.exchange_json({"variable": kinds})
+        everyone = horovod_job.exchange_json({"variable": kinds})
         difference = first_difference(everyone)
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
-        horovod.broadcast_variables([plain(variable) for variable in variables])
+        horovod_job.broadcast_variables([plain(variable) for variable in variables])
         _use_statistics(model)
 
 

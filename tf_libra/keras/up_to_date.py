@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tf_libra import logs
-from tf_libra.ranks import control as control_lib
+from tf_libra.coordination import control_plane
 
 _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Of Keras' own callbacks, those that save weights every so many batches.
@@ -129,7 +129,7 @@ class StagedFitSync:
         if not self._is_fitting:
             return
         if self._anywhere is None:
-            control = next(iter(control_lib.running()))
+            control = next(iter(control_plane.running()))
             mine = [[one.callback, one.every, one.seen] for one in self._here]
             self._anywhere = [SyncPoint(*one) for rank in control.all_gather(mine) for one in rank]
             self._tell(control.rank)

@@ -10,8 +10,13 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.capture.automatic_names import renames
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
-from tf_libra.ranks.agreement import Statement, check_equal, exchange, first_difference
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.consistency_check import (
+    Statement,
+    check_equal,
+    exchange,
+    first_difference,
+)
+from tf_libra.coordination.control_plane import Control
 from tf_libra.runtime.trace import KnownTrace
 from tf_libra.story.story import RunReporter
 from tf_libra.units import listed

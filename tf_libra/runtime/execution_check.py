@@ -11,7 +11,7 @@ from tensorflow.python.eager import context as tf_context
 
 from tf_libra import library
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces
-from tf_libra.ranks.control import EngineError
+from tf_libra.coordination.control_plane import EngineError
 
 
 def forget(function: str) -> None:

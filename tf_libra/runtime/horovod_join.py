@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.ranks import control as control_lib
+from tf_libra.coordination import control_plane
 
 _JOIN = "hvd.join()"
 
@@ -18,13 +18,13 @@ def meeting_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def join(*args: Any, **kwargs: Any) -> Any:
-        controls = control_lib.running()
+        controls = control_plane.running()
         if not controls or not tf.executing_eagerly():
             return original(*args, **kwargs)
         try:
             for control in controls:
                 control.meet("the end of this rank's data", _JOIN, quiet=True)
-        except (tf.errors.OpError, control_lib.EngineError) as error:
+        except (tf.errors.OpError, control_plane.EngineError) as error:
             reason = (
                 f"{_JOIN} was called by rank {controls[0].rank}, and another rank has a step to"
                 " take. TF-Libra's all-reduces need every rank in every step: give each rank"

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend
-from tf_libra.ranks.control import Control, EngineError
+from tf_libra.coordination.control_plane import Control, EngineError
 from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
 from tf_libra.specs.plan import Plan

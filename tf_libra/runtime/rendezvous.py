@@ -15,12 +15,11 @@ from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing
 from tf_libra.capture.variables import variable_name
 from tf_libra.config.validators import AUTO_ENGINE
-from tf_libra.ranks import control as control_lib
-from tf_libra.ranks import jobs
-from tf_libra.ranks.agreement import agree, first_difference
-from tf_libra.ranks.control import Control, ControlTransport
-from tf_libra.ranks.job import Job
-from tf_libra.ranks.world import World
+from tf_libra.coordination import control_plane, jobs
+from tf_libra.coordination.consistency_check import agree, first_difference
+from tf_libra.coordination.control_plane import Control, ControlTransport
+from tf_libra.coordination.job import Job
+from tf_libra.coordination.world import World
 from tf_libra.runtime import grappler, horovod_join, identity
 from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_checks import check_plan_can_run
@@ -100,7 +99,7 @@ class Rendezvous:
             story.begins(Phase.PASS_THROUGH)
             return
         options, why = self._with_engine(job, world)
-        carrier = control_lib.resolve(options.backend.control)
+        carrier = control_plane.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
         if control is None:
@@ -140,8 +139,8 @@ class Rendezvous:
             HorovodInternalError, or `tf.errors.UnavailableError` under a strategy of TensorFlow's:
                 the cause means that a rank is lost.
         """
-        lost = control_lib.lost(cause) if self.control is None else self.control.why_lost(cause)
-        for one in control_lib.running():
+        lost = control_plane.lost(cause) if self.control is None else self.control.why_lost(cause)
+        for one in control_plane.running():
             one.abort(f"{type(cause).__name__}: {cause}")
         if lost is not None:
             if self.control is None:  # which would repeat it to later calls
@@ -202,7 +201,7 @@ class Rendezvous:
         try:
             self._prepare(options, why, job, world, story)
             backend = self.options.backend
-            terms = control_lib.ControlConfig(
+            terms = control_plane.ControlConfig(
                 backend.num_lanes(config.most_threads(self.options)),
                 self.options.faults.timeout_seconds,
                 self.options.faults.stall_warning_seconds,
@@ -214,7 +213,7 @@ class Rendezvous:
             raise
         offers = [one["offer"] for one in self._exchanged(job, mine)]
         running = carrier.start(world, terms, offers)
-        atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
+        atexit.register(lambda: self._close(running, control_plane.why_program_ends()))
         if not job.by_strategy:
             elastic_states.watch_commits()
             if patches.JOIN.exists():
@@ -244,7 +243,7 @@ class Rendezvous:
             return one, f"{job.name} trains without another" if options.is_auto else ""
         # What runs already runs on all ranks, whatever each would choose.
         for name in choosing.ENGINES if options.is_auto else (options.engine,):
-            if control_lib.resolve(backend_lib.resolve(name).control).running() is not None:
+            if control_plane.resolve(backend_lib.resolve(name).control).running() is not None:
                 with contextlib.suppress(ValueError):  # a plan, or threads, of another's alone
                     return replace(options, engine=name), (
                         "it runs already" if options.is_auto else ""
@@ -293,7 +292,7 @@ class Rendezvous:
         """Tells the others, who wait for an exchange, why this rank does not come to it."""
         self._told = error
         gave_up = {"gave up": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(control_lib.EngineError):
+        with contextlib.suppress(control_plane.EngineError):
             job.exchange_json(gave_up, self._asked.faults.timeout_seconds)
 
     def _exchanged(self, job: Job, mine: dict[str, Any]) -> list[dict[str, Any]]:
@@ -305,28 +304,28 @@ class Rendezvous:
         everyone = job.exchange_json(mine, self._asked.faults.timeout_seconds)
         for rank, one in enumerate(everyone):
             if "gave up" in one:
-                raise control_lib.LostRankError(
+                raise control_plane.LostRankError(
                     f"rank {rank} gave up before the ranks met: {one['gave up']}"
                 )
         return everyone
 
     def _close_others(self, world: World) -> None:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
-        for running in control_lib.left_over(world):
-            self._close(running, control_lib.LEFT)
+        for running in control_plane.left_over(world):
+            self._close(running, control_plane.LEFT)
         trained_in_stages.of_this_process().of_job(world.job)
 
     def _close(self, control: Control, why: str) -> None:
         self._joins.close()
         try:
             control.close(why)
-        except control_lib.EngineError as error:  # what hangs must not keep the process
+        except control_plane.EngineError as error:  # what hangs must not keep the process
             logs.logger(control.rank).warning("closing: %s", error)
 
     def _on_reset(self) -> None:
         """Horovod's elastic mode has made a new job of the workers that there are now."""
-        for running in control_lib.running():
-            self._close(running, control_lib.LEFT)
+        for running in control_plane.running():
+            self._close(running, control_plane.LEFT)
         self._was_reset = True
         identity.count_anew()
         trained_in_stages.of_this_process().forget()

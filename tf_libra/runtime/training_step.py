@@ -16,9 +16,9 @@ from tf_libra.capture.gradient_interception import check_call_context, reject_ea
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.variables import handles, variable_name
-from tf_libra.ranks import interrupts
-from tf_libra.ranks.control import Control, EngineError, between_steps
-from tf_libra.ranks.job import Job
+from tf_libra.coordination import signal_handling
+from tf_libra.coordination.control_plane import Control, EngineError, between_steps
+from tf_libra.coordination.job import Job
 from tf_libra.runtime import execution_check, fingerprint, identity
 from tf_libra.runtime.concrete_traces import ConcreteTraces
 from tf_libra.runtime.plan_checks import check_plan_fits
@@ -146,7 +146,7 @@ class TrainingFunction:
         if control is None:
             return
         try:
-            interrupts.of_this_process().during(partial(self._compare_variables, control))
+            signal_handling.of_this_process().during(partial(self._compare_variables, control))
         except BaseException as error:
             self._fail(error, error)
             raise
@@ -180,7 +180,7 @@ class TrainingFunction:
             " instead; where that is Keras' fit, call tf_libra.keras.optimize(model) instead",
         )
         try:
-            return interrupts.of_this_process().during(
+            return signal_handling.of_this_process().during(
                 lambda: self._synchronous_step(args, kwargs, num_steps)
             )
         except finite_check.NotFiniteError:

@@ -9,9 +9,9 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
-from tf_libra.ranks import interrupts
-from tf_libra.ranks.agreement import agree
-from tf_libra.ranks.control import Control
+from tf_libra.coordination import signal_handling
+from tf_libra.coordination.consistency_check import agree
+from tf_libra.coordination.control_plane import Control
 from tf_libra.runtime import identity
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.state import TuningState
@@ -166,7 +166,7 @@ class StagedTraining:
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """Tells the other ranks where this one fails, which else would wait."""
         try:
-            return interrupts.of_this_process().during(call)
+            return signal_handling.of_this_process().during(call)
         except BaseException as error:
             self._story.stopped()
             self._meeting.give_up(error, error)

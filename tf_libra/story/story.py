@@ -22,9 +22,9 @@ from tf_libra.autotune import (
     TuningResult,
 )
 from tf_libra.config import Options
+from tf_libra.coordination import signal_handling
 from tf_libra.cost_model.fit_quality import written
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.ranks import interrupts
 from tf_libra.records.burst import BurstRecord
 from tf_libra.records.pipeline import PipelineRecord
 from tf_libra.records.plan import PlanRecord
@@ -85,7 +85,7 @@ class RunReporter:
         self._function = function
         self._journal.named(function)
         atexit.register(self.close)
-        interrupts.of_this_process().at_the_end(self.close)
+        signal_handling.of_this_process().at_the_end(self.close)
         if self._options.logdir is not None:
             self._recorder = Recorder(
                 self._options.logdir,
@@ -380,7 +380,7 @@ class RunReporter:
         self.is_closed = True
         atexit.unregister(self.close)
         if self._function:
-            interrupts.of_this_process().not_at_the_end(self.close)
+            signal_handling.of_this_process().not_at_the_end(self.close)
         self._progress.end()
         facts = self._journal.facts()
         if self._rank == 0 and facts.num_steps:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_libra.capture.variables import handles, is_random_state, plain, variable_name
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.variables.held import BoundVariable, matches
 from tf_libra.variables.kept_equal import Classification, Replication
 

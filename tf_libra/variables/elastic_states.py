@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tf_libra import logs, patches
 from tf_libra.capture.variables import handles, plain
-from tf_libra.ranks import jobs, places
-from tf_libra.ranks.control import Control
+from tf_libra.coordination import jobs, places
+from tf_libra.coordination.control_plane import Control
 from tf_libra.variables import trained_in_stages
 
 _PLACE, _CALLER = "an elastic commit", "the state"

@@ -21,7 +21,7 @@ from tf_libra.capture.variables import (
     plain,
     variable_name,
 )
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20

@@ -8,8 +8,8 @@ from typing import Any
 
 from tf_libra.capture.automatic_names import renames
 from tf_libra.capture.dataflow.sources import SourceFlow
-from tf_libra.ranks.agreement import agree, first_difference
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.consistency_check import agree, first_difference
+from tf_libra.coordination.control_plane import Control
 from tf_libra.variables.held import BoundVariable, broadcast, matches
 from tf_libra.variables.kept_equal import (
     Classification,

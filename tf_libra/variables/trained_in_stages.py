@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.variables.held import BoundVariable
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import logs
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.stages.executing.metrics import is_sum
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.step_graph import StepGraph

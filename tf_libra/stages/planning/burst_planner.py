@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
 from tf_libra.planning.burst.graph_reduction import reduce_graph
-from tf_libra.ranks.control import Control
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.scaling_profile import ScalingProfile

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.stages.executing.executing import StageExecutor
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.stages.cutting.cutting import StagePartition
 from tf_libra.stages.cutting.traces import Traces

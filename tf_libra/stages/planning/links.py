@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.specs.cluster import Cluster
 from tf_libra.stages.executing.transport import Transport
 

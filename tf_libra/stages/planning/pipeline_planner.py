@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.planning.pipeline.memory import check_layers_fit
-from tf_libra.ranks.control import Control
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan

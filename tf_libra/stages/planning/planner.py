@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.layout import Layout

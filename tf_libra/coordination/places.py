@@ -8,24 +8,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from tf_libra.ranks import control as control_lib
-from tf_libra.ranks import interrupts, jobs
-from tf_libra.ranks.control import Control
-from tf_libra.ranks.job import Job
+from tf_libra.coordination import control_plane, jobs, signal_handling
+from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.job import Job
 
 _Result = TypeVar("_Result")
 
 
 def current_control() -> Control | None:
     """Return what reaches the ranks of the current job; None before they have met."""
-    control = next(iter(control_lib.running()), None)
+    control = next(iter(control_plane.running()), None)
     return None if control is None or is_over(control, jobs.of_this_process()) else control
 
 
 def is_over(control: Control, job: Job) -> bool:
     """Return whether those that it reached are not there any more."""
     try:
-        return not control_lib.running() or job.world(0.0).job != control.job
+        return not control_plane.running() or job.world(0.0).job != control.job
     except ValueError:  # a failure has ended Horovod, too: they are still those that failed
         return False
 
@@ -44,14 +43,16 @@ def at(place: str, caller: str, control: Control, then: Callable[[Control], _Res
             rank is gone, late, in a step, or at another place.
     """
     try:
-        return interrupts.of_this_process().during(partial(_meet, place, caller, control, then))
+        return signal_handling.of_this_process().during(
+            partial(_meet, place, caller, control, then)
+        )
     except BaseException as error:
         lost = control.why_lost(error)
-        for running in control_lib.running():
+        for running in control_plane.running():
             running.abort(f"{type(error).__name__}: {error}")
         if lost is None:
             raise
-        if control_lib.is_elsewhere(error):
+        if control_plane.is_elsewhere(error):
             lost = (
                 f"rank {control.rank} has come to {place} ({caller}), and another rank has not:"
                 f" give each rank equally many batches ({lost})"
@@ -60,5 +61,5 @@ def at(place: str, caller: str, control: Control, then: Callable[[Control], _Res
 
 
 def _meet(place: str, caller: str, control: Control, then: Callable[[Control], _Result]) -> _Result:
-    control.meet(control_lib.between_steps(place), caller)
+    control.meet(control_plane.between_steps(place), caller)
     return then(control)

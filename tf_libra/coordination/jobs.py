@@ -1,7 +1,7 @@
 """Which job this process is a rank of."""
 
-from tf_libra.ranks import horovod, multi_worker
-from tf_libra.ranks.job import Job
+from tf_libra.coordination import horovod_job, mwms_job
+from tf_libra.coordination.job import Job
 
 
 def of_this_process() -> Job:
@@ -10,18 +10,18 @@ def of_this_process() -> Job:
     Raises:
         ValueError: it is of both at once, or a strategy was made that knows no workers.
     """
-    cluster = multi_worker.joined()
+    cluster = mwms_job.joined()
     if cluster is None:
-        if multi_worker.is_made() and not horovod.is_known():
+        if mwms_job.is_made() and not horovod_job.is_known():
             raise ValueError(
                 "a MultiWorkerMirroredStrategy was made while TF_CONFIG was not set, and so it"
                 " knows no other workers: set TF_CONFIG in the environment of every worker, such as"
-                f" {multi_worker.EXAMPLE}, before the strategy is made"
+                f" {mwms_job.EXAMPLE}, before the strategy is made"
             )
-        return horovod.HorovodJob()
-    if horovod.is_known():
+        return horovod_job.HorovodJob()
+    if horovod_job.is_known():
         raise ValueError(
             "this process is a rank of Horovod, by hvd.init(), and a worker of TF_CONFIG, by"
             f" MultiWorkerMirroredStrategy ({cluster.name(cluster.rank)}): use one of them"
         )
-    return multi_worker.MultiWorkerJob(cluster)
+    return mwms_job.MultiWorkerJob(cluster)

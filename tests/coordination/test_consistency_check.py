@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra.ranks.agreement import first_difference
+from tf_libra.coordination.consistency_check import first_difference
 
 
 def test_equal_statements_do_not_differ() -> None:

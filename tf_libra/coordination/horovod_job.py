@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra import patches
-from tf_libra.ranks.control import waited_too_long
-from tf_libra.ranks.job import within
-from tf_libra.ranks.world import World
+from tf_libra.coordination.control_plane import waited_too_long
+from tf_libra.coordination.job import within
+from tf_libra.coordination.world import World
 
 
 def _horovod() -> Any:

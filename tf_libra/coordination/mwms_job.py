@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra.ranks import machine
-from tf_libra.ranks.control import EngineError, LostRankError, waited_too_long
-from tf_libra.ranks.job import within
-from tf_libra.ranks.world import World
+from tf_libra.coordination import host_identity
+from tf_libra.coordination.control_plane import EngineError, LostRankError, waited_too_long
+from tf_libra.coordination.job import within
+from tf_libra.coordination.world import World
 
 EXAMPLE = (
     '\'{"cluster": {"worker": ["host1:12345", "host2:12345"]},'
@@ -150,7 +150,7 @@ class _Store:
         """What is the same for ranks that reach each other by Unix sockets, by rank."""
         if not self._machines:
             # Where a rank cannot tell, its host's name has to do.
-            mine = machine.here() or self._cluster.host(self._cluster.rank)
+            mine = host_identity.here() or self._cluster.host(self._cluster.rank)
             self._machines = self.exchange(mine, timeout_seconds)
         return self._machines
 

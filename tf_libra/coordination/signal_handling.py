@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tf_libra import library
+from tf_libra.coordination import control_plane
 from tf_libra.launch import worker
-from tf_libra.ranks import control
 
 PATIENCE_SECONDS = 1.0
 # After that; Horovod's launcher kills five seconds after the signal.
@@ -164,5 +164,5 @@ os.register_at_fork(after_in_child=of_this_process.cache_clear)
 def _abort(reason: str) -> None:
     if not library.load.cache_info().currsize:
         return  # there is no engine; the main thread may just be loading it, and only one may
-    for running in control.running():
+    for running in control_plane.running():
         running.abort(reason)

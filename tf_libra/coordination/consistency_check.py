@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_libra.ranks.control import Control
+from tf_libra.coordination.control_plane import Control
 
 Statement = Mapping[str, Any]
 

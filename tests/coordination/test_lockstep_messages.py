@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.ranks.control import ControlConfig, EngineError, LostRankError
-from tf_libra.ranks.rounds import LockstepMailbox, LockstepMessage
+from tf_libra.coordination.control_plane import ControlConfig, EngineError, LostRankError
+from tf_libra.coordination.lockstep_messages import LockstepMailbox, LockstepMessage
 
 PATIENT = ControlConfig(0, 60.0, 60.0)
 PERIOD = 0.02

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tf_libra import units
-from tf_libra.ranks.control import (
+from tf_libra.coordination.control_plane import (
     ControlConfig,
     EngineError,
     LostRankError,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tf_libra.coordination.signal_handling import Interrupts, of_this_process
 from tf_libra.launch import worker
-from tf_libra.ranks.interrupts import Interrupts, of_this_process
 
 DEADLINE_SECONDS = 60.0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tf_libra import units
-from tf_libra.ranks.world import World
+from tf_libra.coordination.world import World
 from tf_libra.registry import Registry
 
 
@@ -244,7 +244,7 @@ class ControlTransport(Protocol):
         ...
 
 
-REGISTRY: Registry[ControlTransport] = Registry("tf_libra.ranks.control", "control")
+REGISTRY: Registry[ControlTransport] = Registry("tf_libra.coordination.control_plane", "control")
 register = REGISTRY.register
 resolve = REGISTRY.resolve
 

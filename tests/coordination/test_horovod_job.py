@@ -7,17 +7,17 @@ import pytest
 from horovod.common import elastic
 from horovod.common.exceptions import HorovodInternalError
 
-from tf_libra.ranks import horovod
+from tf_libra.coordination import horovod_job
 
 
 def test_job_is_known_once_horovod_is_initialized() -> None:
     with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
-        horovod.world()
+        horovod_job.world()
 
 
 @pytest.mark.usefixtures("horovod")
 def test_next_job_is_another_even_for_the_same_rank_of_as_many() -> None:
-    job = horovod.HorovodJob()
+    job = horovod_job.HorovodJob()
     first = job.world(1.0)
     hvd.init()  # changes nothing
     assert not job.is_another(first)
@@ -29,7 +29,7 @@ def test_next_job_is_another_even_for_the_same_rank_of_as_many() -> None:
 
 
 def test_lost_rank_is_what_horovod_recovers_from() -> None:
-    error = horovod.internal_error("rank 1 is gone")
+    error = horovod_job.internal_error("rank 1 is gone")
     assert isinstance(error, HorovodInternalError)
     assert str(error) == "rank 1 is gone"
 
@@ -54,7 +54,7 @@ class Listener:
 def test_reset_of_an_elastic_job_is_told_once(state: elastic.ObjectState) -> None:
     listener = Listener()
     for _ in range(2):  # as every job after a reset does
-        horovod.call_on_reset(listener.reset)
+        horovod_job.call_on_reset(listener.reset)
     state.on_reset()
     assert listener.told == 1
     state.on_reset()
@@ -62,8 +62,8 @@ def test_reset_of_an_elastic_job_is_told_once(state: elastic.ObjectState) -> Non
 
 
 def test_job_is_elastic_while_a_state_is_kept_informed(state: elastic.ObjectState) -> None:
-    assert horovod.is_elastic()
+    assert horovod_job.is_elastic()
     elastic.notification_manager.remove_listener(state)
-    assert not horovod.is_elastic()
-    horovod.call_on_reset(lambda: None)  # nobody to tell it
+    assert not horovod_job.is_elastic()
+    horovod_job.call_on_reset(lambda: None)  # nobody to tell it
     elastic.notification_manager.register_listener(state)

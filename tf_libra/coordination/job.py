@@ -1,7 +1,7 @@
 """The job that this process is a rank of: who the others are, and a first word to them.
 
 Who executes all-reduces, and what carries all that is said later, are matters of their own
-(`backend.py`, `control.py`).
+(`backend.py`, `control_plane.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.ranks.control import LostRankError
-from tf_libra.ranks.world import World
+from tf_libra.coordination.control_plane import LostRankError
+from tf_libra.coordination.world import World
 
 
 class Job(Protocol):

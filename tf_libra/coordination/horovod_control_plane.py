@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra import library, patches
-from tf_libra.ranks import control
-from tf_libra.ranks import horovod as horovod_lib
-from tf_libra.ranks.control import EngineError, LostRankError
-from tf_libra.ranks.rounds import LockstepMailbox
-from tf_libra.ranks.world import World
+from tf_libra.coordination import control_plane, horovod_job
+from tf_libra.coordination.control_plane import EngineError, LostRankError
+from tf_libra.coordination.lockstep_messages import LockstepMailbox
+from tf_libra.coordination.world import World
 
 _MAX_BROADCAST_BYTES = 64 << 20
 # How long to wait for the cause of what Horovod reports, which comes by another way.
@@ -31,14 +30,14 @@ _CAUSE_SECONDS = 3.0
 class HorovodControl:
     """Reaches the other ranks by rounds of Horovod's all-gather; see `Control`."""
 
-    def __init__(self, world: World, terms: control.ControlConfig) -> None:
+    def __init__(self, world: World, terms: control_plane.ControlConfig) -> None:
         """Begins, as every other rank does."""
         self._world = world
         self._shutdown = _Shutdown(self._on_shutdown)
         self._step = 0
         library.load().c.TfLibraStartHorovod(world.rank, world.size)
         self._rounds = LockstepMailbox(
-            world.rank, terms, lambda note: horovod_lib.gather(note, "tf_libra.control"), self._fail
+            world.rank, terms, lambda note: horovod_job.gather(note, "tf_libra.control"), self._fail
         )
 
     @property
@@ -114,7 +113,7 @@ class HorovodControl:
         """Tells every rank why this one gives up, and fails all that is under way."""
         self._rounds.end(reason)
 
-    def close(self, why: str = control.CLOSED) -> None:
+    def close(self, why: str = control_plane.CLOSED) -> None:
         """Ends it on this rank; others that go on learn why."""
         self._rounds.end(why, gives_up=False)
         self._rounds.stop()
@@ -186,7 +185,7 @@ def _here() -> list[HorovodControl]:
 os.register_at_fork(after_in_child=_here.cache_clear)
 
 
-@control.register
+@control_plane.register
 @dataclass(frozen=True)
 class HorovodControlTransport:
     """Control over Horovod's collectives."""
@@ -197,11 +196,11 @@ class HorovodControlTransport:
         """What this process has started, and not closed."""
         return next(iter(_here()), None)
 
-    def offer(self, world: World, terms: control.ControlConfig) -> None:
+    def offer(self, world: World, terms: control_plane.ControlConfig) -> None:
         """Nothing: Horovod knows where everybody is."""
 
     def start(
-        self, world: World, terms: control.ControlConfig, offers: Sequence[Any]
+        self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]
     ) -> HorovodControl:
         """Begins the rounds."""
         _here().append(HorovodControl(world, terms))

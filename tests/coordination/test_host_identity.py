@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from tf_libra.ranks import machine
+from tf_libra.coordination import host_identity
 
 
 def test_another_process_of_this_machine_says_the_same() -> None:
-    told = "from tf_libra.ranks.machine import here; print(here())"
+    told = "from tf_libra.coordination.host_identity import here; print(here())"
     there = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
-    assert there.stdout.strip() == machine.here()
-    assert machine.here() == machine.here()
+    assert there.stdout.strip() == host_identity.here()
+    assert host_identity.here() == host_identity.here()
 
 
 def test_containers_and_restarts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = machine.here()
+    own = host_identity.here()
     monkeypatch.setattr(Path, "read_text", lambda self: "another start\n")
-    restarted = machine.here()
+    restarted = host_identity.here()
     stat = os.stat
 
     def of_a_container(path: Any, **how: Any) -> Any:
         return stat("/proc/self" if path == "/proc/self/ns/net" else path, **how)
 
-    monkeypatch.setattr(machine.os, "stat", of_a_container)
-    assert len({own, restarted, machine.here()}) == 3
+    monkeypatch.setattr(host_identity.os, "stat", of_a_container)
+    assert len({own, restarted, host_identity.here()}) == 3
 
 
 def test_where_none_knows_nothing_is_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,4 +36,4 @@ def test_where_none_knows_nothing_is_in_common(monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError(self)
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert machine.here() == ""
+    assert host_identity.here() == ""

@@ -14,9 +14,9 @@ from benchmarks.meeting import free_addresses
 from tests.launching import under_tf_config, worker_environment
 from tests.nursery import Nursery
 from tf_libra.backends import lanes_meeting
-from tf_libra.ranks import multi_worker
-from tf_libra.ranks.multi_worker import cluster_of
-from tf_libra.ranks.world import World
+from tf_libra.coordination import mwms_job
+from tf_libra.coordination.mwms_job import cluster_of
+from tf_libra.coordination.world import World
 
 JOBS = {
     "chief": ["a:1"],
@@ -55,11 +55,11 @@ def test_ranks_are_those_of_tensorflow() -> None:
 
 
 def test_process_without_a_strategy_has_joined_nothing() -> None:
-    assert multi_worker.joined() is None
+    assert mwms_job.joined() is None
 
 
 def test_lost_rank_is_what_the_strategys_collectives_raise() -> None:
-    error = multi_worker.MultiWorkerJob(cluster_of(JOBS, "chief", 0)).lost("rank 1 is gone")
+    error = mwms_job.MultiWorkerJob(cluster_of(JOBS, "chief", 0)).lost("rank 1 is gone")
     assert isinstance(error, tf.errors.UnavailableError)
     assert str(error) == "rank 1 is gone"
 
