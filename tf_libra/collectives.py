@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import lanes_meeting, messages
+from tf_libra.backends import lanes_bootstrap, point_to_point
 from tf_libra.coordination import control_plane, jobs
 
 _SUM, _AVERAGE = "sum", "average"
@@ -47,7 +47,7 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
         running.close(control_plane.LEFT)
     if engine_lib.running() is None:
         terms = control_plane.ControlConfig(1, timeout_seconds, stall_warning_seconds)
-        engine = lanes_meeting.meet(job, terms)
+        engine = lanes_bootstrap.meet(job, terms)
         atexit.register(lambda: engine.close(control_plane.why_program_ends()))
 
 
@@ -74,7 +74,7 @@ def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        sent = messages.send(value, to_rank, name)
+        sent = point_to_point.send(value, to_rank, name)
 
         def gradient(_: tf.Tensor) -> tf.Tensor:
             shape = tf.shape(value, tf.int64)
@@ -112,7 +112,7 @@ def receive(
     shape = _shape(shape)
 
     def start(known: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        received = messages.receive(dtype, shape, from_rank, name)
+        received = point_to_point.receive(dtype, shape, from_rank, name)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             # Zero, once it was sent.
@@ -248,7 +248,7 @@ def _collective(
         raise ValueError(f"{kind} of {name!r}: dtype must be floating, got {tensor.dtype.name}")
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        result = messages.collective(kind, value, members, name, root, reduction)
+        result = point_to_point.collective(kind, value, members, name, root, reduction)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             return differentiate(incoming, f"{name}/gradient")

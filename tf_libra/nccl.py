@@ -1,6 +1,6 @@
 """Thread counts for NCCL under Horovod: `prepare` before `hvd.init()`."""
 
-from tf_libra.backends.nccl import (
+from tf_libra.backends.nccl_tuner import (
     ChannelCounters,
     NcclAllReduce,
     NcclSettings,

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_libra.backends import tuner_library
+from tf_libra.backends import nccl_tuner_bindings
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = _ROOT / "ops" / "nccl_tuner"
@@ -45,7 +45,7 @@ class Tuner:
     """
 
     def __init__(self, path: str, num_ranks: int = 2) -> None:
-        self.library = tuner_library.load(Path(path))
+        self.library = nccl_tuner_bindings.load(Path(path))
         self._num_ranks = num_ranks
         self._plan: tuple[tuple[int, int], ...] = ()
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from benchmarks.jobs.job import WireJob as Job
 from benchmarks.jobs.training import begin
 from benchmarks.machine import congestion_control
-from tf_libra.backends import engine, lanes_meeting
+from tf_libra.backends import engine, lanes_bootstrap
 from tf_libra.coordination import horovod_job
 
 WARM_UP_ROUNDS = 3
@@ -61,7 +61,7 @@ def run(job: Job) -> None:
 
 def _connect(folder: str) -> list[socket.socket]:
     """A connection to each other rank, over what lanes would use."""
-    host = lanes_meeting.listening_host(horovod_job.world())
+    host = lanes_bootstrap.listening_host(horovod_job.world())
     if host == engine.UNIX:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(f"{folder}/socket")

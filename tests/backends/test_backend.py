@@ -11,7 +11,7 @@ import tf_libra
 from tests.launching import Job
 from tf_libra import config
 from tf_libra.backends import backend
-from tf_libra.backends.other_library import ExternalOpBackend
+from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.specs.plan import Plan, TensorGroup
 
 RANKS = [0, 1]

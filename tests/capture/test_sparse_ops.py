@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends.side_channel import UNPLANNED
+from tf_libra.backends.aux_collectives import UNPLANNED
 from tf_libra.capture import sparse_ops
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.meeting import free_addresses
 from tests.launching import under_tf_config, worker_environment
 from tests.nursery import Nursery
-from tf_libra.backends import lanes_meeting
+from tf_libra.backends import lanes_bootstrap
 from tf_libra.coordination import mwms_job
 from tf_libra.coordination.mwms_job import cluster_of
 from tf_libra.coordination.world import World
@@ -67,12 +67,12 @@ def test_lost_rank_is_what_the_strategys_collectives_raise() -> None:
 def test_address_of_the_cluster_is_where_lanes_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TF_LIBRA_INTERFACE", "HOROVOD_GLOO_IFACE"):
         monkeypatch.delenv(name, raising=False)
-    assert lanes_meeting.listening_host(World(0, 4, 2, "10.1.2.3")) == "10.1.2.3"
+    assert lanes_bootstrap.listening_host(World(0, 4, 2, "10.1.2.3")) == "10.1.2.3"
     for host, words in (("localhost", "other hosts do not reach"), ("no.such.host.", "unknown")):
         with pytest.raises(ValueError, match=rf"(?s){host}.*{words}.*TF_LIBRA_INTERFACE"):
-            lanes_meeting.listening_host(World(0, 4, 2, host))
+            lanes_bootstrap.listening_host(World(0, 4, 2, host))
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
-    assert lanes_meeting.listening_host(World(0, 4, 2, "localhost")) == "127.0.0.1"
+    assert lanes_bootstrap.listening_host(World(0, 4, 2, "localhost")) == "127.0.0.1"
 
 
 STEP = """

@@ -40,7 +40,7 @@ from harness import FOLDER, RANK, SIZE, write_json
 
 import tf_libra
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import nccl
+from tf_libra.backends import nccl_tuner
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
@@ -225,7 +225,7 @@ def main() -> None:
     if HOW == "refused":
         options = {"strategy": "libra"}
         if RANK == LAST:  # what lanes and what Horovod's control find wrong before ranks meet
-            os.environ |= {"TF_LIBRA_PORTS": "none", "NCCL_TUNER_PLUGIN": str(nccl.PATH)}
+            os.environ |= {"TF_LIBRA_PORTS": "none", "NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH)}
     options["engine"] = os.environ.get("TF_LIBRA_JOB_ENGINE", "lanes")
     if HOW in ("stop", "leave"):
         options["timeout_seconds"] = 15.0

@@ -14,8 +14,8 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases, restart_engine
 
 import tf_libra
-from tf_libra.backends import backend, choosing
-from tf_libra.backends.other_library import ExternalOpBackend
+from tf_libra.backends import backend, engine_selection
+from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.coordination import control_plane, signal_handling
 from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.runtime import grappler
@@ -145,7 +145,7 @@ def differ_in_strategy() -> Any:
 @cases
 def auto() -> Any:
     """Left to us, here and where ranks say that they have GPUs, few descriptors and so on."""
-    found, decide = [], choosing.circumstances
+    found, decide = [], engine_selection.circumstances
     try:
         for engine, says in (
             ("auto", {"num_gpus": 0, "has_nccl": False}),
@@ -156,14 +156,16 @@ def auto() -> Any:
             ("auto", {"most_descriptors": 100, "only_lanes": "threads" if RANK else ""}),
             ("horovod" if RANK else "auto", {}),
         ):
-            choosing.circumstances = lambda *of, says=says: dataclasses.replace(decide(*of), **says)
+            engine_selection.circumstances = lambda *of, says=says: dataclasses.replace(
+                decide(*of), **says
+            )
             model = hand("float32")
             step = tf_libra.optimize("wfbp", engine=engine)(tf.function(model.step))
             step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
             found.append([one.__class__.__name__ for one in control_plane.running()])
             restart_engine()  # else it would go on with what runs
     finally:
-        choosing.circumstances = decide
+        engine_selection.circumstances = decide
     return found
 
 

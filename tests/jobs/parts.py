@@ -17,7 +17,7 @@ from harness import RANK, SIZE, Cases
 import tf_libra
 from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import lanes_meeting
+from tf_libra.backends import lanes_bootstrap
 from tf_libra.capture import instrumented_function
 from tf_libra.coordination import horovod_job
 from tf_libra.coordination.control_plane import ControlConfig
@@ -113,9 +113,9 @@ def met(size: int) -> engine_lib.Engine | None:
     world = job.world(terms.timeout_seconds)
     takes_part = world.rank < size
     world = dataclasses.replace(world, size=size, local_size=size)
-    mine = lanes_meeting.offer(world, terms.num_lanes) if takes_part else {}
+    mine = lanes_bootstrap.offer(world, terms.num_lanes) if takes_part else {}
     offers = job.exchange_json(mine, terms.timeout_seconds)
-    return lanes_meeting.connect(world, terms, offers[:size]) if takes_part else None
+    return lanes_bootstrap.connect(world, terms, offers[:size]) if takes_part else None
 
 
 def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:

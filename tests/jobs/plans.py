@@ -15,7 +15,7 @@ from harness import FOLDER, RANK, SIZE, Cases
 import tf_libra
 from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import lanes_meeting
+from tf_libra.backends import lanes_bootstrap
 from tf_libra.capture import instrumented_function
 from tf_libra.coordination import horovod_job
 from tf_libra.coordination.control_plane import ControlConfig
@@ -141,7 +141,7 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    engine = lanes_meeting.meet(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
+    engine = lanes_bootstrap.meet(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = instrumented_function.marked_function(

@@ -67,7 +67,7 @@ def test_the_job_is_one_that_the_operator_takes() -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"TF_LIBRA_PORTS=([\d-]+)", PAGE.read_text()))
 def test_ports_are_a_range_that_is_understood(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tf_libra.backends.lanes_meeting import listening_ports
+    from tf_libra.backends.lanes_bootstrap import listening_ports
 
     monkeypatch.setenv("TF_LIBRA_PORTS", text)
     ports = listening_ports()

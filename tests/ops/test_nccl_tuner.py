@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.backends import horovod_fusion
-from tf_libra.backends import nccl as nccl_tuner
+from tf_libra.backends import horovod_fusion, nccl_tuner
 from tf_libra.specs.plan import Plan, TensorGroup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,7 +245,7 @@ import ctypes, sys
 library = ctypes.CDLL({str(nccl_tuner.PATH)!r})
 for version in range(1, 7):
     ctypes.c_char_p.in_dll(library, f"ncclTunerPlugin_v{{version}}")
-from tf_libra.backends import nccl as nccl_tuner
+from tf_libra.backends import nccl_tuner
 nccl_tuner.counters()
 assert "tensorflow" not in sys.modules and "horovod" not in sys.modules
 mapped = open("/proc/self/maps").read()

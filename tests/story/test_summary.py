@@ -8,7 +8,7 @@ import pytest
 from tf_libra import units
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race
-from tf_libra.backends import nccl
+from tf_libra.backends import nccl_tuner
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.planning import make_plan
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
@@ -265,6 +265,6 @@ def test_many_thread_counts_are_wrapped() -> None:
 def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
     assert "NCCL" not in describe(RunSnapshot())
-    monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl.PATH))
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_tuner.PATH))
     # As many lines as it takes: what was asked before in this process counts, too.
-    assert " ".join(describe(RunSnapshot()).split()).endswith(nccl.counters().describe())
+    assert " ".join(describe(RunSnapshot()).split()).endswith(nccl_tuner.counters().describe())

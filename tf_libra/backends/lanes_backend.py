@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra.backends import backend, lanes_meeting
+from tf_libra.backends import backend, lanes_bootstrap
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.world import World
@@ -30,13 +30,13 @@ class LanesControl:
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> dict[str, Any]:
         """Where this rank listens."""
-        return lanes_meeting.offer(world, terms.num_lanes)
+        return lanes_bootstrap.offer(world, terms.num_lanes)
 
     def start(
         self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]
     ) -> engine_lib.Engine:
         """Connects the lanes of all ranks."""
-        return lanes_meeting.connect(world, terms, offers)
+        return lanes_bootstrap.connect(world, terms, offers)
 
 
 @backend.register
@@ -85,7 +85,7 @@ class Lanes:
         """Connects more lanes where there are fewer."""
         engine = _running()
         if threads > engine.num_lanes:
-            lanes_meeting.grow(world, engine, threads)
+            lanes_bootstrap.grow(world, engine, threads)
 
     def workers_per_host(self) -> int | None:
         """Two levels where hosts have as many, if one each then in a square (ops/lanes/grid.h)."""

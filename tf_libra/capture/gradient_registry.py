@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra import library
-from tf_libra.backends import side_channel
+from tf_libra.backends import aux_collectives
 from tf_libra.capture import complex_ops, sparse_ops
 from tf_libra.capture.backward_order import NamedGradient, unique_name
 from tf_libra.capture.finite_check import FiniteCheck
@@ -274,7 +274,7 @@ class GradientRegistry:
             verdict: a scalar.
             name: of what is judged, the same on every rank.
         """
-        denied = side_channel.all_reduce(
+        denied = aux_collectives.all_reduce(
             tf.cast(tf.logical_not(verdict), tf.float32), name, self._rules.function
         )
         return tf.equal(denied, 0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import side_channel
+from tf_libra.backends import aux_collectives
 
 
 def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size: int) -> Any:
@@ -26,7 +26,7 @@ def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size
     mine = tf.cast(tf.shape(slices.indices)[0], tf.float64) * tf.one_hot(
         rank, size, dtype=tf.float64
     )
-    rows = tf.cast(side_channel.all_reduce(mine, f"{name}/rows", function), tf.int32)
+    rows = tf.cast(aux_collectives.all_reduce(mine, f"{name}/rows", function), tf.int32)
     before, after = tf.reduce_sum(rows[:rank]), tf.reduce_sum(rows[rank + 1 :])
 
     def in_place(tensor: Any) -> Any:
@@ -34,10 +34,10 @@ def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size
         padded = tf.pad(tensor, dimensions)
         return tf.ensure_shape(padded, [None, *tensor.shape[1:]])
 
-    indices = side_channel.all_reduce(
+    indices = aux_collectives.all_reduce(
         in_place(tf.cast(slices.indices, tf.float64)), f"{name}/indices", function
     )
-    values = side_channel.all_reduce(
+    values = aux_collectives.all_reduce(
         in_place(slices.values), f"{name}/values", function, reduction="average"
     )
     return tf.IndexedSlices(

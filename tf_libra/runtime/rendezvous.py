@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_libra import checks, config, logs, patches
 from tf_libra.autotune import Phase
 from tf_libra.backends import backend as backend_lib
-from tf_libra.backends import choosing
+from tf_libra.backends import engine_selection
 from tf_libra.capture.variables import variable_name
 from tf_libra.config.validators import AUTO_ENGINE
 from tf_libra.coordination import control_plane, jobs
@@ -242,7 +242,7 @@ class Rendezvous:
             one = replace(options, engine=job.engines[0])
             return one, f"{job.name} trains without another" if options.is_auto else ""
         # What runs already runs on all ranks, whatever each would choose.
-        for name in choosing.ENGINES if options.is_auto else (options.engine,):
+        for name in engine_selection.ENGINES if options.is_auto else (options.engine,):
             if control_plane.resolve(backend_lib.resolve(name).control).running() is not None:
                 with contextlib.suppress(ValueError):  # a plan, or threads, of another's alone
                     return replace(options, engine=name), (
@@ -268,17 +268,17 @@ class Rendezvous:
                 raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
         else:
             found = [
-                checks.built("circumstances", one["found"], choosing.EngineEnvironment)
+                checks.built("circumstances", one["found"], engine_selection.EngineEnvironment)
                 for one in everyone
             ]
-            engine, why = choosing.choose(found)
+            engine, why = engine_selection.choose(found)
         try:
             return replace(options, engine=engine), why
         except ValueError as error:  # what others name, and this one's plan or threads are not for
             self._tell(job, error)
             raise
 
-    def _circumstances(self, world: World) -> choosing.EngineEnvironment:
+    def _circumstances(self, world: World) -> engine_selection.EngineEnvironment:
         """What this rank finds, for all to decide by."""
         options = self._asked
         only_lanes = ""
@@ -286,7 +286,7 @@ class Rendezvous:
             replace(options, engine="horovod")
         except ValueError as error:  # a plan, or threads, that are lanes' alone
             only_lanes = str(error)
-        return choosing.circumstances(world, config.most_threads(options), only_lanes)
+        return engine_selection.circumstances(world, config.most_threads(options), only_lanes)
 
     def _tell(self, job: Job, error: Exception) -> None:
         """Tells the others, who wait for an exchange, why this rank does not come to it."""

@@ -10,7 +10,7 @@ from tf_libra import units
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_plan, why_another
-from tf_libra.backends import backend, nccl
+from tf_libra.backends import backend, nccl_tuner
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.specs.plan import Plan
@@ -52,8 +52,8 @@ def describe(facts: RunSnapshot) -> str:
     executes = "" if conclusion is None else backend.resolve(facts.engine).describe()
     if executes:
         lines += _wrapped(f"engine: {executes}")
-    if nccl.in_use():
-        lines += _wrapped(nccl.counters().describe())
+    if nccl_tuner.in_use():
+        lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)
 
 

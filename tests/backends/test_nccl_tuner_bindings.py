@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.backends import nccl, tuner_library
-from tf_libra.backends.tuner_library import COUNTS, TunerLibrary
+from tf_libra.backends import nccl_tuner, nccl_tuner_bindings
+from tf_libra.backends.nccl_tuner_bindings import COUNTS, TunerLibrary
 
 
 @pytest.fixture
 def plugin() -> Iterator[TunerLibrary]:
-    loaded = tuner_library.load(nccl.PATH)
+    loaded = nccl_tuner_bindings.load(nccl_tuner.PATH)
     loaded.clear_plan()
     yield loaded
     loaded.clear_plan()
@@ -19,11 +19,11 @@ def plugin() -> Iterator[TunerLibrary]:
 
 def test_plugin_that_was_not_built_is_said(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=r"missing\.so was not built"):
-        tuner_library.load(tmp_path / "missing.so")
+        nccl_tuner_bindings.load(tmp_path / "missing.so")
 
 
 def test_plugin_is_opened_once() -> None:
-    assert tuner_library.load(nccl.PATH) is tuner_library.load(nccl.PATH)
+    assert nccl_tuner_bindings.load(nccl_tuner.PATH) is nccl_tuner_bindings.load(nccl_tuner.PATH)
 
 
 def test_plan_in_force_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.launching import Job
 from tf_libra import strategies
-from tf_libra.backends import nccl
+from tf_libra.backends import nccl_tuner
 from tf_libra.backends.horovod_backend import Horovod
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.nccl import ChannelCounters, NcclAllReduce
@@ -24,10 +24,10 @@ PLUGIN = Path("/somewhere/libnccl-tuner-libra.so")
 
 def settings_of(
     environ: dict[str, str],
-    threads: tuple[int, ...] = nccl.THREADS,
+    threads: tuple[int, ...] = nccl_tuner.THREADS,
     multiprocessors: int | None = None,
-) -> nccl.NcclSettings:
-    return nccl.environment(
+) -> nccl_tuner.NcclSettings:
+    return nccl_tuner.environment(
         threads, environ=environ, library=PLUGIN, multiprocessors=multiprocessors
     )
 
@@ -55,8 +55,8 @@ def plan_of(
 
 
 def test_the_papers_threads_are_1_to_32_channels() -> None:
-    assert nccl.threads_per_channel(nccl.THREADS) == 128
-    assert nccl.allowed_threads(nccl.THREADS, 128) == nccl.THREADS
+    assert nccl_tuner.threads_per_channel(nccl_tuner.THREADS) == 128
+    assert nccl_tuner.allowed_threads(nccl_tuner.THREADS, 128) == nccl_tuner.THREADS
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_the_papers_threads_are_1_to_32_channels() -> None:
     [((64, 4096), 64), ((256,), 256), ((512, 1024), 512), ((4096, 2048), 512), ((128, 512), 128)],
 )
 def test_every_thread_count_is_whole_channels(threads: tuple[int, ...], expected: int) -> None:
-    assert nccl.threads_per_channel(threads) == expected
+    assert nccl_tuner.threads_per_channel(threads) == expected
 
 
 @given(st.sets(st.sampled_from([2**i for i in range(6, 16)]), min_size=1))
 def test_threads_per_channel_divide_all_and_no_larger_number_does(threads: set[int]) -> None:
-    chosen = nccl.threads_per_channel(tuple(threads))
+    chosen = nccl_tuner.threads_per_channel(tuple(threads))
     divisors = [n for n in (64, 128, 256, 512) if not any(r % n for r in threads)]
     assert chosen == divisors[-1]
 
@@ -86,7 +86,7 @@ def test_threads_per_channel_divide_all_and_no_larger_number_does(threads: set[i
 )
 def test_other_threads_are_refused(threads: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        nccl.threads_per_channel(threads)
+        nccl_tuner.threads_per_channel(threads)
 
 
 # The environment
@@ -95,7 +95,7 @@ def test_other_threads_are_refused(threads: tuple[int, ...], message: str) -> No
 def test_everything_is_set_where_nothing_was() -> None:
     settings = settings_of({}, multiprocessors=132)
     assert settings.problem is None
-    assert settings.threads == nccl.THREADS
+    assert settings.threads == nccl_tuner.THREADS
     assert dict(settings.variables) == {
         "NCCL_TUNER_PLUGIN": str(PLUGIN),
         "NCCL_NTHREADS": "128",
@@ -171,7 +171,7 @@ def test_what_stands_in_the_way_is_one_line(
 
 
 def test_a_path_that_nccl_would_cut_off() -> None:
-    settings = nccl.environment(environ={}, library=Path("/" + "x" * 250) / PLUGIN.name)
+    settings = nccl_tuner.environment(environ={}, library=Path("/" + "x" * 250) / PLUGIN.name)
     assert settings.problem is not None and "more than 254 bytes" in settings.problem
 
 
@@ -185,7 +185,7 @@ def test_a_path_that_nccl_would_cut_off() -> None:
     ],
 )
 def test_nccl_versions(version: int, problem: str | None) -> None:
-    found = nccl._nccl_problem(version)
+    found = nccl_tuner._nccl_problem(version)
     assert found == problem if problem is None else problem in str(found)
 
 
@@ -196,7 +196,7 @@ def test_without_a_gpu_one_line_is_logged_and_nothing_is_set(
     monkeypatch.setattr(logging.getLogger("tf_libra"), "propagate", True)
     environ: dict[str, str] = {}
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        settings = nccl.prepare(environ=environ, nccl_version=0)
+        settings = nccl_tuner.prepare(environ=environ, nccl_version=0)
     assert settings.problem is not None
     assert environ == {}
     [record] = caplog.records
@@ -206,21 +206,21 @@ def test_without_a_gpu_one_line_is_logged_and_nothing_is_set(
 def test_a_plan_needs_an_environment_that_was_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_NTHREADS", raising=False)
     with pytest.raises(ValueError, match=r"NCCL_NTHREADS must be one of .* call prepare\(\)"):
-        nccl.apply(plan_of(([4], 128)))
+        nccl_tuner.apply(plan_of(([4], 128)))
     monkeypatch.setenv("NCCL_NTHREADS", "128")
-    nccl.apply(plan_of(([4], 128), ([8], 256)))
+    nccl_tuner.apply(plan_of(([4], 128), ([8], 256)))
     try:
-        assert nccl.counters().all_reduces == (0, 0)
-        nccl.apply(plan_of(([0], 128)))
-        assert nccl.counters().all_reduces == ()
+        assert nccl_tuner.counters().all_reduces == (0, 0)
+        nccl_tuner.apply(plan_of(([0], 128)))
+        assert nccl_tuner.counters().all_reduces == ()
     finally:
-        nccl.clear()
+        nccl_tuner.clear()
 
 
 def test_what_ranks_compare() -> None:
-    plugin = {"NCCL_TUNER_PLUGIN": str(nccl.PATH)}
+    plugin = {"NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH)}
     statements = [
-        nccl.statement(environ)
+        nccl_tuner.statement(environ)
         for environ in (
             {},
             {"NCCL_TUNER_PLUGIN": "/other.so", "NCCL_NTHREADS": "128"},
@@ -238,24 +238,24 @@ def test_what_ranks_compare() -> None:
 def test_groups_become_all_reduces() -> None:
     fusion = Fusion(buffer_bytes=100, padding=16)
     plan = plan_of(([20, 4], 256), ([7], 128), ([0, 0], 128), ([40, 40, 40], 512))
-    assert nccl.all_reduces(plan, 128, fusion) == (
+    assert nccl_tuner.all_reduces(plan, 128, fusion) == (
         NcclAllReduce(group=0, num_bytes=24, padded_bytes=48, num_channels=2),
         NcclAllReduce(group=1, num_bytes=7, padded_bytes=7, num_channels=1),
         NcclAllReduce(group=3, num_bytes=80, padded_bytes=96, num_channels=4),
         NcclAllReduce(group=3, num_bytes=40, padded_bytes=40, num_channels=4),
     )
-    assert [a.num_bytes for a in nccl.all_reduces(plan, 128, Fusion())] == [24, 7, 120]
+    assert [a.num_bytes for a in nccl_tuner.all_reduces(plan, 128, Fusion())] == [24, 7, 120]
 
 
 def test_a_tensor_larger_than_the_buffer_goes_alone() -> None:
     plan = plan_of(([8, 200, 8, 8], 128))
-    parts = nccl.all_reduces(plan, 128, Fusion(buffer_bytes=64))
+    parts = nccl_tuner.all_reduces(plan, 128, Fusion(buffer_bytes=64))
     assert [part.num_bytes for part in parts] == [8, 200, 16]
 
 
 def test_dtypes_are_all_reduced_apart() -> None:
     plan = plan_of(([8, 2, 16, 4], 128), dtypes=("float32", "float16", "float32", "float16"))
-    parts = nccl.all_reduces(plan, 128, Fusion(padding=16))
+    parts = nccl_tuner.all_reduces(plan, 128, Fusion(padding=16))
     assert [(part.num_bytes, part.padded_bytes) for part in parts] == [(24, 32), (6, 32)]
 
 
@@ -267,7 +267,7 @@ def test_dtypes_are_all_reduced_apart() -> None:
 def test_every_byte_is_asked_for_and_no_part_overflows(
     sizes: list[int], buffer_bytes: int, padding: int
 ) -> None:
-    parts = nccl.all_reduces(plan_of((sizes, 128)), 128, Fusion(buffer_bytes, padding))
+    parts = nccl_tuner.all_reduces(plan_of((sizes, 128)), 128, Fusion(buffer_bytes, padding))
     assert sum(part.num_bytes for part in parts) == sum(sizes)
     assert all(
         part.padded_bytes <= buffer_bytes or part.padded_bytes == part.num_bytes for part in parts
@@ -294,31 +294,36 @@ def test_counters_in_words() -> None:
 # Where nobody says which threads
 
 
-def prepared(monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...] = nccl.THREADS) -> None:
+def prepared(
+    monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...] = nccl_tuner.THREADS
+) -> None:
     """The environment as `prepare` leaves it on a large GPU."""
     for name in ("NCCL_TUNER_PLUGIN", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS"):
         monkeypatch.delenv(name, raising=False)
-    settings = nccl.environment(threads, environ={}, multiprocessors=132)
+    settings = nccl_tuner.environment(threads, environ={}, multiprocessors=132)
     for name, value in settings.variables:
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(
-    "threads", [nccl.THREADS, (512, 1024, 2048), (256,), (512, 1024, 2048, 4096, 8192)]
+    "threads", [nccl_tuner.THREADS, (512, 1024, 2048), (256,), (512, 1024, 2048, 4096, 8192)]
 )
 def test_default_threads_are_those_that_were_prepared(
     monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...]
 ) -> None:
     prepared(monkeypatch, threads)
-    assert nccl.default_threads() == threads
+    assert nccl_tuner.default_threads() == threads
 
 
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        ("libra", strategies.Libra(threads=nccl.THREADS)),
-        ("libra-m", strategies.LibraM(threads=nccl.THREADS)),
-        (strategies.Libra(max_groups=3), strategies.Libra(threads=nccl.THREADS, max_groups=3)),
+        ("libra", strategies.Libra(threads=nccl_tuner.THREADS)),
+        ("libra-m", strategies.LibraM(threads=nccl_tuner.THREADS)),
+        (
+            strategies.Libra(max_groups=3),
+            strategies.Libra(threads=nccl_tuner.THREADS, max_groups=3),
+        ),
         ("wfbp", strategies.Wfbp(num_threads=4096)),
     ],
 )
@@ -354,11 +359,11 @@ def test_threads_that_somebody_has_said_stay(
 
 def test_script_needs_no_threads_after_prepare(run_job: Callable[..., Job]) -> None:
     """On Gloo, which takes none: what the plan asks for is handed to NCCL all the same."""
-    settings = nccl.environment(environ={}, multiprocessors=132)
+    settings = nccl_tuner.environment(environ={}, multiprocessors=132)
     job = run_job("nccl_threads.py", 2, env=dict(settings.variables))
     for rank in range(2):
         value = job.value("default_threads", rank)
         assert value["phase"] == "run"
-        assert set(value["threads"]) <= set(nccl.THREADS)
+        assert set(value["threads"]) <= set(nccl_tuner.THREADS)
         assert value["measured"]
-        assert set(value["measured"]) <= set(nccl.THREADS)
+        assert set(value["measured"]) <= set(nccl_tuner.THREADS)

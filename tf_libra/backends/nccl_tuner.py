@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_libra import checks, logs
-from tf_libra.backends import horovod_fusion, tuner_library
+from tf_libra.backends import horovod_fusion, nccl_tuner_bindings
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.specs.plan import Plan, check_whole_tensors
 
@@ -358,7 +358,7 @@ def apply(
     if fusion is None:
         fusion = horovod_fusion.of_environment(on_gpu=True)
     asked = all_reduces(plan, threads_per_channel, fusion)
-    library = tuner_library.load(PATH)
+    library = nccl_tuner_bindings.load(PATH)
     if not asked:
         library.clear_plan()
         return
@@ -375,7 +375,7 @@ def clear() -> None:
     Raises:
         ImportError: the plugin was not built.
     """
-    tuner_library.load(PATH).clear_plan()
+    nccl_tuner_bindings.load(PATH).clear_plan()
 
 
 def begin_step() -> None:
@@ -387,7 +387,7 @@ def begin_step() -> None:
     Raises:
         ImportError: the plugin was not built.
     """
-    tuner_library.load(PATH).begin_step()
+    nccl_tuner_bindings.load(PATH).begin_step()
 
 
 def in_use(environ: Mapping[str, str] = os.environ) -> bool:
@@ -433,7 +433,7 @@ def counters() -> ChannelCounters:
     Raises:
         ImportError: the plugin was not built.
     """
-    library = tuner_library.load(PATH)
+    library = nccl_tuner_bindings.load(PATH)
     return ChannelCounters(**library.counts(), all_reduces=library.applied())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.backends import backend
-from tf_libra.backends.choosing import EngineEnvironment, choose, connections
+from tf_libra.backends.engine_selection import EngineEnvironment, choose, connections
 
 
 def ranks(size: int, hosts: int = 1, **found: Any) -> list[EngineEnvironment]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.backends.alone import alone
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import lanes_meeting
+from tf_libra.backends import lanes_bootstrap
 from tf_libra.coordination import host_identity
 from tf_libra.coordination.control_plane import ControlConfig
 from tf_libra.coordination.world import World
@@ -30,21 +30,21 @@ def no_listener_is_left() -> Iterator[None]:
 
 
 def test_one_host_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lanes_meeting.listening_host(ONE_HOST) == engine_lib.UNIX
+    assert lanes_bootstrap.listening_host(ONE_HOST) == engine_lib.UNIX
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "no-such-interface")
-    assert lanes_meeting.listening_host(ONE_HOST) == engine_lib.UNIX
+    assert lanes_bootstrap.listening_host(ONE_HOST) == engine_lib.UNIX
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
-    assert lanes_meeting.listening_host(ONE_HOST) == "127.0.0.1"
+    assert lanes_bootstrap.listening_host(ONE_HOST) == "127.0.0.1"
 
 
 def test_several_hosts_need_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE nor HOROVOD_GLOO_IFACE"):
-        lanes_meeting.listening_host(TWO_HOSTS)
+        lanes_bootstrap.listening_host(TWO_HOSTS)
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")
-    assert lanes_meeting.listening_host(TWO_HOSTS) == "127.0.0.1"
+    assert lanes_bootstrap.listening_host(TWO_HOSTS) == "127.0.0.1"
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "no-such-interface")
     with pytest.raises(engine_lib.EngineError, match="no-such-interface"):
-        lanes_meeting.listening_host(TWO_HOSTS)
+        lanes_bootstrap.listening_host(TWO_HOSTS)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_ports_are_those_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, text: str, ports: tuple[int, int] | None
 ) -> None:
     monkeypatch.setenv("TF_LIBRA_PORTS", text)
-    assert lanes_meeting.listening_ports() == ports
+    assert lanes_bootstrap.listening_ports() == ports
 
 
 @pytest.mark.parametrize("text", ["0", "70000", "9-8", "-5", "a-b", "1-2-3", "1.5"])
 def test_ports_that_are_none_are_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_LIBRA_PORTS", text)
     with pytest.raises(ValueError, match=f"TF_LIBRA_PORTS must be a port, .* got '{text}'"):
-        lanes_meeting.listening_ports()
+        lanes_bootstrap.listening_ports()
 
 
 def test_rank_listens_where_it_may(no_listener_is_left: None) -> None:
@@ -84,7 +84,7 @@ def test_rank_listens_where_it_may(no_listener_is_left: None) -> None:
 def test_lanes_grow_to_what_is_asked_for() -> None:
     engine = alone(num_lanes=1)
     try:
-        grown = lanes_meeting.grow(World(rank=0, size=1, local_size=1), engine, 3)
+        grown = lanes_bootstrap.grow(World(rank=0, size=1, local_size=1), engine, 3)
         assert grown.num_lanes == 3
         assert engine_lib.running() == grown
         assert grown.all_gather("still there") == ["still there"]
@@ -98,11 +98,11 @@ def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
     world = World(rank=0, size=1, local_size=0)  # on several hosts, as far as this rank can tell
     terms = ControlConfig(1, 10.0, 5.0)
-    engine = lanes_meeting.connect(world, terms, [lanes_meeting.offer(world, terms.num_lanes)])
+    engine = lanes_bootstrap.connect(world, terms, [lanes_bootstrap.offer(world, terms.num_lanes)])
     try:
         assert engine.machine == host_identity.here() != ""
         monkeypatch.setattr(host_identity, "here", lambda: "")
-        assert lanes_meeting.grow(world, engine, 2).num_lanes == 2
+        assert lanes_bootstrap.grow(world, engine, 2).num_lanes == 2
         assert engine.all_gather("still there") == ["still there"]
     finally:
         engine.close()
@@ -123,7 +123,7 @@ def connect(ranks: list[tuple[str, str, str, str]]) -> None:
         for one in ranks
     ]
     world = World(rank=0, size=len(ranks), local_size=len(ranks))
-    lanes_meeting.connect(world, ControlConfig(1, 1.0, 1.0), offers)
+    lanes_bootstrap.connect(world, ControlConfig(1, 1.0, 1.0), offers)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_rank_says_what_it_listens_on(
     monkeypatch: pytest.MonkeyPatch, no_listener_is_left: None
 ) -> None:
     def told(world: World) -> tuple[str, str]:
-        mine = lanes_meeting.offer(world, 1)
+        mine = lanes_bootstrap.offer(world, 1)
         assert mine["place"] == host_identity.here()
         return mine["named"], mine["interface"]
 
