@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 from horovod.common.elastic import ObjectState
 
 from tf_libra.capture.variables import plain
-from tf_libra.variables import elastic_states as commits
+from tf_libra.variable_sync import elastic_hooks as commits
 
 
 class TensorFlowState(ObjectState):

@@ -25,7 +25,7 @@ from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_checks import check_plan_can_run
 from tf_libra.specs.plan import Plan
 from tf_libra.story.story import RunReporter
-from tf_libra.variables import elastic_states, trained_in_stages
+from tf_libra.variable_sync import elastic_hooks, sharded_variables
 
 
 class Rendezvous:
@@ -215,7 +215,7 @@ class Rendezvous:
         running = carrier.start(world, terms, offers)
         atexit.register(lambda: self._close(running, control_plane.why_program_ends()))
         if not job.by_strategy:
-            elastic_states.watch_commits()
+            elastic_hooks.watch_commits()
             if patches.JOIN.exists():
                 self._joins.enter_context(
                     patches.replaced(patches.JOIN, horovod_join.meeting_first)
@@ -313,7 +313,7 @@ class Rendezvous:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
         for running in control_plane.left_over(world):
             self._close(running, control_plane.LEFT)
-        trained_in_stages.of_this_process().of_job(world.job)
+        sharded_variables.of_this_process().of_job(world.job)
 
     def _close(self, control: Control, why: str) -> None:
         self._joins.close()
@@ -328,7 +328,7 @@ class Rendezvous:
             self._close(running, control_plane.LEFT)
         self._was_reset = True
         identity.count_anew()
-        trained_in_stages.of_this_process().forget()
+        sharded_variables.of_this_process().forget()
 
     def _statement(self, world: World) -> dict[str, Any]:
         options = self.options

@@ -12,7 +12,7 @@ from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
 from tf_libra.capture.variables import handles
-from tf_libra.variables.held import BoundVariable, flat_arguments, held
+from tf_libra.variable_sync.bound_variables import BoundVariable, flat_arguments, held
 
 
 @dataclass(eq=False)

@@ -30,10 +30,10 @@ from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
 from tf_libra.story.story import RunReporter
 from tf_libra.units import listed
-from tf_libra.variables import trained_in_stages
-from tf_libra.variables.buffers import Buffers, untouched
-from tf_libra.variables.held import is_named
-from tf_libra.variables.sharing import InitialBroadcast
+from tf_libra.variable_sync import sharded_variables
+from tf_libra.variable_sync.bound_variables import is_named
+from tf_libra.variable_sync.buffers import Buffers, untouched
+from tf_libra.variable_sync.initial_broadcast import InitialBroadcast
 
 
 class TrainingFunction:
@@ -233,7 +233,7 @@ class TrainingFunction:
         is_step = not self._is_rank_local(trace.trace)
         if is_step:
             self._meeting.control.set_step(self._step + 1)
-        in_stages = trained_in_stages.of_this_process()
+        in_stages = sharded_variables.of_this_process()
         if in_stages.anybody():
             in_stages.bring_back({one.key: one for one in call.touched() if one.is_variable})
         if not is_step:

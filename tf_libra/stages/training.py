@@ -30,8 +30,8 @@ from tf_libra.stages.recording import axes as axes_lib
 from tf_libra.stages.recording import batches
 from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.story.story import RunReporter
-from tf_libra.variables import elastic_states as commits
-from tf_libra.variables.held import BoundVariable
+from tf_libra.variable_sync import elastic_hooks as commits
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 class StagedTraining:

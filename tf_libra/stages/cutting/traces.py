@@ -13,7 +13,7 @@ from tf_libra.stages.recording import batches
 from tf_libra.stages.recording.axes import BatchAxes, check_counts
 from tf_libra.stages.recording.recording import StepRecorder
 from tf_libra.stages.recording.step_graph import StepGraph
-from tf_libra.variables.held import BoundVariable, held
+from tf_libra.variable_sync.bound_variables import BoundVariable, held
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.stages.executing.metrics import is_sum
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.step_graph import StepGraph
-from tf_libra.variables import held as variables_lib
-from tf_libra.variables import trained_in_stages
-from tf_libra.variables.held import BoundVariable
+from tf_libra.variable_sync import bound_variables as variables_lib
+from tf_libra.variable_sync import sharded_variables
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class StageVariables:
         # Of these every rank has all, which the ranks of a stage would each add to.
         self._whole: set[int] = set()
         self._reach: tuple[int, Transport] | None = None
-        trained_in_stages.of_this_process().register(function, self, owner)
+        sharded_variables.of_this_process().register(function, self, owner)
 
     @property
     def has_let_go(self) -> bool:
@@ -214,7 +214,7 @@ class StageVariables:
         Args:
             captured: these variables, by key.
         """
-        self._whole |= trained_in_stages.of_this_process().bring_back(captured, but=self)
+        self._whole |= sharded_variables.of_this_process().bring_back(captured, but=self)
 
     def own(
         self, variables: Iterable[OwnedVariables], world_size: int, transport: Transport

@@ -10,8 +10,8 @@ from tf_libra.capture.automatic_names import renames
 from tf_libra.capture.dataflow.sources import SourceFlow
 from tf_libra.coordination.consistency_check import agree, first_difference
 from tf_libra.coordination.control_plane import Control
-from tf_libra.variables.held import BoundVariable, broadcast, matches
-from tf_libra.variables.kept_equal import (
+from tf_libra.variable_sync.bound_variables import BoundVariable, broadcast, matches
+from tf_libra.variable_sync.replication_analysis import (
     Classification,
     RankReport,
     Replication,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.variables.held import BoundVariable
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 class ShardOwner(Protocol):

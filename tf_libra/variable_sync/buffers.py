@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tf_libra.capture.variables import handles, is_random_state, plain, variable_name
 from tf_libra.coordination.control_plane import Control
-from tf_libra.variables.held import BoundVariable, matches
-from tf_libra.variables.kept_equal import Classification, Replication
+from tf_libra.variable_sync.bound_variables import BoundVariable, matches
+from tf_libra.variable_sync.replication_analysis import Classification, Replication
 
 # Elements of a larger buffer are sampled at equal distances: a buffer may be a replay memory.
 _MAX_ELEMENTS = 1 << 18

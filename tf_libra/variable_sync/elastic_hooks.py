@@ -16,7 +16,7 @@ from tf_libra import logs, patches
 from tf_libra.capture.variables import handles, plain
 from tf_libra.coordination import jobs, places
 from tf_libra.coordination.control_plane import Control
-from tf_libra.variables import trained_in_stages
+from tf_libra.variable_sync import sharded_variables
 
 _PLACE, _CALLER = "an elastic commit", "the state"
 
@@ -27,7 +27,7 @@ def stepped(control: Control) -> None:
     Args:
         control: reaches those who run it.
     """
-    trained_in_stages.of_this_process().stepped(control)
+    sharded_variables.of_this_process().stepped(control)
     _watch()
 
 
@@ -73,7 +73,7 @@ def _watch() -> _Watch:
 
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
-        control = trained_in_stages.of_this_process().reach()
+        control = sharded_variables.of_this_process().reach()
         current = places.current_control() if control is None else None
         if current is not None:
             places.at(_PLACE, _CALLER, current, lambda control: None)
@@ -135,10 +135,10 @@ def bring_up_to_date() -> None:
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
     """
-    control = trained_in_stages.of_this_process().reach()
+    control = sharded_variables.of_this_process().reach()
     if control is None:
         return
-    in_stages = trained_in_stages.of_this_process()
+    in_stages = sharded_variables.of_this_process()
     if places.is_over(control, jobs.of_this_process()):
         in_stages.forget()
         return
@@ -172,7 +172,7 @@ def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
         return
     kept = _kept(state)
     keys = {handle._id for one in kept for handle in handles(one)}
-    names = trained_in_stages.of_this_process().trained_beside(keys)
+    names = sharded_variables.of_this_process().trained_beside(keys)
     if kept and names:
         _watch().has_warned = True
         logs.logger(rank).warning(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.variables.held import BoundVariable
-from tf_libra.variables.trained_in_stages import ShardRegistry
+from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.sharded_variables import ShardRegistry
 
 
 class Owner:

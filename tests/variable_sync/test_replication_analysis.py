@@ -5,7 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow, source
-from tf_libra.variables.kept_equal import RankReport, Replication, Traits, judge, settle
+from tf_libra.variable_sync.replication_analysis import (
+    RankReport,
+    Replication,
+    Traits,
+    judge,
+    settle,
+)
 
 
 def flow(

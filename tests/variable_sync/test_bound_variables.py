@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_libra.variables import held as variables
-from tf_libra.variables.held import BoundVariable
+from tf_libra.variable_sync import bound_variables as variables
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 def touched(function: Any, *args: Any, **kwargs: Any) -> tuple[BoundVariable, ...]:

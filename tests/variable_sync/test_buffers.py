@@ -1,11 +1,11 @@
-"""Digests of buffers; two real ranks compare theirs in `test_sharing.py`."""
+"""Digests of buffers; two real ranks compare theirs in `test_initial_broadcast.py`."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_libra.variables.buffers import digest_sample
-from tf_libra.variables.held import BoundVariable
+from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.buffers import digest_sample
 
 
 def held(value: tf.Tensor) -> BoundVariable:
