@@ -7,8 +7,8 @@ import pytest
 from tests.runtime.alone import LANES
 from tf_libra import config
 from tf_libra.backends.engine import Engine
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.plan_activation import PlanActivator
-from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tf_libra import config
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.concrete_traces import ConcreteTraces
-from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture

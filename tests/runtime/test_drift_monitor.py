@@ -13,10 +13,10 @@ from tf_libra.autotune import (
     TuningResult,
 )
 from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.directive import KeepPlan
 from tf_libra.runtime.drift_monitor import DriftMonitor
 from tf_libra.specs.plan import Plan
-from tf_libra.story.story import RunReporter
 
 
 def conclusion(seconds: float) -> TuningResult:

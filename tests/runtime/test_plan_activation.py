@@ -13,12 +13,12 @@ from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource, TensorSpec, TuningResult
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.records import event_files
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.plan_activation import PlanActivator
 from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan
-from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture

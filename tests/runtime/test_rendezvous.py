@@ -8,9 +8,9 @@ from horovod.common import elastic
 
 from tests.runtime.alone import ONE
 from tf_libra import config
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import identity
 from tf_libra.runtime.rendezvous import Rendezvous
-from tf_libra.story.story import RunReporter
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from tf_libra.coordination.consistency_check import (
     first_difference,
 )
 from tf_libra.coordination.control_plane import Control
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.trace import KnownTrace
-from tf_libra.story.story import RunReporter
 from tf_libra.units import listed
 
 _ADVICE = (

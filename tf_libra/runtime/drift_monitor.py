@@ -8,8 +8,8 @@ from tf_libra.autotune import (
     TrialResult,
     TuningResult,
 )
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.directive import KeepPlan
-from tf_libra.story.story import RunReporter
 
 
 class DriftMonitor:

@@ -7,11 +7,11 @@ from typing import Any
 from tf_libra.autotune import TrialResult
 from tf_libra.backends.backend import Backend
 from tf_libra.coordination.control_plane import Control, EngineError
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, of_step
-from tf_libra.story.story import RunReporter
 
 
 class PlanActivator:

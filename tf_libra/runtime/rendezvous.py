@@ -20,11 +20,11 @@ from tf_libra.coordination.consistency_check import agree, first_difference
 from tf_libra.coordination.control_plane import Control, ControlTransport
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler, horovod_join, identity
 from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_checks import check_plan_can_run
 from tf_libra.specs.plan import Plan
-from tf_libra.story.story import RunReporter
 from tf_libra.variable_sync import elastic_hooks, sharded_variables
 
 

@@ -33,6 +33,7 @@ from tf_libra.coordination.control_plane import Control, exchange_clocks
 from tf_libra.profiling.overlap_samples import measured_timeline
 from tf_libra.profiling.profiler_session import in_use
 from tf_libra.records.step_graph import GroupNode
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Directive, KeepPlan
 from tf_libra.runtime.drift_monitor import DriftMonitor
@@ -44,7 +45,6 @@ from tf_libra.runtime.state import TuningState
 from tf_libra.runtime.step_profiler import timed
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import of_step
-from tf_libra.story.story import RunReporter
 
 
 class TuningSession:

@@ -12,6 +12,7 @@ from tf_libra.capture.gradient_interception import check_call_context, reject_ea
 from tf_libra.coordination import signal_handling
 from tf_libra.coordination.consistency_check import agree
 from tf_libra.coordination.control_plane import Control
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import identity
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.state import TuningState
@@ -29,7 +30,6 @@ from tf_libra.stages.planning.planner import Planner
 from tf_libra.stages.recording import axes as axes_lib
 from tf_libra.stages.recording import batches
 from tf_libra.stages.recording.recording import StepRecorder
-from tf_libra.story.story import RunReporter
 from tf_libra.variable_sync import elastic_hooks as commits
 from tf_libra.variable_sync.bound_variables import BoundVariable
 

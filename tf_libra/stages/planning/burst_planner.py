@@ -10,6 +10,7 @@ from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
 from tf_libra.planning.burst.graph_reduction import reduce_graph
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -30,7 +31,6 @@ from tf_libra.stages.planning.links import (
     measured_links,
 )
 from tf_libra.stages.planning.scaling import MeasuredScaling, crossing, flows
-from tf_libra.story.story import RunReporter
 
 # A layout's first step makes its functions, and is not looked at.
 _STEPS = 3

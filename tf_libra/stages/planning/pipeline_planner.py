@@ -8,6 +8,7 @@ from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.planning.pipeline.memory import check_layers_fit
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
@@ -23,7 +24,6 @@ from tf_libra.stages.planning.executable import plan_for
 from tf_libra.stages.planning.first_steps import MeasuredLayers, Measuring
 from tf_libra.stages.planning.grouping import groups_of
 from tf_libra.stages.planning.links import measured_links
-from tf_libra.story.story import RunReporter
 
 # For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
 _MOST_CUTS = 3

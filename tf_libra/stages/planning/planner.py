@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.stages.cutting.layout import Layout
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.executing.executing import StageExecutor
 from tf_libra.stages.executing.transport import Transport
-from tf_libra.story.story import RunReporter
 
 
 class Planner(Protocol):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.story.folders import documents, write
+from tf_libra.reporting.logdir_files import documents, write
 
 NAMES = ("plan", "profile")
 

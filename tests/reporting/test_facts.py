@@ -1,6 +1,6 @@
 from tf_libra.autotune import Phase
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.story.facts import RunSnapshot
+from tf_libra.reporting.facts import RunSnapshot
 
 
 def test_medians_are_of_what_was_measured() -> None:

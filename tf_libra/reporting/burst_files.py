@@ -6,9 +6,9 @@ Rank 0 writes. A file that cannot be written is no reason to end the training: i
 import logging
 from pathlib import Path
 
+from tf_libra.reporting.logdir_files import documents, draw, write
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
-from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("burst", "scaling")
 

@@ -13,8 +13,8 @@ from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_
 from tf_libra.backends import backend, nccl_tuner
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
+from tf_libra.reporting.facts import RunSnapshot
 from tf_libra.specs.plan import Plan
-from tf_libra.story.facts import RunSnapshot
 
 WIDTH = 100
 

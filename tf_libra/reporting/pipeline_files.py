@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.reporting.logdir_files import documents, draw, write
 from tf_libra.simulation.viz.pipeline_gantt import Bar, pictures
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
-from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("pipeline", "layers", "cluster", "trace")
 

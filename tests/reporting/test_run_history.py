@@ -7,8 +7,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.autotune import Phase
-from tf_libra.story.facts import RunSnapshot
-from tf_libra.story.journal import RunHistory
+from tf_libra.reporting.facts import RunSnapshot
+from tf_libra.reporting.run_history import RunHistory
 
 RECORD = examples.plan_record()
 

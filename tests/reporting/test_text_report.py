@@ -12,11 +12,11 @@ from tf_libra.backends import nccl_tuner
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.planning import make_plan
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.reporting.facts import RunSnapshot
+from tf_libra.reporting.text_report import describe, plan_table, summary_line
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
-from tf_libra.story.facts import RunSnapshot
-from tf_libra.story.summary import describe, plan_table, summary_line
 
 PROFILE = BackwardProfile.from_arrays(
     [4_000_000, 1_500, 250_000_000], [1e-3, 2e-3, 3e-3], ["a", "b", "c"]

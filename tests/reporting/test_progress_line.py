@@ -18,8 +18,8 @@ import tf_libra
 from tests.launching import Job
 from tf_libra import logs
 from tf_libra.autotune import Phase
-from tf_libra.story import progress
-from tf_libra.story.story import RunReporter
+from tf_libra.reporting import progress_line
+from tf_libra.reporting.run_reporter import RunReporter
 
 CLEAR = "\r\x1b[2K"
 
@@ -65,7 +65,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
 def test_terminal_shows_what_takes_longer_than_a_second(
     terminal: Terminal, log: logging.Logger
 ) -> None:
-    shown = progress.ProgressLine(log, terminal.stream)
+    shown = progress_line.ProgressLine(log, terminal.stream)
     shown.show("measure: step 3 of at most 100")
     first = terminal.read_until("of at most 100, [0-9]+ s")
     seconds = [int(text) for text in re.findall(r"100, ([0-9]+) s", first)]
@@ -81,7 +81,7 @@ def test_terminal_shows_what_takes_longer_than_a_second(
 
 def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.Logger) -> None:
     log.addHandler(logging.StreamHandler(terminal.stream))
-    shown = progress.ProgressLine(log, terminal.stream)
+    shown = progress_line.ProgressLine(log, terminal.stream)
     shown.show("fit")
     terminal.read_until("fit, [0-9]+ s")
     log.info("a message")
@@ -94,7 +94,7 @@ def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.L
 
 def test_nothing_is_left_running(terminal: Terminal, log: logging.Logger) -> None:
     before = threading.active_count()
-    shown = progress.ProgressLine(log, terminal.stream)
+    shown = progress_line.ProgressLine(log, terminal.stream)
     for _ in range(3):
         shown.show("plan")
         assert threading.active_count() == before + 1
@@ -111,7 +111,7 @@ def test_quiet_when_not_a_terminal_or_not_asked(
     log.setLevel(level)
     stream = terminal.stream if level > logging.INFO else io.StringIO()
     before = threading.active_count()
-    shown = progress.ProgressLine(log, stream)
+    shown = progress_line.ProgressLine(log, stream)
     shown.show("measure")
     assert threading.active_count() == before
     shown.end()

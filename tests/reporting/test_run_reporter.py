@@ -15,8 +15,8 @@ from tf_libra.autotune.drift_detector import Drift
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.config import Options
 from tf_libra.report.run import read_run
+from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.plan import Plan
-from tf_libra.story.story import RunReporter
 
 CONCLUSION = examples.plan_record().conclusion
 

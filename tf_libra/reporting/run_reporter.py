@@ -31,6 +31,17 @@ from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
 from tf_libra.records.versions import versions
+from tf_libra.reporting import burst_files, pipeline_files
+from tf_libra.reporting.logdir_files import documents, write
+from tf_libra.reporting.progress_line import ProgressLine
+from tf_libra.reporting.run_history import RunHistory
+from tf_libra.reporting.text_report import (
+    describe,
+    fit_line,
+    plan_table,
+    summary_line,
+    why_another_plan,
+)
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.burst import BurstPlan
@@ -39,17 +50,6 @@ from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.specs.telemetry import AllReduceRecord
-from tf_libra.story import burst_files, pipeline_files
-from tf_libra.story.folders import documents, write
-from tf_libra.story.journal import RunHistory
-from tf_libra.story.progress import ProgressLine
-from tf_libra.story.summary import (
-    describe,
-    fit_line,
-    plan_table,
-    summary_line,
-    why_another_plan,
-)
 
 
 class RunReporter:

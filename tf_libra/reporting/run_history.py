@@ -4,7 +4,7 @@ from collections import Counter, deque
 
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.story.facts import RunSnapshot
+from tf_libra.reporting.facts import RunSnapshot
 
 _REMEMBERED_STEPS = 200
 
