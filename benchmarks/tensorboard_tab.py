@@ -18,9 +18,9 @@ from benchmarks.machine import machine
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
 from tf_libra.cost_model import ContentionModel
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.recorder import Recorder
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.specs.telemetry import AllReduceRecord

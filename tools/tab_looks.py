@@ -20,10 +20,10 @@ from absl import app, flags
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.interleaved_trials import Candidate, Race
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import StepRecord
-from tf_libra.records.versions import versions
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.step import StepRecord
+from tf_libra.reporting.records.versions import versions
 from tf_libra.specs.plan import TensorGroup
 from tools import tensorboard_tab
 

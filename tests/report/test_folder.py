@@ -12,15 +12,15 @@ from tensorboard.context import RequestContext
 
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import write, write_raw
-from tf_libra.records.kinds import plugin_content
-from tf_libra.records.writer import RecordWriter
 from tf_libra.report.folder import Folder
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.record_types import plugin_content
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.provided import DataProviderSource
 from tf_libra.tensorboard.reading import HISTORY_POINTS
 from tf_libra.tensorboard.runs import runs
 
-WRITTEN_BEFORE = Path(__file__).parents[1] / "records" / "written_before"
+WRITTEN_BEFORE = Path(__file__).parents[1] / "reporting" / "records" / "written_before"
 
 
 def provided(logdir: Path) -> DataProviderSource:

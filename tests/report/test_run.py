@@ -7,11 +7,11 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.cli import main
-from tf_libra.records import kinds
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.writer import RecordWriter
 from tf_libra.report.folder import Folder
 from tf_libra.report.run import read_run
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.plan import PlanRecord
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
@@ -94,7 +94,7 @@ def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path)
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "run", examples.plan_record(), ranks=1)
-    monkeypatch.setattr(kinds, "VERSION", kinds.VERSION + 1)
+    monkeypatch.setattr(record_types, "VERSION", record_types.VERSION + 1)
     with pytest.raises(ValueError, match=r"no records of a plan that can be read: .*version"):
         read_run(tmp_path)
 

@@ -12,7 +12,7 @@ from tests.runtime.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource, TensorSpec, TuningResult
 from tf_libra.backends.engine import Engine, EngineError
-from tf_libra.records import event_files
+from tf_libra.reporting.records import event_reader
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.plan_activation import PlanActivator
@@ -164,7 +164,7 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
     story.close()
     session.close()
     assert (kept, traced) == ([1], [2, 3])
-    files = [event_files.read(path) for path in tmp_path.glob(event_files.PATTERN)]
+    files = [event_reader.read(path) for path in tmp_path.glob(event_reader.PATTERN)]
     assert [one.graph_written is not None for one in files] == ([] if blocked else [True])
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.launching import Job
 from tests.tensorboard import examples
 from tf_libra import strategies
-from tf_libra.records.kinds import plugin_content
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.record_types import plugin_content
 
 HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 

@@ -14,12 +14,12 @@ from tf_libra.cost_model import CostModel, OverlapSample
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import REGISTRY, FixedThreads
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.records.background import BackgroundRecord
-from tf_libra.records.burst import BurstRecord
-from tf_libra.records.pipeline import PipelineRecord
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import AllReduceSpan, StepRecord
-from tf_libra.records.timeline import TimelineRecord
+from tf_libra.reporting.records.background import BackgroundRecord
+from tf_libra.reporting.records.burst import BurstRecord
+from tf_libra.reporting.records.pipeline import PipelineRecord
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
+from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.simulation import simulate_pipeline
 from tf_libra.simulation.viz.burst_gantt import layers_of, stages_of
 from tf_libra.simulation.viz.pipeline_gantt import Bar, bars_of

@@ -23,8 +23,8 @@ from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.planning.explain import explain
-from tf_libra.records import kinds
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tensorboard.provided import DataProviderSource
@@ -485,8 +485,8 @@ def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
     assert backend.answer("history", **plan)["errors"] == []
 
 
-def _write_alone(logdir: Path, record: kinds.Record) -> None:
-    from tf_libra.records.writer import RecordWriter
+def _write_alone(logdir: Path, record: record_types.Record) -> None:
+    from tf_libra.reporting.records.event_writer import RecordWriter
 
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)

@@ -17,8 +17,8 @@ from selenium.webdriver.support.select import Select
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra import strategies, units
-from tf_libra.records.burst import BurstRecord
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records.burst import BurstRecord
+from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.specs.plan import Plan
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tf_libra.records import event_files
-from tf_libra.records.event_files import EventFile, Summary
+from tf_libra.reporting.records import event_reader
+from tf_libra.reporting.records.event_reader import EventFile, Summary
 from tf_libra.tensorboard.source import Series
 
 _Value = TypeVar("_Value")
@@ -42,7 +42,7 @@ class Folder:
         """
         if not path.is_dir():
             raise NotADirectoryError(f"{str(path)!r} is no log directory")
-        files = tuple(event_files.read(one) for one in sorted(path.glob(event_files.PATTERN)))
+        files = tuple(event_reader.read(one) for one in sorted(path.glob(event_reader.PATTERN)))
         records: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
         scalars: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
         graphs: dict[str, float] = {}

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_libra.records import event_files, kinds
-from tf_libra.records.event_files import EventFile, Summary
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import StepRecord
+from tf_libra.reporting.records import event_reader, record_types
+from tf_libra.reporting.records.event_reader import EventFile, Summary
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.step import StepRecord
 
 _RANK_FOLDER = re.compile(r"rank_\d+")
 
@@ -51,7 +51,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     # By name, which orders files by creation.
     for path in sorted(paths, key=lambda path: (path.name, path)):
         fresh: dict[tuple[Path, int, str], list[StepRecord]] = {}
-        file = event_files.read(path)
+        file = event_reader.read(path)
         try:
             for kind, one in _records(file):
                 if kind == PlanRecord.KIND:
@@ -88,7 +88,7 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
     if own is None:
         raise ValueError(f"run must be one of those in {str(folder)!r}, {told}, got {name!r:.80}")
     below = {one for one in runs if own in one.parents}
-    return [path for path in own.glob(event_files.PATTERN) if not below.intersection(path.parents)]
+    return [path for path in own.glob(event_reader.PATTERN) if not below.intersection(path.parents)]
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def run_folders(folder: Path) -> list[Path]:
     """
     found = {
         path.parent.parent
-        for path in folder.glob(event_files.PATTERN)
+        for path in folder.glob(event_reader.PATTERN)
         if _RANK_FOLDER.fullmatch(path.parent.name) and path.parent != folder
     }
     return sorted(found) or [folder]
@@ -109,5 +109,5 @@ def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
     known: dict[bytes, str] = {}  # most summaries of a file are equal
     for one in file.summaries:
         if one.content not in known:
-            known[one.content] = kinds.kind_of(one.content)
+            known[one.content] = record_types.kind_of(one.content)
         yield known[one.content], one

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tf_libra.records.pipeline import PipelineRecord
 from tf_libra.reporting.logdir_files import documents, draw, write
+from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.simulation.viz.pipeline_gantt import Bar, pictures
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph

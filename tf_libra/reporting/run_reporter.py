@@ -25,15 +25,15 @@ from tf_libra.config import Options
 from tf_libra.coordination import signal_handling
 from tf_libra.cost_model.fit_quality import written
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.records.burst import BurstRecord
-from tf_libra.records.pipeline import PipelineRecord
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.recorder import Recorder
-from tf_libra.records.step_graph import GroupNode, step_graph
-from tf_libra.records.versions import versions
 from tf_libra.reporting import burst_files, pipeline_files
 from tf_libra.reporting.logdir_files import documents, write
 from tf_libra.reporting.progress_line import ProgressLine
+from tf_libra.reporting.records.burst import BurstRecord
+from tf_libra.reporting.records.graph_export import GroupNode, step_graph
+from tf_libra.reporting.records.pipeline import PipelineRecord
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.recorder import Recorder
+from tf_libra.reporting.records.versions import versions
 from tf_libra.reporting.run_history import RunHistory
 from tf_libra.reporting.text_report import (
     describe,

@@ -14,7 +14,7 @@ from tf_libra.autotune.warm_start import (
     PlanOutline,
     WarmStart,
 )
-from tf_libra.records import kept, starts
+from tf_libra.reporting.records import plan_store, starts
 from tf_libra.specs.plan import Plan
 
 
@@ -47,7 +47,7 @@ class PlanCache:
         circumstances: Mapping[str, str],
     ) -> "PlanCache":
         """For these gradients, in backward order, under these circumstances."""
-        key = kept.fingerprint(tensors, strategy, num_workers, dict(circumstances))
+        key = plan_store.fingerprint(tensors, strategy, num_workers, dict(circumstances))
         job = JobSignature.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
         return cls(folder, key, log, job, strategy.name)
 
@@ -60,7 +60,7 @@ class PlanCache:
         if self.folder is None:
             return None
         try:
-            conclusion = kept.load(self.folder, self.key)
+            conclusion = plan_store.load(self.folder, self.key)
             if conclusion is not None:
                 check(conclusion.plan)
         except (OSError, ValueError) as error:
@@ -89,7 +89,7 @@ class PlanCache:
         if self.folder is None or not conclusion.is_complete:
             return
         try:
-            kept.store(self.folder, self.key, conclusion)
+            plan_store.store(self.folder, self.key, conclusion)
             if self.job is None:
                 return
             searched = () if conclusion.search is None else conclusion.search.seconds

@@ -32,7 +32,7 @@ from tf_libra.autotune import (
 from tf_libra.coordination.control_plane import Control, exchange_clocks
 from tf_libra.profiling.overlap_samples import measured_timeline
 from tf_libra.profiling.profiler_session import in_use
-from tf_libra.records.step_graph import GroupNode
+from tf_libra.reporting.records.graph_export import GroupNode
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Directive, KeepPlan

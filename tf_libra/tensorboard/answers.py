@@ -8,8 +8,8 @@ request cannot reach outside of them. A missing name is a `NotThereError`, any o
 from typing import Any
 
 from tf_libra import strategies as registered
-from tf_libra.records import history as names
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records import scalar_tags as names
+from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.tensorboard import reading
 from tf_libra.tensorboard.source import LogSource
 from tf_libra.tensorboard.views.contention import contention_view

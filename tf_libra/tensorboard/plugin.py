@@ -17,7 +17,7 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
-from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.reporting.records.record_types import PLUGIN_NAME
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.provided import DataProviderSource
 from tf_libra.tensorboard.reading import NotFoundError

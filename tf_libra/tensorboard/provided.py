@@ -6,7 +6,7 @@ from typing import Any
 from tensorboard.context import RequestContext
 from tensorboard.data import provider
 
-from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.reporting.records.record_types import PLUGIN_NAME
 from tf_libra.tensorboard.source import Series
 
 # TensorBoard's own plugin for graphs.

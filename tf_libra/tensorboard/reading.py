@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra.records import kinds
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import StepRecord
-from tf_libra.records.timeline import TimelineRecord
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.step import StepRecord
+from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.tensorboard.cache import Cache
 from tf_libra.tensorboard.source import LogSource
 
@@ -101,7 +101,7 @@ def plans_of(source: LogSource, run: str) -> list[dict[str, Any]]:
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():
         with contextlib.suppress(ValueError):
-            if kinds.kind_of(series.content) == PlanRecord.KIND:
+            if record_types.kind_of(series.content) == PlanRecord.KIND:
                 plans += in_force(source, run, tag)
     return in_order(plans)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_libra import strategies
-from tf_libra.records import history, kinds
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records import record_types, scalar_tags
+from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.tensorboard.cache import Cache
 from tf_libra.tensorboard.reading import digest, in_force, in_order, job_of
 from tf_libra.tensorboard.source import LogSource, Series
@@ -26,7 +26,7 @@ def runs(source: LogSource) -> dict[str, Any]:
     for run, tags in sorted(source.records().items()):
         for tag, series in sorted(tags.items()):
             try:
-                kind = kinds.kind_of(series.content)
+                kind = record_types.kind_of(series.content)
                 if kind in CARDS:
                     shown = [_shown(kind, text) for _, text in source.documents(run, tag)]
                     cards[CARDS[kind].name] += [
@@ -63,12 +63,12 @@ def _measuring(
     for run, tags in sorted(listed.items()):
         for tag in sorted(tags):
             function, _, name = tag.rpartition("/")
-            if name != history.MAX_TUNING_STEPS or (run, function) in planned:
+            if name != scalar_tags.MAX_TUNING_STEPS or (run, function) in planned:
                 continue
             points = source.points(run, [tag], 1).get(tag, ())
             steps = [
                 tags[one].last_step
-                for one in (f"{function}/{series}" for series in history.HISTORY)
+                for one in (f"{function}/{series}" for series in scalar_tags.HISTORY)
                 if one in tags
             ]
             most = int(points[-1][1]) if points else 0

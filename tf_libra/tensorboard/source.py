@@ -10,7 +10,7 @@ class Series:
     """Metadata of a series of summaries.
 
     Attributes:
-      content: plugin data; see `tf_libra.records.kinds`.
+      content: plugin data; see `tf_libra.reporting.records.record_types`.
       last_step: highest step of its values.
       last_written: time of its last value, in seconds since the epoch.
     """

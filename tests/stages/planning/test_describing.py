@@ -6,7 +6,7 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra import strategies, units
-from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.simulation.viz.pipeline_gantt import LEGEND
 from tf_libra.stages.planning.describing import explained, in_a_line, took
 from tf_libra.stages.planning.first_steps import MeasuredLayers

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.records import kinds
-from tf_libra.records.document import fields, read, series_tag, written
-from tf_libra.records.writer import RecordWriter
 from tf_libra.report.folder import Folder
 from tf_libra.report.run import read_run
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.json_codec import fields, read, series_tag, written
 from tf_libra.tensorboard.runs import runs
 from tf_libra.tensorboard.views import cards
 
@@ -21,7 +21,7 @@ from tf_libra.tensorboard.views import cards
 def note() -> Iterator[type[Any]]:
     """A text of a training function; known while the test runs."""
 
-    @kinds.register
+    @record_types.register
     @dataclasses.dataclass(frozen=True)
     class NoteRecord:
         function: str
@@ -46,7 +46,7 @@ def note() -> Iterator[type[Any]]:
         return {"function": record.function, "says": record.text.upper()}
 
     yield NoteRecord
-    del cards._cards["note"], kinds._kinds["note"]
+    del cards._cards["note"], record_types._kinds["note"]
 
 
 def test_it_stands_in_the_list_of_runs(note: type[Any], tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_of_a_kind_that_nobody_knows_it_is_a_problem(note: type[Any], tmp_path: 
     writer = RecordWriter(tmp_path, 0)
     writer.record(3, note("step", 3, "hello"))
     writer.close()
-    known = kinds._kinds.pop("note")
+    known = record_types._kinds.pop("note")
     try:
         [problem] = runs(Folder.read(tmp_path))["problems"]
     finally:
-        kinds.register(known)
+        record_types.register(known)
     assert "kind must be one of plan, step, timeline" in problem["message"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.records.step import StepRecord
+from tf_libra.reporting.records.step import StepRecord
 from tf_libra.tensorboard.views.ranks import ranks_view
 
 RECORD = examples.plan_record()

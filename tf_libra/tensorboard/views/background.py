@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tf_libra.records.background import BackgroundRecord
+from tf_libra.reporting.records.background import BackgroundRecord
 from tf_libra.tensorboard.views import cards
 
 

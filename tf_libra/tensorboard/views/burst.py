@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tf_libra.records.burst import BurstRecord
+from tf_libra.reporting.records.burst import BurstRecord
 from tf_libra.simulation.viz import burst_gantt
 from tf_libra.tensorboard.views import cards
 

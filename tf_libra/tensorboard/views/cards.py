@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tf_libra.records.kinds import Record
+from tf_libra.reporting.records.record_types import Record
 
 _Record = TypeVar("_Record", bound=Record)
 _View = Callable[[_Record], dict[str, Any]]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
 from tf_libra.cost_model.fitting import computation_errors, prediction_errors
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord
 
 # Number of points of a fitted curve.
 _CURVE_POINTS = 60

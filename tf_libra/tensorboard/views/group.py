@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_libra.planning.explain import GroupExplanation, explain_group
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord
 
 
 def group_view(record: PlanRecord, index: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_libra.records import history
+from tf_libra.reporting.records import scalar_tags
 
 # Points (step, value) of a series.
 Points = Sequence[tuple[int, float]]
@@ -16,9 +16,9 @@ def history_view(
 
     Args:
       plans: activated plans in order, each with `step` and `predicted_seconds`.
-      series: series by the names in `history.HISTORY`; unwritten series are missing.
+      series: series by the names in `scalar_tags.HISTORY`; unwritten series are missing.
     """
-    points = {name: [list(one) for one in series.get(name, ())] for name in history.HISTORY}
+    points = {name: [list(one) for one in series.get(name, ())] for name in scalar_tags.HISTORY}
     return {
         "plans": list(plans),
         "series": points,
@@ -29,16 +29,16 @@ def history_view(
 
 def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
     """Return begins and ends of drifts."""
-    expected = {point[0]: point[1] for point in series[history.EXPECTED_STEP_SECONDS]}
+    expected = {point[0]: point[1] for point in series[scalar_tags.EXPECTED_STEP_SECONDS]}
     return sorted(
         (
             {
                 "step": step,
                 "measured_seconds": seconds,
                 "expected_seconds": expected[step],
-                "is_back": name == history.RETURNED_STEP_SECONDS,
+                "is_back": name == scalar_tags.RETURNED_STEP_SECONDS,
             }
-            for name in (history.DRIFTED_STEP_SECONDS, history.RETURNED_STEP_SECONDS)
+            for name in (scalar_tags.DRIFTED_STEP_SECONDS, scalar_tags.RETURNED_STEP_SECONDS)
             for step, seconds in series[name]
             if step in expected
         ),
@@ -51,7 +51,7 @@ def _errors(
 ) -> list[list[float]]:
     """Return relative errors of predicted backward time: [step, predicted / measured - 1]."""
     found = []
-    for step, seconds in series[history.BACKWARD_SECONDS]:
+    for step, seconds in series[scalar_tags.BACKWARD_SECONDS]:
         before = [plan for plan in plans if plan["step"] <= step]
         predicted = before[-1]["predicted_seconds"] if before else None
         if predicted is not None and seconds > 0:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.simulation.viz import pipeline_gantt
 from tf_libra.tensorboard.views import cards

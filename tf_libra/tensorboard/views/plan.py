@@ -7,7 +7,7 @@ from tf_libra.autotune.trial_comparison import why_another
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.explain import explain_summary
 from tf_libra.planning.group_costs import bottleneck, losses
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.simulation import Timeline
 from tf_libra.specs.plan import Plan
 from tf_libra.tensorboard.views.race import comparison_view, race_view

@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.trial_comparison import against_one_all_reduce
-from tf_libra.records.spread import Spread
+from tf_libra.reporting.records.spread import Spread
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:

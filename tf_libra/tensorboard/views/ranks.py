@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra.records.clocks import clock_offsets
-from tf_libra.records.exchanges import shared_exchanges
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import AllReduceSpan, StepRecord
+from tf_libra.reporting.records.clock_sync import clock_offsets
+from tf_libra.reporting.records.exchanges import shared_exchanges
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 from tf_libra.tensorboard.views.timeline import stream_rows
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.timeline import TimelineRecord
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.tensorboard.views.race import race_view
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from tf_libra import strategies
 from tf_libra.planning.compare import IDEAL, PlanComparison, compare, every_strategy, ideal
 from tf_libra.planning.strategy import ChosenThreads, FixedThreads
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.tensorboard.cache import Cache
 
 # World sizes of the scale-out study, besides the present one.

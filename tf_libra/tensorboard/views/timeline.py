@@ -8,8 +8,8 @@ from typing import Any
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
 from tf_libra.planning import make_plan
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.timeline import TimelineRecord
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.records.document import set_field
+from tf_libra.reporting.records.json_codec import set_field
 
 
 @dataclass(frozen=True)

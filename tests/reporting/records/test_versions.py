@@ -3,7 +3,7 @@ from importlib import metadata
 
 import pytest
 
-from tf_libra.records import versions
+from tf_libra.reporting.records import versions
 
 
 def test_every_package_is_named_once() -> None:

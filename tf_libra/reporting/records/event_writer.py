@@ -14,7 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.records.kinds import HISTORY_KIND, PLUGIN_NAME, Record, plugin_content
+from tf_libra.reporting.records.record_types import (
+    HISTORY_KIND,
+    PLUGIN_NAME,
+    Record,
+    plugin_content,
+)
 
 # The required first record of an event file.
 _FILE_VERSION = "brain.Event:2"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from tf_libra.records.document import fields, read, series_tag, set_field, written
+from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
 
 
 @dataclass(frozen=True)

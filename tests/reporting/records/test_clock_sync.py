@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tf_libra.records.clocks import SharedExchange, clock_offset, clock_offsets
+from tf_libra.reporting.records.clock_sync import SharedExchange, clock_offset, clock_offsets
 
 Delays = list[tuple[int, int, int, int]]
 # Of every exchange: when both ranks send, and what each byte takes, in true time.

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tests.tensorboard import examples
-from tf_libra.records.kinds import PLUGIN_NAME
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.writer import RecordWriter, run_folder
+from tf_libra.reporting.records.event_writer import RecordWriter, run_folder
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.record_types import PLUGIN_NAME
 
 
 def values(folder: Path) -> list[tuple[int, Any]]:

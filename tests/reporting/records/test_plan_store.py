@@ -9,7 +9,7 @@ import pytest
 from tf_libra import strategies
 from tf_libra.autotune import TensorSpec, TuningResult
 from tf_libra.cost_model import ContentionModel, OverlapSample
-from tf_libra.records import kept
+from tf_libra.reporting.records import plan_store
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -37,22 +37,22 @@ def conclusion(three_groups: Plan) -> TuningResult:
 
 
 def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: TuningResult) -> None:
-    path = kept.store(tmp_path / "new" / "folder", "k" * 64, conclusion)
-    assert kept.load(tmp_path / "new" / "folder", "k" * 64) == conclusion
+    path = plan_store.store(tmp_path / "new" / "folder", "k" * 64, conclusion)
+    assert plan_store.load(tmp_path / "new" / "folder", "k" * 64) == conclusion
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_later_replaces_earlier(tmp_path: Path, conclusion: TuningResult) -> None:
-    kept.store(tmp_path, "key", conclusion)
+    plan_store.store(tmp_path, "key", conclusion)
     without_model = replace(conclusion, profile=None, cost_model=None)
-    kept.store(tmp_path, "key", without_model)
-    assert kept.load(tmp_path, "key") == without_model
+    plan_store.store(tmp_path, "key", without_model)
+    assert plan_store.load(tmp_path, "key") == without_model
 
 
 def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningResult) -> None:
-    kept.store(tmp_path, "key", conclusion)
-    assert kept.load(tmp_path, "other") is None
-    assert kept.load(tmp_path / "nowhere", "key") is None
+    plan_store.store(tmp_path, "key", conclusion)
+    assert plan_store.load(tmp_path, "other") is None
+    assert plan_store.load(tmp_path / "nowhere", "key") is None
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningRes
 def test_malformed_file_is_a_value_error(
     tmp_path: Path, conclusion: TuningResult, content: bytes
 ) -> None:
-    kept.store(tmp_path, "key", conclusion).write_bytes(content)
+    plan_store.store(tmp_path, "key", conclusion).write_bytes(content)
     with pytest.raises(ValueError):
-        kept.load(tmp_path, "key")
+        plan_store.load(tmp_path, "key")
 
 
 def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None:
-    with kept.store(tmp_path, "key", conclusion).open("r+b") as file:
+    with plan_store.store(tmp_path, "key", conclusion).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
     with pytest.raises(ValueError, match="has 1099511627776 bytes"):
-        kept.load(tmp_path, "key")
+        plan_store.load(tmp_path, "key")
 
 
 @pytest.mark.parametrize("field", ["plan", "profile", "cost_model", "samples"])
@@ -92,16 +92,16 @@ def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None
 def test_malformed_part_is_a_value_error(
     tmp_path: Path, conclusion: TuningResult, field: str, value: object
 ) -> None:
-    path = kept.store(tmp_path, "key", conclusion)
+    path = plan_store.store(tmp_path, "key", conclusion)
     path.write_text(json.dumps(json.loads(conclusion.to_json()) | {field: value}))
     with pytest.raises(ValueError):
-        kept.load(tmp_path, "key")
+        plan_store.load(tmp_path, "key")
 
 
 def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
     libra = strategies.Libra()
     keys = {
-        kept.fingerprint(tensors, strategy, workers, versions)
+        plan_store.fingerprint(tensors, strategy, workers, versions)
         for tensors, strategy, workers, versions in (
             (TENSORS, libra, 2, VERSIONS),
             (TENSORS[::-1], libra, 2, VERSIONS),
@@ -114,5 +114,5 @@ def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
         )
     }
     assert len(keys) == 8
-    again = kept.fingerprint(TENSORS, strategies.Libra(), 2, dict(reversed(VERSIONS.items())))
+    again = plan_store.fingerprint(TENSORS, strategies.Libra(), 2, dict(reversed(VERSIONS.items())))
     assert again in keys

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tf_libra.records.clocks import SharedExchange
-from tf_libra.records.step import StepRecord
+from tf_libra.reporting.records.clock_sync import SharedExchange
+from tf_libra.reporting.records.step import StepRecord
 
 
 def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:

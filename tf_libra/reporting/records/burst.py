@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.records import kinds
-from tf_libra.records.document import fields, read, series_tag, set_field, written
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True)
 class BurstRecord:
     """Burst plan with its profile and the activity of its ranks in one iteration.

@@ -8,7 +8,7 @@ import pytest
 from tests.tensorboard import examples
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.profiling.overlap_samples import measured_timeline
-from tf_libra.records.step import StepRecord
+from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.telemetry import AllReduceRecord
 
 RECORD = examples.plan_record()

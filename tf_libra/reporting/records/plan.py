@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from tf_libra import checks, strategies
 from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.planning.strategy import check_threads
-from tf_libra.records import kinds
-from tf_libra.records.document import fields, format_of, series_tag, set_field, written
-from tf_libra.records.kinds import VERSION
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.json_codec import fields, format_of, series_tag, set_field, written
+from tf_libra.reporting.records.record_types import VERSION
 from tf_libra.specs.plan import Plan
 
 ORIGINS = tuple(origin.value for origin in PlanSource)
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True)
 class PlanRecord:
     """Activated plan with all of its inputs.

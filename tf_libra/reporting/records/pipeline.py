@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra import checks
-from tf_libra.records import kinds
-from tf_libra.records.document import fields, read, series_tag, set_field, written
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True)
 class PipelineRecord:
     """Pipeline plan with its layer graph and the activity of its ranks in one iteration.

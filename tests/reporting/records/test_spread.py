@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.records.spread import Spread
+from tf_libra.reporting.records.spread import Spread
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30))

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.records.kinds import VERSION, Readable
+from tf_libra.reporting.records.record_types import VERSION, Readable
 
 _TAG_DIGITS = 12
 

@@ -7,7 +7,7 @@ import pytest
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
-from tf_libra.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord
 
 RECORD = examples.plan_record()
 

@@ -1,4 +1,4 @@
-"""Reader of event files written by `tf_libra.records.writer`.
+"""Reader of event files written by `tf_libra.reporting.records.event_writer`.
 
 Needs TensorBoard for the file format, but no TensorFlow, which takes seconds to import.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.reporting.records.record_types import PLUGIN_NAME
 
 PATTERN = "**/*tfevents*"
 # Frame of an event: its length, and checksums of the length and of the content.

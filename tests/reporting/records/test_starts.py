@@ -9,7 +9,7 @@ import pytest
 
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
 from tf_libra.planning.data_parallel.aiacc import CommConfig
-from tf_libra.records import starts
+from tf_libra.reporting.records import starts
 
 JOB = JobSignature((LayerSignature(8, "float32"), LayerSignature(80, "float16")), 4, 2)
 START = WarmStart(JOB, "aiacc", PlanOutline((0.5, 1.0), (1, 2), (0, 1)), (CommConfig(2**20, 2, 1),))

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from tf_libra import checks
 from tf_libra.planning.strategy import check_threads
-from tf_libra.records import kinds, spread
-from tf_libra.records.document import read, set_field
-from tf_libra.records.spread import Spread
-from tf_libra.records.step import StepRecord
+from tf_libra.reporting.records import record_types, spread
+from tf_libra.reporting.records.json_codec import read, set_field
+from tf_libra.reporting.records.spread import Spread
+from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.plan import Plan
 
 
@@ -42,7 +42,7 @@ class SpanRecord:
             set_field(self, field, spread.checked(field, getattr(self, field)))
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True)
 class TimelineRecord:
     """Timeline of the traced steps under a plan.

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from tf_libra.records.exchanges import shared_exchanges
-from tf_libra.records.step import AllReduceSpan, StepRecord
+from tf_libra.reporting.records.exchanges import shared_exchanges
+from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 
 WAITED = AllReduceSpan(0, 1, 64, 100, 110, 150, 190)
 ALONE = AllReduceSpan(1, 1, 32, 120, 200, 0, 240)  # no byte was awaited

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.records.step import StepRecord
-from tf_libra.records.timeline import TimelineRecord
+from tf_libra.reporting.records.step import StepRecord
+from tf_libra.reporting.records.timeline import TimelineRecord
 
 RECORD = examples.plan_record()
 TIMELINE = examples.timeline_record(RECORD)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra import strategies
-from tf_libra.records import kinds
-from tf_libra.records.kinds import kind_of, plugin_content
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.record_types import kind_of, plugin_content
 
 RECORD = examples.plan_record()
 ALL = (
@@ -20,8 +20,8 @@ ALL = (
 
 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
-def test_every_record_survives_json(record: kinds.Record) -> None:
-    assert kinds.KINDS[record.KIND].from_json(record.to_json()) == record
+def test_every_record_survives_json(record: record_types.Record) -> None:
+    assert record_types.KINDS[record.KIND].from_json(record.to_json()) == record
 
 
 def test_series_of_plans_differ_by_function_and_plan() -> None:
@@ -32,7 +32,7 @@ def test_series_of_plans_differ_by_function_and_plan() -> None:
 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
 @pytest.mark.parametrize("damage", ["cut", "missing", "nan", "list", "empty"])
-def test_damaged_text_is_a_value_error(record: kinds.Record, damage: str) -> None:
+def test_damaged_text_is_a_value_error(record: record_types.Record, damage: str) -> None:
     text = record.to_json()
     document = json.loads(text)
     del document["function"]
@@ -45,10 +45,10 @@ def test_damaged_text_is_a_value_error(record: kinds.Record, damage: str) -> Non
     }[damage]
     told = "step must be a finite number, got NaN" if damage == "nan" else "record"
     with pytest.raises(ValueError, match=told):
-        kinds.KINDS[record.KIND].from_json(damaged)
+        record_types.KINDS[record.KIND].from_json(damaged)
 
 
-@pytest.mark.parametrize("kind", [*kinds.KINDS, kinds.HISTORY_KIND])
+@pytest.mark.parametrize("kind", [*record_types.KINDS, record_types.HISTORY_KIND])
 def test_plugin_data_says_what_a_summary_is(kind: str) -> None:
     assert kind_of(plugin_content(kind)) == kind
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tf_libra import checks
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.records import kinds
-from tf_libra.records.document import read, series_tag, set_field, written
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.json_codec import read, series_tag, set_field, written
 from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class AllReduceSpan:
         return self.tensors or _whole(plan, self.group)
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True)
 class StepRecord:
     """One step under a plan on one rank, in nanoseconds since the epoch.

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_libra import library
-from tf_libra.records.step_graph import GroupNode, step_graph
+from tf_libra.reporting.records.graph_export import GroupNode, step_graph
 
 NAMES = tuple(f"layer_{i}/kernel" for i in range(4))
 GROUPS = (

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.records import event_files, kept, kinds
-from tf_libra.records.timeline import TimelineRecord
 from tf_libra.report.answers import answers_about
 from tf_libra.report.run import read_run
 from tf_libra.report.timeline import chrome_trace
+from tf_libra.reporting.records import event_reader, plan_store, record_types
+from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -26,14 +26,16 @@ PLAN = Plan.from_json((FOLDER / "plan.json").read_text())
 
 def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "kept.json", tmp_path / f"tf_libra-{'k' * 32}.json")
-    found = kept.load(tmp_path, "k" * 64)
+    found = plan_store.load(tmp_path, "k" * 64)
     assert found is not None
     assert found.plan == PLAN
     assert found.profile == BackwardProfile.from_json((FOLDER / "profile.json").read_text())
     assert found.cost_model == ContentionModel.from_json((FOLDER / "cost_model.json").read_text())
     assert found.is_complete
     assert not found.is_fitted  # how well it fits was not kept
-    assert kept.load(kept.store(tmp_path / "again", "key", found).parent, "key") == found
+    assert (
+        plan_store.load(plan_store.store(tmp_path / "again", "key", found).parent, "key") == found
+    )
 
 
 def test_records_of_a_run_are_read() -> None:
@@ -53,8 +55,8 @@ def test_records_of_a_run_are_read() -> None:
 def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
     """The last that was written, of every step that was traced."""
     [path] = (FOLDER / "rank_0").iterdir()
-    *_, last = [one for one in event_files.read(path).summaries if not one.is_scalar]
-    assert kinds.kind_of(last.content) == TimelineRecord.KIND
+    *_, last = [one for one in event_reader.read(path).summaries if not one.is_scalar]
+    assert record_types.kind_of(last.content) == TimelineRecord.KIND
     written = TimelineRecord.from_json(last.text)
     steps = [step for step in read_run(FOLDER).steps if step.rank == 0]
     assert TimelineRecord.of(PLAN, steps) == written

@@ -17,12 +17,12 @@ from google.protobuf.message import Error as ProtobufError
 
 from tf_libra.autotune import TrialResult
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.records import history
-from tf_libra.records.background import BackgroundRecord
-from tf_libra.records.kinds import Record
-from tf_libra.records.plan import PlanRecord
-from tf_libra.records.step import StepRecord
-from tf_libra.records.writer import RecordWriter
+from tf_libra.reporting.records import scalar_tags
+from tf_libra.reporting.records.background import BackgroundRecord
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.record_types import Record
+from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
@@ -94,21 +94,23 @@ class Recorder:
             return
         most, self._max_tuning_steps = self._max_tuning_steps, 0
         if most and self._plan is None:
-            self._write_history(step, {history.MAX_TUNING_STEPS: most})
+            self._write_history(step, {scalar_tags.MAX_TUNING_STEPS: most})
         if not usual:
-            self._write_history(step, {history.DISTURBED_STEP_SECONDS: seconds})
+            self._write_history(step, {scalar_tags.DISTURBED_STEP_SECONDS: seconds})
             return
         self._num_steps += 1
         self._block.append(seconds)
         if self._num_steps <= _SINGLE_STEPS or sum(self._block) >= _BLOCK_SECONDS:
-            self._write_history(step, {history.STEP_SECONDS: statistics.median(self._block)})
+            self._write_history(step, {scalar_tags.STEP_SECONDS: statistics.median(self._block)})
             self._block.clear()
 
     def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
         """Record the begin of a drift, or its end (`is_back`), with both step times."""
         if self._rank == 0:
-            name = history.RETURNED_STEP_SECONDS if is_back else history.DRIFTED_STEP_SECONDS
-            self._write_history(step, {name: measured, history.EXPECTED_STEP_SECONDS: expected})
+            name = (
+                scalar_tags.RETURNED_STEP_SECONDS if is_back else scalar_tags.DRIFTED_STEP_SECONDS
+            )
+            self._write_history(step, {name: measured, scalar_tags.EXPECTED_STEP_SECONDS: expected})
 
     def executed(
         self,
@@ -133,8 +135,8 @@ class Recorder:
         self._write_history(
             step,
             {
-                history.BACKWARD_SECONDS: timeline.backward_seconds,
-                history.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
+                scalar_tags.BACKWARD_SECONDS: timeline.backward_seconds,
+                scalar_tags.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
             },
         )
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.records import kinds
-from tf_libra.records.document import fields, read, set_field, written
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.json_codec import fields, read, set_field, written
 from tf_libra.specs.background_stats import BackgroundStats
 
 
-@kinds.register
+@record_types.register
 @dataclass(frozen=True, kw_only=True)
 class BackgroundRecord(BackgroundStats):
     """Statistics of one rank's background job so far.
