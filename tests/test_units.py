@@ -1,4 +1,4 @@
-"""Numbers for a reader; tests/tensorboard/test_tab.py compares them with the browser's."""
+"""Numbers for a reader; reporting/tensorboard/test_tab.py compares them with the browser's."""
 
 import re
 from pathlib import Path

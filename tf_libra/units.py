@@ -1,8 +1,8 @@
 """Times, bytes and shares as they are written for a reader, alike in every output.
 
-`tf_libra/tensorboard/static/format.js` is the same for the browser; a test compares them. Four
-significant digits and at most three decimals, in the largest unit of which there is one or more;
-halves are rounded up, as browsers do.
+`tf_libra/reporting/tensorboard/static/format.js` is the same for the browser; a test compares them.
+Four significant digits and at most three decimals, in the largest unit of which there is one or
+more; halves are rounded up, as browsers do.
 """
 
 from collections.abc import Sequence

@@ -6,8 +6,8 @@
 
 `staged` are a pipeline and bursts, of 2 ranks and of 8, and background jobs.
 
-Each at 1600 and 900 pixels, light and dark. The runs are made up (tests/tensorboard/examples.py):
-what they show is no measurement.
+Each at 1600 and 900 pixels, light and dark. The runs are made up
+(tests/reporting/tensorboard/examples.py): what they show is no measurement.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.reporting.records.event_writer import RecordWriter

@@ -24,8 +24,8 @@ NEEDED = (
     "tf_libra/libnccl-tuner-libra.so",
     "tf_libra/py.typed",
     "tf_libra/report/static/api.js",
-    "tf_libra/tensorboard/static/index.js",
-    "tf_libra/tensorboard/static/style.css",
+    "tf_libra/reporting/tensorboard/static/index.js",
+    "tf_libra/reporting/tensorboard/static/style.css",
 )
 COMPILERS = ("c++", "cc", "clang", "clang++", "cmake", "g++", "gcc", "make", "ninja", "nvcc")
 TRAINING = Path(__file__).with_name("train_two_ranks.py")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.autotune.machine import Machine, drive
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.autotune import Budget, TuningResult
 from tf_libra.cost_model import prediction_errors
 

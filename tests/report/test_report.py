@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from selenium.webdriver.support.select import Select
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import strategies, units
 from tf_libra.autotune import TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race

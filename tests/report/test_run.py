@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.cli import main
 from tf_libra.report.folder import Folder
 from tf_libra.report.run import read_run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.launching import Job
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.cli import main
 from tf_libra.report.run import Run, read_run
 from tf_libra.report.timeline import chrome_trace

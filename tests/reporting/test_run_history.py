@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.autotune import Phase
 from tf_libra.reporting.facts import RunSnapshot
 from tf_libra.reporting.run_history import RunHistory

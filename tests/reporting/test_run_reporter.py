@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_libra
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
 from tf_libra.autotune.drift_detector import Drift
 from tf_libra.autotune.interleaved_trials import Candidate, Race

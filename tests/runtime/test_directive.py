@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.autotune import Phase, PlanSource, Postponed, Trial
 from tf_libra.runtime.directive import Directive, KeepPlan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature
 from tf_libra.runtime.plan_cache import PlanCache
 from tf_libra.specs.plan import Plan

@@ -13,11 +13,11 @@ from tests.stages.job import burst_plan, trained_alone
 from tf_libra import units
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
 from tf_libra.report.folder import Folder
+from tf_libra.reporting.tensorboard.run_listing import runs
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.stages.planning.burst_planner import BurstPlanner
 from tf_libra.strategies import DeepPool
-from tf_libra.tensorboard.runs import runs
 
 SAMPLES = 24
 OTHERS = {"beside": "inception", "without a limit": "mlp", "and written": "mlp"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.report.folder import Folder
-from tf_libra.tensorboard import routes
-from tf_libra.tensorboard.reading import NotFoundError
+from tf_libra.reporting.tensorboard import routes
+from tf_libra.reporting.tensorboard.record_lookup import NotFoundError
 
 # From a route with its arguments to {"value": ...} or {"error": ...}.
 Answers = list[tuple[str, routes.Arguments, dict[str, Any]]]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tf_libra.reporting.records import event_reader
 from tf_libra.reporting.records.event_reader import EventFile, Summary
-from tf_libra.tensorboard.source import Series
+from tf_libra.reporting.tensorboard.log_source import Series
 
 _Value = TypeVar("_Value")
 _Listing = Mapping[str, Mapping[str, Series]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_libra import units
 from tf_libra.report.answers import Answers
-from tf_libra.tensorboard.reading import job_of
+from tf_libra.reporting.tensorboard.record_lookup import job_of
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
 _OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records.event_writer import RecordWriter, run_folder
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.record_types import PLUGIN_NAME

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
 from tf_libra.reporting.records.plan import PlanRecord

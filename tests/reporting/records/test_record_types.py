@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import kind_of, plugin_content

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.reporting.records.test_event_writer import values
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records import recorder, scalar_tags
 from tf_libra.reporting.records.event_writer import run_folder
 from tf_libra.reporting.records.recorder import Recorder

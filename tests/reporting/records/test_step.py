@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.profiling.overlap_samples import measured_timeline
 from tf_libra.reporting.records.step import StepRecord

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records.step import StepRecord
 from tf_libra.reporting.records.timeline import TimelineRecord
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra.simulation.viz.burst_gantt import layers_of, named, pictures, stages_of
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import units
 from tf_libra.stages.executing.executing import TaskRecord
 from tf_libra.stages.planning.burst_describing import explained, in_a_line, took

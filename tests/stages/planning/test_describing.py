@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tensorboard import examples
+from tests.reporting.tensorboard import examples
 from tf_libra import strategies, units
 from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.simulation.viz.pipeline_gantt import LEGEND

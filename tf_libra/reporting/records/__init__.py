@@ -1,8 +1,8 @@
 """Records on disk: cached plans for the next job, and facts for TensorBoard.
 
 Each fact is a versioned JSON document, one module per kind. Derived values, such as a predicted
-timeline or the cost of half the threads, are computed for display (`tf_libra.tensorboard.views`),
-so that writing is cheap.
+timeline or the cost of half the threads, are computed for display
+(`tf_libra.reporting.tensorboard.views`), so that writing is cheap.
 """
 
 # isort: off

@@ -1,0 +1,57 @@
+"""Answers that are cache, with real threads that ask for them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tf_libra.reporting.tensorboard.cache import Cache
+
+
+def test_who_asks_meanwhile_gets_the_same_value() -> None:
+    cache: Cache[object] = Cache(8)
+    begun, go_on = threading.Event(), threading.Event()
+    computed = []
+
+    def compute() -> object:
+        begun.set()
+        assert go_on.wait(60)
+        computed.append(object())
+        return computed[-1]
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(cache.get, "key", compute)
+        assert begun.wait(60)
+        later = [pool.submit(cache.get, "key", compute) for _ in range(3)]
+        # What is asked under another key does not wait.
+        assert cache.get("other", lambda: 7) == 7
+        go_on.set()
+        assert {id(one.result(60)) for one in (first, *later)} == {id(computed[0])}
+    assert len(computed) == 1
+
+
+def test_an_error_is_raised_to_all_and_not_kept() -> None:
+    cache: Cache[int] = Cache(8)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> int:
+        begun.set()
+        assert go_on.wait(60)
+        raise ValueError("no such rate")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.get, 1, fail)
+        assert begun.wait(60)
+        second = pool.submit(cache.get, 1, fail)
+        go_on.set()
+        for one in (first, second):
+            with pytest.raises(ValueError, match="no such rate"):
+                one.result(60)
+    assert cache.get(1, lambda: 5) == 5
+
+
+def test_what_was_asked_for_the_longest_ago_is_forgotten() -> None:
+    cache: Cache[str] = Cache(2)
+    for key in ("a", "b", "a", "c"):
+        cache.get(key, lambda key=key: key)
+    assert [cache.get(key, lambda: "anew") for key in ("a", "c", "b")] == ["a", "c", "anew"]

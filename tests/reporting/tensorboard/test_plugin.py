@@ -1,0 +1,493 @@
+"""The backend's routes, over TensorBoard's own data provider in this process."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from tests.reporting.tensorboard import examples
+from tests.reporting.tensorboard.conftest import HOSTILE_RUN, write
+from tf_libra import strategies
+from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.search.result import START, Search
+from tf_libra.cost_model import prediction_errors
+from tf_libra.planning import make_plan
+from tf_libra.planning.data_parallel.aiacc import CommConfig
+from tf_libra.planning.explain import explain
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.tensorboard import routes
+from tf_libra.reporting.tensorboard.data_provider_source import DataProviderSource
+from tf_libra.reporting.tensorboard.loader import LibraLoader
+
+RECORD = examples.plan_record()
+RUN = "first/rank_0"
+
+
+class Backend:
+    """The plugin on a log directory."""
+
+    def __init__(self, logdir: Path) -> None:
+        multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
+        multiplexer.AddRunsFromDirectory(str(logdir))
+        multiplexer.Reload()
+        data = MultiplexerDataProvider(multiplexer, str(logdir))
+        self.plugin = LibraLoader().load(base_plugin.TBContext(data_provider=data))
+        self._apps = self.plugin.get_plugin_apps()
+
+    def get(self, route: str, **parameters: Any) -> tuple[int, Any]:
+        """Status and answer of a route."""
+        response = Client(self._apps[f"/{route}"]).get("/", query_string=parameters)
+        return response.status_code, json.loads(response.data)
+
+    def answer(self, route: str, **parameters: Any) -> Any:
+        """The answer of a route that has nothing to complain of."""
+        status, value = self.get(route, **parameters)
+        assert status == 200, value
+        return value
+
+    def static(self, path: str, method: str = "GET") -> Any:
+        """The response of the static files' route."""
+        return Client(self._apps["/static/*"]).open(f"/data/plugin/libra{path}", method=method)
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
+    logdir = tmp_path_factory.mktemp("logdir")
+    write(logdir / "first", RECORD)
+    return Backend(logdir)
+
+
+@pytest.fixture(scope="module")
+def odd(hostile: Path) -> Backend:
+    return Backend(hostile)
+
+
+@pytest.fixture
+def plan() -> dict[str, str]:
+    return {"run": RUN, "tag": RECORD.tag}
+
+
+def test_runs_lists_plans_by_run(backend: Backend) -> None:
+    listed = backend.answer("runs")
+    assert listed["problems"] == []
+    [heading] = listed["plans"]
+    assert heading["run"] == RUN
+    assert heading["fingerprint"] == RECORD.plan.fingerprint
+    assert (heading["step"], heading["strategy"]) == (61, "libra")
+
+
+def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> None:
+    view = backend.answer("plan", **plan)
+    told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
+    assert view["summary"] == told.summary
+    assert view["predicted_seconds"] == told.timeline.backward_seconds
+    for row, one in zip(view["groups"], told.groups, strict=True):
+        assert (row["start"], row["stop"]) == (one.group.start, one.group.stop)
+        assert row["num_bytes"] == one.num_bytes
+        assert (row["start_seconds"], row["end_seconds"]) == (
+            one.span.start_seconds,
+            one.span.end_seconds,
+        )
+    totals = view["totals"]
+    parts = totals["slowed_seconds"] + totals["residual_communication_seconds"]
+    assert view["compute_seconds"] + parts == pytest.approx(totals["backward_seconds"])
+
+
+@pytest.mark.parametrize("index", range(len(RECORD.plan.groups)))
+def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], index: int) -> None:
+    view = backend.answer("group", **plan, group=index)
+    conclusion = RECORD.conclusion
+    told = explain(
+        conclusion.profile, RECORD.plan, conclusion.cost_model, conclusion.evidence
+    ).groups[index]
+    assert view["names"] == list(RECORD.plan.tensor_names[told.group.start : told.group.stop])
+    assert view["why"]["threads"] == told.threads
+    assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
+        (one.change, one.seconds) for one in told.alternatives
+    ]
+
+
+def test_the_bottleneck_loses_most_to_contention_and_alone(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("plan", **plan)
+    lost = [one["residual_communication_seconds"] + one["slowed_seconds"] for one in view["groups"]]
+    assert lost[view["bottleneck"]] == max(lost)
+
+
+def test_a_race_says_what_was_measured(
+    backend: Backend, plan: dict[str, str], tmp_path: Path
+) -> None:
+    assert backend.answer("plan", **plan)["race"] is None
+    other = make_plan(
+        RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.SynEasgd()
+    )
+    seconds = [(0.050, 0.052, 0.049, 0.051), (0.060, 0.063, 0.058, 0.061), ()]
+    race = Race(
+        (
+            Candidate(RECORD.plan, 0.048, seconds[0]),
+            Candidate(other, None, seconds[1]),
+            Candidate(other, 0.07, seconds[2]),
+        )
+    )
+    raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
+    write(tmp_path / "first", raced)
+    won, lost, never = Backend(tmp_path).answer("plan", **plan)["race"]
+    assert won["fingerprint"] == RECORD.plan.fingerprint
+    assert won["step"]["median"] == pytest.approx(0.0505)
+    assert won["step"]["low"] <= won["step"]["median"] <= won["step"]["high"]
+    assert (won["num_rounds"], won["predicted_seconds"], won["ratio"]) == (4, 0.048, None)
+    assert lost["ratio"] == pytest.approx(1.2, rel=0.02)
+    assert not lost["is_noise"]
+    assert (lost["num_groups"], lost["predicted_seconds"]) == (1, None)
+    assert (never["step"], never["ratio"]) == (None, None)
+
+
+def test_measured_steps_that_are_compared_took_turns(plan: dict[str, str], tmp_path: Path) -> None:
+    other = make_plan(RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.Wfbp())
+    race = Race(
+        (
+            Candidate(RECORD.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
+            Candidate(other, None, (0.051, 0.050, 0.050, 0.0505)),
+        )
+    )
+    raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
+    write(tmp_path / "first", raced)
+    write(tmp_path / "second", RECORD)
+    backend = Backend(tmp_path)
+    steps = backend.answer("steps", **plan)
+    assert steps["race"] == backend.answer("plan", **plan)["race"]
+    won, beside = steps["race"]
+    assert (won["strategy"], won["num_rounds"]) == ("libra", 4)
+    assert (beside["strategy"], beside["is_noise"]) == ("wfbp", True)
+    assert [(one["run"], one["is_own"]) for one in steps["measured"]] == [
+        (RUN, True), ("second/rank_0", False),
+    ]  # fmt: skip
+
+
+def test_steps_count_for_the_plan_under_which_they_ran(tmp_path: Path) -> None:
+    later = examples.plan_record(strategy=strategies.Wfbp(), step=70)
+    write(tmp_path / "first", RECORD)  # writes steps 1 to 80
+    writer = RecordWriter(tmp_path / "first", 0)
+    writer.record(later.step, later)
+    writer.close()
+    steps = Backend(tmp_path).answer("steps", run=RUN, tag=RECORD.tag)
+    assert [(one["strategy"], one["num_steps"]) for one in steps["measured"]] == [
+        ("libra", 8), ("wfbp", 10),
+    ]  # fmt: skip
+
+
+def test_a_search_says_what_was_tried_by_whom_and_how_it_went(
+    backend: Backend, plan: dict[str, str], tmp_path: Path
+) -> None:
+    assert backend.answer("plan", **plan)["search"] is None
+    found = Search().after(START, CommConfig(2**20, 1, 1), 0.05)
+    found = found.after("grid", CommConfig(2**18, 2, 1), 0.04)
+    found = found.after("grid", CommConfig(2**16, 4, 1), 0.06)
+    searched = replace(RECORD, conclusion=replace(RECORD.conclusion, search=found))
+    write(tmp_path / "first", searched)
+    view = Backend(tmp_path).answer("plan", **plan)["search"]
+    assert view["best"] == {"unit_bytes": 2**18, "num_streams": 2, "num_threads": 1}
+    assert view["searchers"] == [{"name": "grid", "num_steps": 2, "new_bests": 1}]
+    assert [one["searcher"] for one in view["trials"]] == ["start", "grid", "grid"]
+    assert [one["found_best"] for one in view["trials"]] == [True, True, False]
+    assert [one["seconds"] for one in view["trials"]] == [0.05, 0.04, 0.06]
+
+
+def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
+    predicted = backend.answer("timeline", **plan, show="predicted")
+    measured = backend.answer("timeline", **plan, show="measured")
+    record = examples.timeline_record(RECORD)
+    assert predicted["backward"]["median"] == RECORD.plan.predicted_seconds
+    assert measured["backward"]["median"] == record.backward.median
+    assert measured["num_steps"] == record.num_steps
+    assert [span["group"] for span in measured["spans"]] == [span.group for span in record.spans]
+    wfbp = backend.answer("timeline", **plan, show="wfbp", threads=2)
+    assert len(wfbp["spans"]) == len(RECORD.plan.tensor_names)
+    assert {span["num_threads"] for span in wfbp["spans"]} == {2}
+    pieces = predicted["computation"]
+    assert [piece["to"] for piece in pieces[:-1]] == [piece["from"] for piece in pieces[1:]]
+    done = sum((piece["to"] - piece["from"]) * piece["rate"] for piece in pieces)
+    assert done == pytest.approx(RECORD.conclusion.profile.compute_seconds.sum())
+
+
+def test_strategies_are_all_there_with_what_was_measured(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("strategies", **plan)
+    rows = {(row["strategy"], row["num_threads"]): row for row in view["rows"]}
+    fixed = {"syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp"}
+    assert rows.keys() == {(name, r) for name in fixed for r in (1, 2, 4)} | {
+        ("libra", None),
+        ("libra-m", None),
+        ("aiacc", None),
+        ("mg-cf", None),
+    }
+    assert rows["libra", None]["fingerprint"] == RECORD.plan.fingerprint
+    assert rows["libra", None]["backward_seconds"] == RECORD.plan.predicted_seconds
+    names = [one["name"] for one in backend.answer("plan", **plan)["strategies"]]
+    parts = [backend.answer("strategies", **plan, strategy=name)["rows"] for name in names]
+    assert [row for part in parts for row in part] == view["rows"]
+    steps = backend.answer("steps", **plan)
+    # Steps before the plan ran at another time: they stand beside nothing.
+    [now] = steps["measured"]
+    assert (now["run"], now["is_own"], now["num_steps"]) == (RUN, True, 19)
+    assert steps["race"] is None  # nothing was run in turns
+    # Steps 62 to 80 took 0.05 + 1e-4 times their number, that is 0.0571 in the median.
+    rest = 0.0571 - RECORD.plan.predicted_seconds
+    assert steps["rest_seconds"] == (pytest.approx(rest, abs=1e-6) if rest > 0 else None)
+    larger = backend.answer("strategies", **plan, workers=64)
+    assert larger["num_workers"] == 64
+    assert [row["strategy"] for row in larger["rows"]] == [r["strategy"] for r in view["rows"]]
+
+
+def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
+    view = backend.answer("contention", **plan)
+    assert view["held_out_error"] == RECORD.conclusion.held_out_error
+    model, samples = RECORD.conclusion.cost_model, RECORD.conclusion.samples
+    errors = [abs(one["error"]) for one in view["samples"]]
+    assert errors == pytest.approx(np.abs(prediction_errors(model, samples)))
+    assert view["median_error"] == pytest.approx(np.median(errors))
+    time = sum(one.wall_seconds for one in samples)
+    for sign in (1, -1):  # half of the time is missed by no more, and half by no less
+        missed = [sign * error <= sign * view["weighted_error"] for error in errors]
+        assert sum(s.wall_seconds for s, m in zip(samples, missed, strict=True) if m) >= time / 2
+    for one in view["at_threads"]:
+        assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
+    assert view["curves"]["num_threads"][-1] == 4
+
+
+def test_history_has_steps_plans_and_prediction_errors(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("history", **plan)
+    assert [step for step, _ in view["series"]["step_seconds"]] == list(range(1, 81))
+    [[step, error]] = view["errors"]
+    assert step == 64
+    assert error == pytest.approx(RECORD.plan.predicted_seconds / 0.04 - 1)
+    assert [one["step"] for one in view["plans"]] == [61]
+    assert [(one["step"], one["is_back"]) for one in view["drifts"]] == [(66, False), (70, True)]
+    assert view["drifts"][0]["measured_seconds"] == pytest.approx(0.2)
+    assert view["drifts"][0]["expected_seconds"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("route", "parameters", "reason"),
+    [
+        ("plan", {}, "run must be given once, got 0"),
+        ("plan", {"run": RUN}, "tag must be given once, got 0"),
+        ("plan", {"run": [RUN, RUN], "tag": "x"}, "run must be given once, got 2"),
+        ("plan", {"run": "x" * 70_000, "tag": "x"}, "run must have at most"),
+        ("group", {"run": RUN, "tag": RECORD.tag}, "group must be given once"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "-1"}, "group must be an integer"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "99"}, "group must be from 0 to"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "9" * 90}, "group must be an integer"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "٣"}, "group must be an integer"),
+        ("timeline", {"run": RUN, "tag": RECORD.tag, "show": "all"}, "show must be one of"),
+        (
+            "timeline",
+            {"run": RUN, "tag": RECORD.tag, "show": "wfbp", "threads": 3},
+            "threads must be one of 1, 2, 4",
+        ),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 3}, "workers must be one of"),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 4096}, "workers must be one of"),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "strategy": "sgd"}, "strategy must be one"),
+        ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "step")}, "format must be"),
+    ],
+)
+def test_bad_parameters_are_refused_with_a_reason(
+    backend: Backend, route: str, parameters: dict[str, Any], reason: str
+) -> None:
+    status, value = backend.get(route, **parameters)
+    assert status == 400
+    assert reason in value["error"]
+
+
+@pytest.mark.parametrize(
+    "route", ["plan", "group", "timeline", "contention", "strategies", "steps"]
+)
+@pytest.mark.parametrize("name", [*examples.HOSTILE, "/etc/passwd", ".", "", "\0"])
+def test_names_lead_nowhere_else(backend: Backend, route: str, name: str) -> None:
+    for parameters in ({"run": name, "tag": RECORD.tag}, {"run": RUN, "tag": name}):
+        status, value = backend.get(route, **parameters, group=0, show="predicted")
+        assert status == 404
+        assert value == {"error": value["error"]}
+        assert "no such plan" in value["error"]
+
+
+def test_only_get_is_answered(backend: Backend) -> None:
+    app = backend.plugin.get_plugin_apps()["/runs"]
+    assert Client(app).post("/").status_code == 405
+
+
+@pytest.mark.parametrize("name", ["index.js", "style.css", "plotly.min.js"])
+def test_static_files(backend: Backend, name: str) -> None:
+    response = backend.static(f"/static/{name}")
+    assert response.status_code == 200
+    assert response.mimetype in ("text/javascript", "application/javascript", "text/css")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/",
+        "/static/../plugin.py",
+        "/static/..%2fplugin.py",
+        "/static//etc/passwd",
+        "/static/%2e%2e/plugin.py",
+        "/static/index.js%00",
+        "/static/" + "x" * 10_000,
+    ],
+)
+def test_there_are_no_other_static_files(backend: Backend, path: str) -> None:
+    assert backend.static(path).status_code == 404
+
+
+def test_hostile_names_are_given_as_they_are(odd: Backend) -> None:
+    plans = [one for one in odd.answer("runs")["plans"] if one["run"] == f"{HOSTILE_RUN}/rank_0"]
+    assert sorted(one["function"] for one in plans) == sorted(examples.HOSTILE)
+    for one in plans:
+        view = odd.answer("plan", run=one["run"], tag=one["tag"])
+        assert view["function"] == one["function"]
+        names = odd.answer("group", run=one["run"], tag=one["tag"], group=0)["names"]
+        assert names[0] == examples.HOSTILE[0]
+
+
+def test_summaries_that_cannot_be_read_are_named_with_a_reason(odd: Backend) -> None:
+    problems = {one["tag"]: one["message"] for one in odd.answer("runs")["problems"]}
+    assert problems.keys() == {"future", "newer document", "cut", "no text", "no json"}
+    assert "version of tf-libra summary must be 1, got 2" in problems["future"]
+    assert "version of tf-libra plan record must be 1, got 7" in problems["newer document"]
+    assert "not valid JSON" in problems["cut"]
+    for tag in problems:
+        status, value = odd.get("plan", run="broken", tag=tag)
+        assert (status, bool(value["error"])) == (400, True)
+
+
+def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
+    backend = Backend(tmp_path)
+    known = backend.answer("runs")
+    assert [one["name"] for one in known.pop("strategies")] == list(strategies.BY_NAME)
+    assert known == {
+        "plans": [],
+        "pipelines": [],
+        "bursts": [],
+        "backgrounds": [],
+        "measuring": [],
+        "stamps": {},
+        "problems": [],
+    }
+    assert backend.plugin.is_active()
+
+
+def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
+    record = examples.pipeline_record(names=examples.HOSTILE[:1])
+    _write_alone(tmp_path, record)
+    listed = Backend(tmp_path).answer("runs")
+    assert (listed["plans"], listed["problems"]) == ([], [])
+    [shown] = listed["pipelines"]
+    assert shown["run"] == "rank_0"
+    assert (shown["function"], shown["strategy"]) == ("train_step", "spp")
+    assert [stage["ranks"] for stage in shown["stages"]] == [
+        list(stage.devices) for stage in record.plan.stages
+    ]
+    predicted, measured = shown["charts"]
+    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
+    assert predicted["seconds"] == pytest.approx(record.plan.predicted_seconds)
+    assert measured["seconds"] == record.seconds
+    assert len(measured["bars"]) == len(record.bars)
+    for chart in (predicted, measured):
+        for row in chart["ranks"]:
+            assert 0 < row["idle_share"] < 1
+            assert row["longest"]["seconds"] > 0
+    assert shown["bottleneck"].startswith("the bottleneck is stage")
+
+
+def test_bursts_are_there_with_what_their_background_got(tmp_path: Path) -> None:
+    record = examples.burst_record(names=examples.HOSTILE[:1])
+    _write_alone(tmp_path, record)
+    for rank in range(2):
+        writer = RecordWriter(tmp_path, rank)
+        writer.record(64, examples.background_record(rank))
+        writer.close()
+    listed = Backend(tmp_path).answer("runs")
+    assert (listed["plans"], listed["problems"]) == ([], [])
+    [shown] = listed["bursts"]
+    counts = [layer["num_devices"] for layer in shown["layers"]]
+    assert counts == list(record.plan.num_devices) and len(set(counts)) == 2
+    assert [layer["name"] for layer in shown["layers"]] == list(record.plan.layer_names)
+    assert record.profile is not None
+    assert [layer["measured"] for layer in shown["layers"]] == (
+        record.profile.compute_seconds.tolist()
+    )
+    assert shown["layers"][2]["comes_in"] == pytest.approx(record.plan.transition_seconds[2])
+    measured, predicted = shown["charts"]
+    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
+    assert predicted["idle_seconds"] == pytest.approx(record.plan.idle_seconds)
+    assert measured["seconds"] == record.seconds
+    assert len(measured["bars"]) == len(record.bars)
+    backgrounds = listed["backgrounds"]
+    assert [(one["rank"], one["job"]) for one in backgrounds] == [(0, ""), (1, "")]
+    assert [one["steps_per_second"] for one in backgrounds] == [200 / 8, 300 / 8]
+
+
+class Noting(MultiplexerDataProvider):
+    """Notes of which runs records are read."""
+
+    def __init__(self, logdir: Path) -> None:
+        multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
+        multiplexer.AddRunsFromDirectory(str(logdir))
+        multiplexer.Reload()
+        super().__init__(multiplexer, str(logdir))
+        self.read: set[str] = set()
+
+    def read_tensors(self, *args: Any, run_tag_filter: Any = None, **kwargs: Any) -> Any:
+        self.read |= set(run_tag_filter.runs)
+        return super().read_tensors(*args, run_tag_filter=run_tag_filter, **kwargs)
+
+
+@pytest.mark.parametrize("route", ["plan", "history"])
+def test_a_plan_is_shown_without_reading_other_runs(tmp_path: Path, route: str) -> None:
+    for name in ("first", "second"):
+        write(tmp_path / name, RECORD)
+        writer = RecordWriter(tmp_path / name, 0)
+        writer.graph(RECORD.step, tf.Graph().as_graph_def().SerializeToString())
+        writer.close()
+    data = Noting(tmp_path)
+    source = DataProviderSource(data, RequestContext(), "")
+    answer = routes.ROUTES[route].answer(source, RUN, RECORD.tag)
+    assert answer["has_graph" if route == "plan" else "plans"]
+    assert data.read == {RUN}
+
+
+def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
+    record = examples.given_record(RECORD.plan, strategies.Libra())
+    _write_alone(tmp_path, record)
+    backend = Backend(tmp_path)
+    plan = {"run": "rank_0", "tag": record.tag}
+    assert backend.answer("plan", **plan)["bottleneck"] is None
+    assert backend.answer("group", **plan, group=0)["why"] is None
+    assert backend.answer("timeline", **plan, show="predicted") is None
+    assert backend.answer("timeline", **plan, show="measured") is None
+    assert backend.answer("contention", **plan)["model"] is None
+    assert backend.answer("plan", **plan)["strategies"] == []
+    assert backend.answer("strategies", **plan)["rows"] == []
+    assert backend.answer("history", **plan)["errors"] == []
+
+
+def _write_alone(logdir: Path, record: record_types.Record) -> None:
+    from tf_libra.reporting.records.event_writer import RecordWriter
+
+    writer = RecordWriter(logdir, 0)
+    writer.record(record.step, record)
+    writer.close()

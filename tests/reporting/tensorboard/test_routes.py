@@ -1,0 +1,29 @@
+"""Questions as they come over HTTP, and as they may be asked at all."""
+
+import inspect
+
+import pytest
+
+from tf_libra.reporting.tensorboard.routes import ROUTES, parsed
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_every_route_takes_texts_and_integers(name: str) -> None:
+    source, *others = inspect.signature(ROUTES[name].answer).parameters.values()
+    assert source.name == "source"
+    assert {one.annotation for one in others} <= {str, int, str | None, int | None}
+    assert [one.name for one in others[:2]] == ([] if ROUTES[name].choices is None else [
+        "run", "tag",
+    ])  # fmt: skip
+
+
+def test_arguments_have_the_types_of_the_answer() -> None:
+    given = {"run": ["a"], "tag": ["1"], "show": ["wfbp"], "threads": ["2"], "more": ["x"]}
+    arguments = {"run": "a", "tag": "1", "show": "wfbp", "threads": 2}
+    assert parsed(ROUTES["timeline"].answer, given) == arguments
+    del given["threads"], arguments["threads"]
+    assert parsed(ROUTES["timeline"].answer, given) == arguments
+    with pytest.raises(ValueError, match="threads must be an integer, got '1_0'"):
+        parsed(ROUTES["timeline"].answer, given | {"threads": ["1_0"]})
+    with pytest.raises(ValueError, match="threads must be given once, got 0"):
+        parsed(ROUTES["timeline"].answer, given | {"threads": []})

@@ -1,0 +1,75 @@
+"""A kind of record from outside is written, read, and stands in the list of runs."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.reporting.tensorboard import examples
+from tf_libra.report.folder import Folder
+from tf_libra.report.run import read_run
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.event_writer import RecordWriter
+from tf_libra.reporting.records.json_codec import fields, read, series_tag, written
+from tf_libra.reporting.tensorboard.run_listing import runs
+from tf_libra.reporting.tensorboard.views import card_registry
+
+
+@pytest.fixture
+def note() -> Iterator[type[Any]]:
+    """A text of a training function; known while the test runs."""
+
+    @record_types.register
+    @dataclasses.dataclass(frozen=True)
+    class NoteRecord:
+        function: str
+        step: int
+        text: str
+
+        KIND: ClassVar[str] = "note"
+
+        @property
+        def tag(self) -> str:
+            return series_tag(self.function, self.KIND, "any")
+
+        def to_json(self) -> str:
+            return written(self.KIND, fields(self))
+
+        @classmethod
+        def from_json(cls, document: str) -> "NoteRecord":
+            return cls(**read(cls, document))
+
+    @card_registry.register("notes", NoteRecord)
+    def note_view(record: NoteRecord) -> dict[str, Any]:
+        return {"function": record.function, "says": record.text.upper()}
+
+    yield NoteRecord
+    del card_registry._cards["note"], record_types._kinds["note"]
+
+
+def test_it_stands_in_the_list_of_runs(note: type[Any], tmp_path: Path) -> None:
+    plan = examples.plan_record()
+    writer = RecordWriter(tmp_path / "job", 0)
+    writer.record(3, note("step", 3, "hello"))
+    writer.record(plan.step, plan)
+    writer.close()
+    listed = runs(Folder.read(tmp_path))
+    assert listed["notes"] == [
+        {"run": "job/rank_0", "job": "job", "function": "step", "says": "HELLO"}
+    ]
+    assert (len(listed["plans"]), listed["problems"]) == (1, [])
+    assert read_run(tmp_path).problems == ()
+
+
+def test_of_a_kind_that_nobody_knows_it_is_a_problem(note: type[Any], tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path, 0)
+    writer.record(3, note("step", 3, "hello"))
+    writer.close()
+    known = record_types._kinds.pop("note")
+    try:
+        [problem] = runs(Folder.read(tmp_path))["problems"]
+    finally:
+        record_types.register(known)
+    assert "kind must be one of plan, step, timeline" in problem["message"]

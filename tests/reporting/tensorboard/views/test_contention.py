@@ -1,0 +1,29 @@
+"""The contention model beside its samples."""
+
+from dataclasses import replace
+
+from tests.reporting.tensorboard import examples
+from tf_libra.cost_model import OverlapSample
+from tf_libra.reporting.tensorboard.views.contention import contention_view
+
+RECORD = examples.plan_record()
+
+
+def test_rates_are_told_by_all_reduces_that_are_more_than_startup() -> None:
+    """One of few bytes takes what it takes: the rate that comes of it is any."""
+    model = RECORD.conclusion.cost_model
+    assert model is not None
+    short = [
+        OverlapSample(64, 1, 0.0, 0.0, factor * model.exclusive_startup_seconds, step=1, plan="p")
+        for factor in (1.01, 1.5, 4)
+    ]
+    samples = (*RECORD.conclusion.samples, *short)
+    conclusion = replace(RECORD.conclusion, samples=samples)
+    view = contention_view(replace(RECORD, conclusion=conclusion))
+    rates = [one["rate"] for one in view["samples"]]
+    assert rates[-3:] == [None] * 3
+    keys = ("overlapped_rate", "exclusive_rate")
+    fitted = [one[key] for one in view["at_threads"] for key in keys]
+    told = [one for one in rates if one is not None]
+    assert len(told) > len(samples) / 2
+    assert 0.6 * min(fitted) < min(told) and max(told) < 1.6 * max(fitted)

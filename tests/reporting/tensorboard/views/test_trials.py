@@ -1,0 +1,52 @@
+"""Plans that were run in turns, as they are shown."""
+
+from dataclasses import replace
+
+from tests.reporting.tensorboard import examples
+from tf_libra import strategies
+from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.reporting.tensorboard.views.trials import comparison_view, race_view
+from tf_libra.specs.plan import Plan, TensorGroup
+
+RECORD = examples.plan_record()
+PLAN = RECORD.plan
+ONE_GROUP = Plan.for_profile(
+    examples.profile(),
+    (TensorGroup(0, len(PLAN.tensor_names), 1),),
+    PLAN.num_workers,
+    strategies.SynEasgd.name,
+)
+
+
+def raced(winner: tuple[float, ...], other: tuple[float, ...]) -> Race:
+    dropped = replace(PLAN, strategy="never run")
+    return Race((Candidate(PLAN, 0.5, winner), Candidate(ONE_GROUP, None, other),
+                 Candidate(dropped, 0.75, ())))  # fmt: skip
+
+
+def test_every_plan_is_shown_and_what_its_steps_say_beside_the_winners() -> None:
+    first, second, never = race_view(raced((0.5, 0.51, 0.5, 0.49), (1.0, 1.02, 1.0, 0.98))) or []
+    assert (first["num_rounds"], second["num_rounds"], never["num_rounds"]) == (4, 4, 0)
+    assert first["ratio"] is None and not first["is_noise"]
+    assert abs(second["ratio"] - 2) < 0.05 and not second["is_noise"]
+    assert never["ratio"] is None and never["step"] is None and not never["is_noise"]
+    assert first["step"]["median"] == 0.5 and second["predicted_seconds"] is None
+    assert (second["num_groups"], second["threads"]) == (1, [1])
+    assert first["num_groups"] == len(PLAN.groups)
+    assert first["threads"] == sorted({group.num_threads for group in PLAN.groups})
+    assert race_view(None) is None
+
+
+def test_what_steps_do_not_tell_apart_is_noise() -> None:
+    seconds = (0.5, 0.6, 0.55, 0.65)
+    [_, second, _] = race_view(raced(seconds, tuple(reversed(seconds)))) or []
+    assert second["is_noise"]
+
+
+def test_one_all_reduce_is_compared_where_two_rounds_had_both() -> None:
+    assert comparison_view(None) is None
+    assert comparison_view(raced((0.5,), (1.0,))) is None
+    found = comparison_view(raced((0.5, 0.5), (1.0, 1.0)))
+    assert found is not None
+    assert found["low"] == found["ratio"] == found["high"] == 0.5 and found["num_rounds"] == 2
+    assert "2 rounds in turns" in found["text"]

@@ -1,0 +1,97 @@
+"""HTTP backend of the Libra tab: static files, and answers about a log directory.
+
+`tf_libra.reporting.tensorboard.routes` has the answers. An invalid request or summary gives status
+400 with the reason as JSON, a missing name status 404.
+"""
+
+import functools
+import json
+import mimetypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import plotly
+from tensorboard import errors, plugin_util
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from werkzeug import Request, Response
+
+from tf_libra.reporting.records.record_types import PLUGIN_NAME
+from tf_libra.reporting.tensorboard import routes
+from tf_libra.reporting.tensorboard.data_provider_source import DataProviderSource
+from tf_libra.reporting.tensorboard.record_lookup import NotFoundError
+
+_STATIC = Path(__file__).parent / "static"
+_PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+
+class LibraPlugin(base_plugin.TBPlugin):
+    """TensorBoard plugin of the Libra tab."""
+
+    plugin_name = PLUGIN_NAME
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        """Take the data provider from TensorBoard's context."""
+        super().__init__(context)
+        self._data_provider = context.data_provider
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        """Return the routes below /data/plugin/libra."""
+        return {
+            "/static/*": self._static,
+            **{f"/{name}": functools.partial(self._answer, name) for name in routes.ROUTES},
+        }
+
+    def is_active(self) -> bool:
+        """Return True: without data the tab explains what to add to a script."""
+        return True
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """Return the ES module that draws the tab."""
+        return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Libra")
+
+    def _answer(self, route: str, environ: dict[str, Any], start_response: Any) -> Any:
+        request = Request(environ)
+        if request.method != "GET":
+            response = _problem(request, "only GET is answered", 405)
+        else:
+            try:
+                source = DataProviderSource(
+                    self._data_provider,
+                    plugin_util.context(request.environ),
+                    plugin_util.experiment_id(request.environ),
+                )
+                answer = routes.ROUTES[route].answer
+                value = answer(source, **routes.parsed(answer, request.args.to_dict(flat=False)))
+                response = http_util.Respond(request, json.dumps(value), "application/json")
+            except ValueError as error:
+                response = _problem(request, str(error), 400)
+            except NotFoundError as error:
+                response = _problem(request, str(error), 404)
+            except errors.PublicError as error:
+                response = _problem(request, str(error), error.http_code)
+        return response(environ, start_response)
+
+    def _static(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """Serve a file of a fixed set; no part of the request becomes a path."""
+        request = Request(environ)
+        name = request.path.rpartition("/static/")[2]
+        path = _static_files().get(name)
+        if path is None:
+            response = _problem(request, "there is no such file", 404)
+        else:
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            expires = 86400 if path == _PLOTLY else 0
+            response = http_util.Respond(request, path.read_bytes(), kind, expires=expires)
+        return response(environ, start_response)
+
+
+@functools.cache
+def _static_files() -> Mapping[str, Path]:
+    files = {path.name: path for path in _STATIC.iterdir() if path.is_file()}
+    return files | {_PLOTLY.name: _PLOTLY}
+
+
+def _problem(request: Request, message: str, code: int) -> Response:
+    return http_util.Respond(request, {"error": message}, "application/json", code=code)

@@ -1,0 +1,145 @@
+"""Answers about a log directory, as JSON values.
+
+A request has a `LogSource` and typed arguments. Names are looked up in the source's listings, so a
+request cannot reach outside of them. A missing name is a `NotThereError`, any other fault a
+`ValueError` with the reason.
+"""
+
+from typing import Any
+
+from tf_libra import strategies as registered
+from tf_libra.reporting.records import scalar_tags as names
+from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.tensorboard import record_lookup
+from tf_libra.reporting.tensorboard.log_source import LogSource
+from tf_libra.reporting.tensorboard.views.contention import contention_view
+from tf_libra.reporting.tensorboard.views.group import group_view
+from tf_libra.reporting.tensorboard.views.history import history_view
+from tf_libra.reporting.tensorboard.views.plan import plan_view
+from tf_libra.reporting.tensorboard.views.ranks import ranks_view
+from tf_libra.reporting.tensorboard.views.steps import MeasuredRun, steps_view
+from tf_libra.reporting.tensorboard.views.strategies import strategies_view, strategy_like
+from tf_libra.reporting.tensorboard.views.timeline import measured_timeline, predicted_timeline
+
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+def plan(source: LogSource, run: str, tag: str) -> dict[str, Any]:
+    """Return a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
+    record = record_lookup.last_plan(source, run, tag)
+    steps = record_lookup.steps_of(source, run, record, count=1)
+    hosts = sorted({step.host for step in steps if step.host})
+    return plan_view(record, hosts) | {"has_graph": _has_graph(source, run, record)}
+
+
+def _has_graph(source: LogSource, run: str, record: PlanRecord) -> bool:
+    """Return True if the run's graph in the Graphs tab is this plan's.
+
+    The Graphs tab shows a run's last graph, of the plan activated before its time.
+    """
+    graph = source.graph_written(run)
+    if graph is None:
+        return False
+    plans = [one for one in record_lookup.plans_of(source, run) if one["written"] <= graph]
+    last = max(plans, key=lambda one: float(one["written"]), default=None)
+    return last is not None and bool(last["tag"] == record.tag)
+
+
+def group(source: LogSource, run: str, tag: str, group: int) -> dict[str, Any]:
+    """Return one group of a plan."""
+    return group_view(record_lookup.last_plan(source, run, tag), group)
+
+
+def timeline(
+    source: LogSource, run: str, tag: str, show: str, threads: int | None = None
+) -> dict[str, Any] | None:
+    """Return a timeline: "measured", "predicted", or of a strategy with `threads`."""
+    record = record_lookup.last_plan(source, run, tag)
+    if show == PREDICTED:
+        return predicted_timeline(record)
+    if show == MEASURED:
+        measured = record_lookup.measured(source, run, record)
+        return None if measured is None else measured_timeline(record, measured)
+    if show not in registered.BY_NAME:
+        allowed = ", ".join((PREDICTED, MEASURED, *registered.BY_NAME))
+        raise ValueError(f"show must be one of {allowed}, got {show!r:.80}")
+    return predicted_timeline(record, strategy_like(record, show, threads))
+
+
+def ranks(source: LogSource, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
+    """Return one step of all ranks; `step` selects one of the recorded steps."""
+    record = record_lookup.last_plan(source, run, tag)
+    steps = record_lookup.steps_of(source, run, record, record_lookup.TRACED_STEPS)
+    return ranks_view(record, steps, step)
+
+
+def contention(source: LogSource, run: str, tag: str) -> dict[str, Any]:
+    """Return the contention model with its samples."""
+    return contention_view(record_lookup.last_plan(source, run, tag))
+
+
+def strategies(
+    source: LogSource, run: str, tag: str, workers: int | None = None, strategy: str | None = None
+) -> dict[str, Any]:
+    """Compare every strategy, or one of them, for the plan's or another number of workers."""
+    return strategies_view(record_lookup.last_plan(source, run, tag), workers, strategy)
+
+
+def steps(source: LogSource, run: str, tag: str) -> dict[str, Any]:
+    """Return measured whole steps under this plan and others."""
+    record = record_lookup.last_plan(source, run, tag)
+    return steps_view(record, run, _measured_runs(source))
+
+
+def _measured_runs(source: LogSource) -> list[MeasuredRun]:
+    """Return all measurements; the listing of runs names the unreadable ones."""
+    found = []
+    headings = [
+        one for run in sorted(source.records()) for one in record_lookup.plans_of(source, run)
+    ]
+    for index, heading in enumerate(headings):
+        run, tag = heading["run"], heading["tag"]
+        record = record_lookup.last_plan(source, run, tag)
+        if record.step != heading["step"]:
+            continue  # an earlier activation: its steps count with the later one
+        later = [
+            one["step"]
+            for one in headings[index + 1 :]
+            if (one["run"], one["function"]) == (run, record.function)
+            if one["step"] > record.step
+        ]
+        seconds = _usual_steps(source, run, record, min(later, default=None))
+        measured = record_lookup.measured(source, run, record)
+        found.append(MeasuredRun(run, record, seconds, measured))
+    return found
+
+
+def _usual_steps(
+    source: LogSource, run: str, record: PlanRecord, until: int | None
+) -> tuple[float, ...]:
+    """Return steady-state steps under the plan up to step `until`; None: it is active."""
+    tag = f"{record.function}/{names.STEP_SECONDS}"
+    points = source.points(run, [tag], record_lookup.HISTORY_POINTS).get(tag, ())
+    return tuple(
+        value for step, value in points if step > record.step and (until is None or step < until)
+    )
+
+
+def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
+    """Return the series of the plan's training function, and its activated plans."""
+    record = record_lookup.last_plan(source, run, tag)
+    plans = [
+        one | {"predicted_seconds": _predicted_seconds(source, run, one["tag"])}
+        for one in record_lookup.plans_of(source, run)
+        if one["function"] == record.function
+    ]
+    tags = {name: f"{record.function}/{name}" for name in names.HISTORY}
+    found = source.points(run, list(tags.values()), record_lookup.HISTORY_POINTS)
+    return history_view(plans, {name: found.get(tag, ()) for name, tag in tags.items()})
+
+
+def _predicted_seconds(source: LogSource, run: str, tag: str) -> float | None:
+    """Return backward's prediction by the present model, or else the plan's."""
+    record = record_lookup.last_plan(source, run, tag)
+    timeline = record.conclusion.predicted(record.plan)
+    return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds

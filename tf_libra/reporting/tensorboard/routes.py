@@ -1,0 +1,115 @@
+"""Routes of the tab: requests by name, with their answers and arguments."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from tf_libra.reporting.tensorboard import queries, record_lookup, run_listing
+from tf_libra.reporting.tensorboard.log_source import LogSource
+from tf_libra.reporting.tensorboard.views.strategies import scale_out
+
+Arguments = dict[str, Any]
+# Longest accepted name.
+_MAX_NAME = 64 * 1024
+_MAX_DIGITS = 19
+
+
+@dataclass(frozen=True)
+class Route:
+    """One request of the tab.
+
+    Attributes:
+      answer: function of a source and of the arguments in its signature: texts and integers,
+        optional if they have a default.
+      choices: returns the further arguments of a plan's source, run and tag; None for a request
+        without a plan.
+    """
+
+    answer: Callable[..., Any]
+    choices: Callable[[LogSource, str, str], Sequence[Arguments]] | None
+
+
+def _nothing_else(source: LogSource, run: str, tag: str) -> list[Arguments]:
+    return [{}]
+
+
+def _groups(source: LogSource, run: str, tag: str) -> list[Arguments]:
+    plan = record_lookup.last_plan(source, run, tag).plan
+    return [{"group": index} for index in range(len(plan.groups))]
+
+
+def _steps(source: LogSource, run: str, tag: str) -> list[Arguments]:
+    view = queries.ranks(source, run, tag)
+    return [{}, *({"step": step} for step in ([] if view is None else view["steps"]))]
+
+
+def _world_sizes(source: LogSource, run: str, tag: str) -> list[Arguments]:
+    sizes = scale_out(record_lookup.last_plan(source, run, tag))
+    return [{}, *({"workers": workers} for workers in sizes)]
+
+
+def _timelines(source: LogSource, run: str, tag: str) -> list[Arguments]:
+    found: list[Arguments] = [{"show": queries.PREDICTED}, {"show": queries.MEASURED}]
+    for row in queries.strategies(source, run, tag)["rows"]:
+        if not row["is_ideal"] and row["backward_seconds"] is not None:
+            r = row["num_threads"]
+            found.append({"show": row["strategy"]} | ({} if r is None else {"threads": r}))
+    return found
+
+
+ROUTES: Mapping[str, Route] = MappingProxyType(
+    {
+        "runs": Route(run_listing.runs, None),
+        "plan": Route(queries.plan, _nothing_else),
+        "group": Route(queries.group, _groups),
+        "timeline": Route(queries.timeline, _timelines),
+        "ranks": Route(queries.ranks, _steps),
+        "contention": Route(queries.contention, _nothing_else),
+        "strategies": Route(queries.strategies, _world_sizes),
+        "steps": Route(queries.steps, _nothing_else),
+        "history": Route(queries.history, _nothing_else),
+    }
+)
+
+
+def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
+    """Yield every request about a log directory: routes with their arguments."""
+    yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
+    plans = dict.fromkeys((one["run"], one["tag"]) for one in run_listing.runs(source)["plans"])
+    for run, tag in plans:
+        for name, route in ROUTES.items():
+            for choice in () if route.choices is None else route.choices(source, run, tag):
+                yield name, {"run": run, "tag": tag} | choice
+
+
+def parsed(answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) -> Arguments:
+    """Parse the arguments of an answer from HTTP texts.
+
+    Raises:
+      ValueError: an argument is missing, repeated, too long or no integer; named.
+    """
+    # The first parameter is the source.
+    wanted = itertools.islice(inspect.signature(answer).parameters.values(), 1, None)
+    return {
+        one.name: _value(one, parameters.get(one.name, ()))
+        for one in wanted
+        if one.default is inspect.Parameter.empty or one.name in parameters
+    }
+
+
+def _value(wanted: inspect.Parameter, values: Sequence[str]) -> Any:
+    name = wanted.name
+    if len(values) != 1:
+        raise ValueError(f"{name} must be given once, got {len(values)}")
+    text = values[0]
+    if len(text) > _MAX_NAME:
+        raise ValueError(f"{name} must have at most {_MAX_NAME} characters")
+    if wanted.annotation in (str, str | None):
+        return text
+    # int() also takes "1_0", " 1" and digits of other scripts.
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
+        raise ValueError(f"{name} must be an integer, got {text!r:.80}")
+    return int(text)
