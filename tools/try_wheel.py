@@ -23,7 +23,7 @@ NEEDED = (
     "tf_libra/_tf_libra.so",
     "tf_libra/libnccl-tuner-libra.so",
     "tf_libra/py.typed",
-    "tf_libra/report/static/api.js",
+    "tf_libra/reporting/report/static/api.js",
     "tf_libra/reporting/tensorboard/static/index.js",
     "tf_libra/reporting/tensorboard/static/style.css",
 )

@@ -11,7 +11,7 @@ import pytest
 import tf_libra
 from tests.launching import Job
 from tf_libra.multiplexing import background
-from tf_libra.report.folder import Folder
+from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard.run_listing import runs
 
 RANKS = [0, 1]

@@ -12,7 +12,7 @@ from tests.stages import models
 from tests.stages.job import burst_plan, trained_alone
 from tf_libra import units
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
-from tf_libra.report.folder import Folder
+from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard.run_listing import runs
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.report.answers import answers_about
-from tf_libra.report.run import read_run
-from tf_libra.report.timeline import chrome_trace
 from tf_libra.reporting.records import event_reader, plan_store, record_types
 from tf_libra.reporting.records.timeline import TimelineRecord
+from tf_libra.reporting.report.bundle import answers_about
+from tf_libra.reporting.report.chrome_trace import chrome_trace
+from tf_libra.reporting.report.run import read_run
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.reporting.tensorboard import examples
-from tf_libra.report.folder import Folder
-from tf_libra.report.run import read_run
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.json_codec import fields, read, series_tag, written
+from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.run import read_run
 from tf_libra.reporting.tensorboard.run_listing import runs
 from tf_libra.reporting.tensorboard.views import card_registry
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_libra import units
-from tf_libra.report.run import Run
 from tf_libra.reporting.records.clock_sync import ClockOffset, clock_offsets
 from tf_libra.reporting.records.exchanges import shared_exchanges
 from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
+from tf_libra.reporting.report.run import Run
 from tf_libra.specs.plan import Plan
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tf_libra.report.folder import Folder
+from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard import routes
 from tf_libra.reporting.tensorboard.record_lookup import NotFoundError
 

@@ -12,15 +12,15 @@ from tensorboard.context import RequestContext
 
 from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import write, write_raw
-from tf_libra.report.folder import Folder
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import plugin_content
+from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard import routes
 from tf_libra.reporting.tensorboard.data_provider_source import DataProviderSource
 from tf_libra.reporting.tensorboard.record_lookup import HISTORY_POINTS
 from tf_libra.reporting.tensorboard.run_listing import runs
 
-WRITTEN_BEFORE = Path(__file__).parents[1] / "reporting" / "records" / "written_before"
+WRITTEN_BEFORE = Path(__file__).parents[2] / "reporting" / "records" / "written_before"
 
 
 def provided(logdir: Path) -> DataProviderSource:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.reporting.tensorboard import examples
 from tf_libra.cli import main
-from tf_libra.report.folder import Folder
-from tf_libra.report.run import read_run
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.run import read_run
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:

@@ -7,11 +7,11 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from tf_libra.report.answers import Answers, describe_problem, runs_of
+from tf_libra.reporting.report.bundle import Answers, describe_problem, runs_of
 from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 
 _TAB = resources.files("tf_libra.reporting.tensorboard") / "static"
-_OWN = resources.files("tf_libra.report") / "static"
+_OWN = resources.files("tf_libra.reporting.report") / "static"
 _IMPORT = re.compile(r"""(from\s+)['"]\./([a-z]+\.js)['"]""")
 # An inline module has no address to import, so an import map names the modules.
 _PREFIX = "libra/"

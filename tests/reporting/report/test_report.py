@@ -17,10 +17,10 @@ from tf_libra.autotune import TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.cli import main
 from tf_libra.planning import explain, make_plan
-from tf_libra.report.answers import Answers, answers_about
-from tf_libra.report.pictures import draw_all
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.report.bundle import Answers, answers_about
+from tf_libra.reporting.report.figures import draw_all
 from tf_libra.specs.plan import Plan
 from tools.tensorboard_tab import VIEWS, Tab
 

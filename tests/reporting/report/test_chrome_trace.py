@@ -11,8 +11,8 @@ import pytest
 from tests.launching import Job
 from tests.reporting.tensorboard import examples
 from tf_libra.cli import main
-from tf_libra.report.run import Run, read_run
-from tf_libra.report.timeline import chrome_trace
+from tf_libra.reporting.report.chrome_trace import chrome_trace
+from tf_libra.reporting.report.run import Run, read_run
 from tf_libra.specs.plan import Plan
 
 
