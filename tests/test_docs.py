@@ -139,12 +139,16 @@ def test_dotted_names_are_there() -> None:
 
 def test_a_name_that_is_gone_is_noticed() -> None:
     """Of a module, of what it has, of what a class has; and names that packages hand on."""
-    there = ("tuning.by_search.SearchTuner", "stages.cutting.layout.Layout.of_burst", "optimize")
+    there = (
+        "tuning.by_search.SearchTuner",
+        "model_parallel.partition.layout.Layout.of_burst",
+        "optimize",
+    )
     assert all(map(resolves, (*there, "keras.optimize", "planning.burst", "strategies.Libra")))
     gone = (
         "autotune.search_tuner.tune",
         "autotune.by_magic",
-        "stages.cutting.layout.Layout.of",
+        "model_parallel.partition.layout.Layout.of",
         "magic",
     )
     assert not any(map(resolves, gone))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         cost_model_from_json,
     )
     from tf_libra.decorator import Optimized, optimize
+    from tf_libra.model_parallel.capture.step_recorder import boundary
     from tf_libra.multiplexing.background import background
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from tf_libra.specs.pipeline import PipelinePlan
     from tf_libra.specs.plan import Plan, TensorGroup
     from tf_libra.specs.scaling_profile import ScalingProfile
-    from tf_libra.stages.recording.recording import boundary
 
     __version__: str
 
@@ -87,7 +87,7 @@ _HOME = {
     "TensorGroup": "tf_libra.specs.plan",
     "Tuning": "tf_libra.config",
     "background": "tf_libra.multiplexing.background",
-    "boundary": "tf_libra.stages.recording.recording",
+    "boundary": "tf_libra.model_parallel.capture.step_recorder",
     "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",

@@ -23,8 +23,8 @@ from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
+    from tf_libra.model_parallel.planning.protocol import Planner
     from tf_libra.runtime.protocol import TrainingStep
-    from tf_libra.stages.planning.planner import Planner
 
 _COLUMNS = 100
 
@@ -88,13 +88,13 @@ def runs_in_stages(strategy: Any) -> bool:
 
 
 def _pipeline_planner(strategy: PipelineStrategy, memory_bytes: float | None) -> "Planner":
-    from tf_libra.stages.planning.pipeline_planner import PipelinePlanner
+    from tf_libra.model_parallel.planning.pipeline_planner import PipelinePlanner
 
     return PipelinePlanner(strategy, memory_bytes)
 
 
 def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner":
-    from tf_libra.stages.planning.burst_planner import BurstPlanner
+    from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
 
     return BurstPlanner(strategy, plan)
 
@@ -156,8 +156,8 @@ class Optimized:
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
+        from tf_libra.model_parallel.staged_step import StagedTraining
         from tf_libra.runtime.training_step import TrainingFunction
-        from tf_libra.stages.training import StagedTraining
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")

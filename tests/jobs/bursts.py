@@ -9,8 +9,8 @@ import tensorflow as tf
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
-from tests.stages import models
-from tests.stages.job import batches, burst_plan, fresh, names_of
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, burst_plan, fresh, names_of
 from tf_libra.planning.burst import DataParallelBurst, SearchLinear
 from tf_libra.strategies import DeepPool
 

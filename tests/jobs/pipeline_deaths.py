@@ -22,7 +22,7 @@ from harness import RANK, SIZE, write_json
 import tf_libra
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-from tests.stages.job import batches
+from tests.model_parallel.job import batches
 
 [HOW] = sys.argv[1:]
 FATAL_STEP, MICROBATCHES = 4, 4

@@ -16,11 +16,11 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 import tf_libra.elastic
 from benchmarks.meeting import meeting
-from tests.stages import models
-from tests.stages.job import batches, fresh, plan_of, rank_of, run
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, fresh, plan_of, rank_of, run
 from tf_libra.capture.variables import plain
-from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.executing.lanes import Lanes
+from tf_libra.model_parallel.execution.lanes_transport import Lanes
+from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.strategies import DataParallel, GPipe, Spp
 
 hvd.init()

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_libra
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-from tests.stages.job import batches, fresh
+from tests.model_parallel.job import batches, fresh
 
 
 def refused(make, strategy, samples=8, **options):

@@ -4,8 +4,8 @@ import pytest
 
 from tests.reporting.tensorboard import examples
 from tf_libra import units
+from tf_libra.model_parallel.planning import pipeline_report
 from tf_libra.reporting.tensorboard.views.pipeline import pipeline_view
-from tf_libra.stages.planning import describing
 
 
 def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:
@@ -16,7 +16,7 @@ def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:
     [stage] = pipeline_view(record)["stages"]
     assert stage["forward_seconds"] == pytest.approx(sum(record.layers.forward_seconds) / count)
     assert stage["backward_seconds"] == pytest.approx(sum(record.layers.backward_seconds) / count)
-    text = describing.explained("step", record.plan, record.layers, record.cluster)
+    text = pipeline_report.explained("step", record.plan, record.layers, record.cluster)
     [row] = [line for line in text.splitlines() if line.startswith("    0  ")]
     for kind in ("forward", "backward"):
         assert units.time(stage[f"{kind}_seconds"]) in row

@@ -1,0 +1,612 @@
+"""Models that pipelines are tried with, each with its step as for one device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.model_parallel.capture.step_recorder import boundary
+
+keras = tf.keras
+
+
+@dataclass
+class Trained:
+    """A model and what trains it.
+
+    Attributes:
+        call: logits of inputs.
+        loss: of logits and labels, a mean over samples; what it adds up is of weights alone.
+        variables: trained ones.
+        optimizer: updates them.
+        metric: of labels and logits, None where the step has none.
+        norms: a metric of the norm of all gradients and of the count of updates; likewise.
+        state: other variables that a step writes.
+        scaled: of a loss, that of which gradients are computed.
+    """
+
+    call: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    variables: list[Any]
+    optimizer: Any
+    metric: Any = None
+    norms: Any = None
+    state: tuple[Any, ...] = ()
+    scaled: Callable[[Any], Any] = lambda loss: loss
+
+    @property
+    def every_variable(self) -> list[Any]:
+        """All that a step writes, the trained ones first, and then the state."""
+        counted = getattr(self.metric, "variables", [])
+        return [*self.variables, *self.state, *self.optimizer.variables, *counted]
+
+    def step(self, images: Any, labels: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            logits = self.call(images)
+            loss = self.loss(labels, logits)
+            scaled = self.scaled(loss)
+        gradients = tape.gradient(scaled, self.variables)
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+        result = {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
+        if self.metric is not None:
+            self.metric.update_state(labels, logits)
+            result["metric"] = self.metric.result()
+        if self.norms is not None:
+            self._measure(gradients)
+            result["norms"] = self.norms.result()
+        return result
+
+    def flagged(self, images: Any, labels: Any, training: bool = True) -> dict[str, Any]:
+        """A step that a flag makes an evaluation."""
+        if training:
+            return self.step(images, labels)
+        logits = self.call(images)
+        result = {"loss": self.loss(labels, logits), "logits": logits}
+        if self.metric is not None:
+            self.metric.update_state(labels, logits)
+            result["metric"] = self.metric.result()
+        return result
+
+    def _measure(self, gradients: list[Any]) -> None:
+        self.norms.update_state(tf.linalg.global_norm(gradients))
+        self.norms.update_state(self.optimizer.iterations)
+
+    def accumulated(self, images: Any, labels: Any, num_microbatches: int) -> dict[str, Any]:
+        """What one process does that accumulates the same microbatches."""
+        losses, logits, sums = [], [], None
+        pairs = zip(
+            tf.split(images, num_microbatches), tf.split(labels, num_microbatches), strict=True
+        )
+        for inputs, wanted in pairs:
+            with tf.GradientTape() as tape:
+                logits.append(self.call(inputs))
+                losses.append(self.loss(wanted, logits[-1]))
+                scaled = self.scaled(losses[-1])
+            gradients = [tf.convert_to_tensor(one) for one in tape.gradient(scaled, self.variables)]
+            if self.metric is not None:
+                self.metric.update_state(wanted, logits[-1])
+            sums = (
+                gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
+            )
+        means = [one / num_microbatches for one in sums or []]
+        self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
+        result = {
+            "loss": tf.add_n(losses) / num_microbatches,
+            "logits": tf.concat(logits, 0),
+            "updates": self.optimizer.iterations,
+        }
+        if self.metric is not None:
+            result["metric"] = self.metric.result()
+        if self.norms is not None:
+            self._measure(means)
+            result["norms"] = self.norms.result()
+        return result
+
+
+_cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _of_keras(model: Any, optimizer: Any, training: bool = True, **fields: Any) -> Trained:
+    def loss(labels: Any, logits: Any) -> Any:
+        found = _cross_entropy(labels, logits)
+        return found + tf.add_n(model.losses) if model.losses else found
+
+    return Trained(
+        lambda inputs: model(inputs, training=training),
+        loss, model.trainable_variables, optimizer,
+        state=tuple(model.non_trainable_variables), **fields,
+    )  # fmt: skip
+
+
+def convolutional() -> Trained:
+    """With weights of different kinds, regularized; all updates take the norm of all gradients."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.Conv2D(8, 3, activation="relu", kernel_regularizer="l2"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu", kernel_regularizer="l2"),
+            layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+    norms = keras.metrics.Mean("norms")
+    trained = _of_keras(
+        model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy(), norms=norms
+    )
+    return replace(trained, state=(*trained.state, *norms.variables))
+
+
+def normalized() -> Trained:
+    """With batch normalization, which sees the samples that one device has at a time."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+def dropping() -> Trained:
+    """With dropout, whose seeds are variables of the layers."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu"),
+            layers.Dropout(0.5, seed=3),
+            layers.Dense(16, activation="relu"),
+            layers.Dropout(0.25, seed=5),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def dropping_twice() -> Trained:
+    """With a layer of dropout that is called twice: its seed is read again after it moved on."""
+    layers = keras.layers
+    drop = layers.Dropout(0.5, seed=3)
+    x = inputs = layers.Input([8, 8, 1])
+    x = layers.Flatten()(x)
+    for _ in range(2):
+        x = drop(layers.Dense(16, activation="relu")(x))
+    outputs = layers.Dense(10)(layers.Dense(16, activation="relu")(x))
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), metric=metric)
+
+
+def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
+    """Layers that compute with a weight and a state each, which they write before."""
+    weights = [
+        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"kernel{i}")
+        for i in range(len(states))
+    ]
+    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for weight, state in zip(weights, states, strict=True):
+            x = boundary(of(x, weight, state))
+        return x @ head
+
+    optimizer = keras.optimizers.SGD(0.1)
+    return Trained(call, _cross_entropy, [*weights, head], optimizer, state=tuple(states))
+
+
+def iterated() -> Trained:
+    """Weights over what a power iteration finds, whose vector is read again once it is written."""
+
+    def of(x: Any, weight: Any, vector: Any) -> Any:
+        other = tf.math.l2_normalize(vector @ tf.transpose(weight))
+        vector.assign(tf.stop_gradient(tf.math.l2_normalize(other @ weight)))
+        scale = tf.stop_gradient(other) @ weight @ tf.transpose(vector)
+        return tf.tanh(x @ (2 * weight / scale))
+
+    vectors = [
+        tf.Variable(tf.random.stateless_normal([1, 64], [i, 2]), trainable=False, name=f"vector{i}")
+        for i in range(3)
+    ]
+    return _stateful(of, vectors)
+
+
+def spectral() -> Trained:
+    """Kernels that each microbatch normalizes by a vector of its own; they decay, too."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten()])
+    for _ in range(3):
+        model.add(layers.SpectralNormalization(layers.Dense(16, activation="tanh")))
+    model.add(layers.Dense(10))
+    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01))
+
+
+def running_mean() -> Trained:
+    """With means of samples so far, which are subtracted once they are written."""
+
+    def of(x: Any, weight: Any, mean: Any) -> Any:
+        mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))
+        return tf.tanh((x - mean) @ weight)
+
+    means = [tf.Variable(tf.zeros([64]), trainable=False, name=f"mean{i}") for i in range(3)]
+    return _stateful(of, means)
+
+
+def conditional() -> Trained:
+    """Updates every second step, if all gradients are finite; averages stand in for weights then.
+
+    Its loss is scaled, by more and more.
+    """
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="relu") for _ in range(2)]
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
+    every = {"gradient_accumulation_steps": 2, "use_ema": True, "ema_overwrite_frequency": 3}
+    inner = keras.optimizers.Adam(1e-2, global_clipnorm=0.5, ema_momentum=0.5, **every)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, 8.0, dynamic_growth_steps=2)
+    return _of_keras(model, optimizer, scaled=optimizer.scale_loss)
+
+
+def embedded() -> Trained:
+    """Words, many of them several times in a sample, whose gradients are slices of their table."""
+    layers = keras.layers
+    table, dense = layers.Embedding(12, 6), [layers.Dense(16, activation="relu") for _ in range(2)]
+    model = keras.Sequential([layers.Input([8]), table, layers.Flatten(), *dense, layers.Dense(10)])
+    trained = _of_keras(model, keras.optimizers.Adam(1e-2))
+
+    def call(images: Any) -> Any:
+        return model(tf.cast(tf.abs(images[:, :, 0, 0]) * 6, tf.int32) % 12)
+
+    return replace(trained, call=call)
+
+
+def branching() -> Trained:
+    """A functional model whose branches meet again, one of them many layers later."""
+    layers = keras.layers
+    inputs = layers.Input([8, 8, 1])
+    first = layers.Conv2D(4, 3, padding="same", activation="relu")(inputs)
+    left = layers.Conv2D(4, 1, padding="same")(first)
+    right = layers.Conv2D(4, 3, padding="same", activation="relu")(first)
+    joined = layers.Concatenate()([left, right])
+    late = layers.Conv2D(4, 3, padding="same")(joined)
+    added = layers.Add()([late, first])
+    outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(added))
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.AdamW(1e-2))
+
+
+def transformer() -> Trained:
+    """Blocks of a transformer over rows of an image, in plain code with boundaries."""
+    layers = keras.layers
+    width = 8
+    embed = layers.Dense(width)
+    blocks = [
+        (
+            layers.MultiHeadAttention(2, 4),
+            layers.LayerNormalization(),
+            layers.Dense(16, activation="gelu"),
+            layers.Dense(width),
+            layers.LayerNormalization(),
+        )
+        for _ in range(2)
+    ]
+    head = layers.Dense(10)
+    position = tf.Variable(tf.random.stateless_normal([8, width], [1, 2]), name="position")
+
+    def call(images: Any) -> Any:
+        x = boundary(embed(images[..., 0]) + position)
+        for attention, normalize, wide, narrow, normalize_again in blocks:
+            x = normalize(x + attention(x, x))
+            x = boundary(normalize_again(x + narrow(wide(x))))
+        return head(tf.reduce_mean(x, 1))
+
+    call(tf.zeros([1, 8, 8, 1]))
+    parts = [embed, *(one for block in blocks for one in block), head]
+    variables = [position, *(v for part in parts for v in part.trainable_variables)]
+    # Not Adam: keys have a bias without effect, and it would follow what rounding leaves of that.
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+
+
+class _Counts:
+    """Metrics of whether a label is odd: ratios, whose denominators differ, and sums."""
+
+    def __init__(self) -> None:
+        metrics = keras.metrics
+        self._metrics = [metrics.Precision(), metrics.Recall(), metrics.AUC(num_thresholds=20)]
+        self._mean = metrics.Mean()
+        self._error = metrics.RootMeanSquaredError()
+        self._sum = metrics.Sum()
+        self._labels = metrics.Sum(dtype="int32")
+
+    def update_state(self, labels: Any, logits: Any) -> None:
+        odd, guess = labels % 2, tf.sigmoid(4 * logits[:, 1])
+        for one in self._metrics:
+            one.update_state(odd, guess)
+        self._mean.update_state(guess, sample_weight=tf.cast(labels, tf.float32))
+        self._error.update_state(odd, guess)
+        self._sum.update_state(guess)
+        self._labels.update_state(labels)
+
+    def result(self) -> Any:
+        rest = self._mean, self._error, self._sum
+        whole = tf.cast(self._labels.result(), tf.float32)
+        return tf.stack([*(one.result() for one in (*self._metrics, *rest)), whole])
+
+
+def counted() -> Trained:
+    """With metrics that are ratios, none of them of as many samples, and sums."""
+    return replace(deep(4), metric=_Counts())
+
+
+def greatest() -> Trained:
+    """With what is no sum: of labels the greatest."""
+
+    class Greatest(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="greatest")
+            self.value = self.add_variable([], "zeros", name="value")
+
+        def update_state(self, labels: Any, logits: Any) -> None:
+            self.value.assign(tf.maximum(self.value, tf.cast(tf.reduce_max(labels), tf.float32)))
+
+        def result(self) -> Any:
+            return self.value + 0.0
+
+    return replace(deep(4), metric=Greatest())
+
+
+def mixed() -> Trained:
+    """With what is computed of a metric and of a microbatch at once."""
+
+    class Mixed(keras.metrics.SparseCategoricalAccuracy):
+        def update_state(self, labels: Any, logits: Any) -> None:
+            super().update_state(labels, logits)
+            self.last = tf.reduce_mean(logits)
+
+        def result(self) -> Any:
+            return super().result() + self.last
+
+    return replace(deep(4), metric=Mixed("mixed"))
+
+
+def tied() -> Trained:
+    """A language model's embedding that is its last layer, too, in plain TensorFlow."""
+    table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
+    hidden = [
+        tf.Variable(tf.random.stateless_normal([6, 6], [3, i]), name=f"hidden{i}") for i in range(3)
+    ]
+
+    def call(images: Any) -> Any:
+        words = tf.cast(tf.abs(images[:, :, 0, 0]) * 4, tf.int32) % 10
+        x = boundary(tf.reduce_mean(tf.gather(table, words), 1))
+        for one in hidden:
+            x = boundary(tf.tanh(x @ one))
+        return x @ tf.transpose(table)
+
+    variables = [table, *hidden]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
+
+
+def permuted() -> Trained:
+    """Integers that the first layer reads, and the others take from it."""
+    order = tf.Variable(tf.random.shuffle(tf.range(16)), trainable=False, name="order")
+    weights = [
+        tf.Variable(0.3 * tf.random.stateless_normal([size, 16], [4, i]), name=f"weight{i}")
+        for i, size in enumerate((64, 16, 16))
+    ]
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for one in weights:
+            x = boundary(tf.tanh(tf.gather(x @ one, order, axis=1)))
+        return x[:, :10]
+
+    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
+
+
+def recurrent() -> Trained:
+    """Loops, whose gradients let them take lists that were not there when they were made."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Reshape([8, 8]),
+            layers.LSTM(6, return_sequences=True),
+            layers.Bidirectional(layers.GRU(4)),
+            layers.Dense(10),
+        ]
+    )
+    # They have seeds for dropout, of which there is none.
+    return replace(_of_keras(model, keras.optimizers.SGD(0.1)), state=())
+
+
+def deep(num_layers: int = 8) -> Trained:
+    """An MLP of several layers."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Flatten(),
+            *(layers.Dense(12, activation="tanh") for _ in range(num_layers - 1)),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def deepest() -> Trained:
+    """An MLP of 32 layers; with each, tracing takes longer."""
+    return deep(32)
+
+
+class _TwoOptimizers:
+    """One for the first half of the variables, another for the rest."""
+
+    def __init__(self) -> None:
+        self._optimizers = (keras.optimizers.SGD(0.1), keras.optimizers.Adam(1e-2))
+
+    def _halves(self, every: Any) -> list[list[Any]]:
+        every = list(every)
+        return [every[: len(every) // 2], every[len(every) // 2 :]]
+
+    def build(self, variables: Any) -> None:
+        for one, half in zip(self._optimizers, self._halves(variables), strict=True):
+            one.build(half)
+
+    def apply_gradients(self, pairs: Any) -> None:
+        for one, half in zip(self._optimizers, self._halves(pairs), strict=True):
+            one.apply_gradients(half)
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for one in self._optimizers for variable in one.variables]
+
+    @property
+    def iterations(self) -> Any:
+        return self._optimizers[0].iterations
+
+
+def two_optimizers() -> Trained:
+    """One loss, whose gradients two optimizers apply."""
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="relu") for _ in range(3)]
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
+    return _of_keras(model, _TwoOptimizers())
+
+
+def generating() -> Trained:
+    """With noise of generators, whose states are read and moved on at once."""
+    generators = [tf.random.Generator.from_seed(seed) for seed in range(3)]
+    weights = [
+        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"noisy{i}")
+        for i in range(3)
+    ]
+    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for one, generator in zip(weights, generators, strict=True):
+            noise = generator.normal([64], stddev=0.1)
+            x = tf.tanh(x @ one)
+            x = boundary(x + noise + generator.normal(tf.shape(x), stddev=0.1))
+        return x @ head
+
+    states = tuple(one.state for one in generators)
+    variables = [*weights, head]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1), state=states)
+
+
+def calling() -> Trained:
+    """Layers within a model of the user's, a `tf.function` with a weight, and complex numbers."""
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="tanh") for _ in range(2)]
+    inner = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense])
+
+    class Outer(keras.Model):
+        def call(self, images: Any) -> Any:
+            return inner(images)
+
+    outer = Outer()
+    called, head = (
+        tf.Variable(tf.random.stateless_normal([16, width], [width, 1]) / 4, name=f"called{width}")
+        for width in (16, 10)
+    )
+
+    @tf.function
+    def block(x: Any) -> Any:
+        return tf.tanh(x @ called)
+
+    def call(images: Any) -> Any:
+        x = boundary(block(outer(images)))
+        waves = boundary(tf.signal.fft(tf.cast(x, tf.complex64)) / 4)
+        return (tf.math.real(waves) + tf.math.imag(waves)) @ head
+
+    variables = [*inner.trainable_variables, called, head]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+
+
+def shallow() -> Trained:
+    """One layer."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), layers.Dense(10)])
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def plain() -> Trained:
+    """Nothing says where layers end."""
+    weights = [tf.Variable(tf.eye(64)), tf.Variable(tf.ones([64, 10]))]
+
+    def call(images: Any) -> Any:
+        return tf.tanh(tf.reshape(images, [-1, 64]) @ weights[0]) @ weights[1]
+
+    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.1))
+
+
+def vgg() -> Trained:
+    """Convolutions in blocks with pooling between, then wide dense layers."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1])])
+    for width in (4, 8):
+        for _ in range(2):
+            model.add(layers.Conv2D(width, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D())
+    model.add(layers.Flatten())
+    for _ in range(2):
+        model.add(layers.Dense(32, activation="relu"))
+    model.add(layers.Dense(10))
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    return _of_keras(model, keras.optimizers.SGD(0.05, momentum=0.9), metric=metric)
+
+
+def inception() -> Trained:
+    """Two blocks of four branches, of which one begins with pooling, and a classifier."""
+    layers = keras.layers
+
+    def convolved(x: Any, width: int, size: int) -> Any:
+        return layers.Conv2D(width, size, padding="same", activation="relu")(x)
+
+    inputs = layers.Input([8, 8, 1])
+    x = convolved(inputs, 4, 3)
+    for _ in range(2):
+        branches = [
+            convolved(x, 2, 1),
+            convolved(convolved(x, 2, 1), 3, 5),
+            convolved(convolved(convolved(x, 2, 1), 3, 3), 3, 3),
+            convolved(layers.AveragePooling2D(3, 1, padding="same")(x), 2, 1),
+        ]
+        x = layers.Concatenate()(branches)
+    outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1))
+
+
+class _Labels(keras.metrics.Sum):
+    """What labels add up to."""
+
+    def update_state(self, labels: Any, logits: Any) -> None:
+        super().update_state(labels)
+
+
+def mlp() -> Trained:
+    """Of few layers, with a metric that is a sum."""
+    return replace(deep(5), metric=_Labels())
+
+
+COUNTED = {one.__name__: one for one in (counted, mixed, greatest)}
+BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
+EVERY = {
+    one.__name__: one
+    for one in (
+        convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
+        two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
+        spectral, calling, permuted,
+    )
+}  # fmt: skip

@@ -1,0 +1,295 @@
+"""Pipelines on real workers, from an unchanged script."""
+
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.launching import Job
+from tests.model_parallel.job import batches, fresh, trained_alone
+from tests.model_parallel.models import EVERY, deepest
+from tf_libra.cli import main
+from tf_libra.specs.pipeline import PipelinePlan
+
+STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
+OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    return run_job("pipelines.py", request.param)
+
+
+def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) -> None:
+    """On every rank, once variables are synchronized; optimizers' own variables included."""
+    cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
+    several = {"data_parallel"} if trained.world_size != 3 else set()
+    assert {"deep", "convolutional", "transformer", *several} <= set(cases)
+    for name in cases:
+        is_deepest = name == "deep" and trained.world_size == 4
+        make = deepest if is_deepest else EVERY[OTHERS.get(name, name)]
+        wanted, every = trained_alone(make, STEPS, SAMPLES, MICROBATCHES)
+        for rank in range(trained.world_size):
+            value = trained.value(name, rank)
+            for got, want in zip(value["returned"], wanted, strict=True):
+                np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-3, err_msg=name)
+                assert np.shape(got["logits"]) == (SAMPLES, 10)
+            last = value["returned"][-1]
+            logits = wanted[-1]["logits"]
+            np.testing.assert_allclose(last["logits"], logits, rtol=2e-3, atol=2e-4)
+            # Keras counts only steps that update where it accumulates gradients.
+            assert (
+                last["updates"] == wanted[-1]["updates"] == STEPS // (1 + (name == "conditional"))
+            )
+            found = trained.arrays(name, rank)
+            assert len(found) == len(every)
+            for variable, one in every.items():
+                number, _, _ = variable.partition(" ")
+                np.testing.assert_allclose(
+                    found[number],
+                    one,
+                    rtol=1e-3,
+                    atol=1e-4,
+                    err_msg=f"{name}: {variable} on rank {rank}",
+                )
+
+
+def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
+    for name, case in trained.cases(0).items():
+        if "returned" not in (case["value"] or {}):
+            continue
+        stages = case["value"]["stages"]
+        assert sorted(rank for ranks in stages for rank in ranks) == list(range(trained.world_size))
+        assert case["value"]["settled"]
+        kinds = {"deep": 2 if trained.world_size == 2 else trained.world_size, "data_parallel": 1}
+        assert len(stages) == kinds.get(name, len(stages))
+
+
+@pytest.mark.parametrize("trained", [2, 4], indirect=True)
+def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
+    """Between steps, for arguments of another kind, and when asked for; an evaluation has them."""
+    alone = fresh(EVERY["deep"])
+    first, second, third = batches(3, SAMPLES)
+    halves = [tuple(one[part] for one in third) for part in (slice(0, 24), slice(24, 48))]
+    for step in (first, second):
+        alone.accumulated(*step, MICROBATCHES)
+    loss = float(alone.flagged(*second, training=False)["loss"])
+    for step in halves:
+        alone.accumulated(*step, MICROBATCHES)
+    whole = [int(tf.size(one.value)) for one in alone.variables]
+    kept = []
+    for rank in range(trained.world_size):
+        value = trained.value("released", rank)
+        np.testing.assert_allclose(value["evaluated"], loss, rtol=1e-3)
+        after_first, synchronized, *later = value["sizes"]
+        assert synchronized == whole
+        assert all(sizes == after_first for sizes in later)
+        assert {0} < {*after_first}
+        assert all(a in (0, b) for a, b in zip(after_first, whole, strict=True))
+        kept.append({index for index, size in enumerate(after_first) if size})
+        found = trained.arrays("released", rank)
+        for number, one in enumerate(alone.variables):
+            np.testing.assert_allclose(found[str(number)], one.numpy(), rtol=1e-3, atol=1e-4)
+    stages = trained.value("released")["stages"]
+    for ranks in stages:
+        assert all(kept[rank] == kept[ranks[0]] for rank in ranks)
+    assert kept[stages[0][0]] | kept[stages[1][0]] == set(range(len(whole)))
+
+
+@pytest.mark.parametrize("trained", [2, 3], indirect=True)
+@pytest.mark.parametrize("case", ["short_batches", "short_batches_released"])
+def test_batches_that_are_not_divided_run_in_fewer_microbatches(trained: Job, case: str) -> None:
+    """Or in one stage on all ranks, and the next as before."""
+    alone = fresh(EVERY["deep"])
+    for size in (24, 24, 3, 24, 1):
+        alone.accumulated(*batches(1, trained.world_size * size)[0], 1)
+    for rank in range(trained.world_size):
+        assert trained.value(case, rank) is None
+        found = trained.arrays(case, rank)
+        for number, one in enumerate(alone.variables):
+            np.testing.assert_allclose(found[str(number)], one.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+@pytest.mark.parametrize("case", ["in_turns", "in_turns_released", "gone"])
+def test_steps_that_train_each_other_s_variables_find_them_up_to_date(
+    trained: Job, case: str
+) -> None:
+    """A generator's and a discriminator's, in stages and data-parallel; also where one is gone."""
+    for rank in range(trained.world_size):
+        value = trained.value(case, rank)
+        assert value["difference"] < 1e-5 < 1e-3 < value["moved"], value
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_objects_whose_method_is_decorated_train_apart(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        value = trained.value("objects_in_turns", rank)
+        assert value["differ"] < 1e-9 < 1e-3 < value["apart"], value
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
+    """By the ranks that have not all it has trained, while its variables are there."""
+    for rank in range(trained.world_size):
+        told = [line for line in trained.log("gone", rank).splitlines() if "is gone" in line]
+        # Rank 1 has kept it until its weights were used: nobody has asked for its momentum.
+        assert len(told) == 1, told
+        assert all(line.startswith("WARNING ") for line in told)
+        assert all("call synchronize_variables() while" in line for line in told)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_nothing_is_told_of_a_step_that_goes_with_its_variables(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        assert trained.value("ends", rank) is None
+        assert "is gone" not in trained.log("ends", rank)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_one_rank_broadcasts_is_what_all_stages_have(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        assert trained.value("broadcast_after_batches", rank)["differ"] < 1e-12
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
+    """Ours and Horovod's, however they come to keep it; what a state leaves out is told, once."""
+    for rank in range(trained.world_size):
+        value = trained.value("committed", rank)
+        assert max(value["kept"]) < 1e-12, value
+        assert value["restored"] and all(value["restored"]), value
+        told = [line for line in trained.log("committed", rank).splitlines() if "elastic" in line]
+        assert len(told) == (rank == 0), told
+        what = "does not keep 4 variables that steps in stages write, momentum0"
+        assert all(what in line for line in told)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_was_let_go_and_never_restored_is_refused_by_name(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error("let_go_when_ranks_were_lost", rank)
+        assert error.startswith("ValueError: variable ") and "has no elements" in error
+        assert "Give it to the elastic state" in error
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -> None:
+    """On lanes, of which the stage before hears in time, to the weights of one process."""
+    for rank in range(trained.world_size):
+        value = trained.value("grouped", rank)
+        assert value["groups"] == [3, 3]
+        assert value["differ"] and max(value["differ"]) < 1e-4, value
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) -> None:
+    """All ranks of the next job begin with what its rank 0 has, whoever has trained it before."""
+    job = trained.arrays("another_job", 1)
+    assert [trained.value("another_job", rank)["rank"] for rank in range(2)] == [1, 0]
+    other = trained.arrays("another_job", 0)
+    ours = [name for name in job if name.startswith("ours/")]
+    assert ours
+    for name in ours:
+        np.testing.assert_array_equal(job[name], other[name])
+        alone = job[name.replace("ours", "alone")]
+        np.testing.assert_allclose(job[name], alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_ranks_of_the_next_job_are_met_anew(trained: Job) -> None:
+    """Even by who is the same rank of as many: the others are other processes."""
+    for rank in range(trained.world_size):
+        value = trained.value("other_partners", rank)
+        neighbour = {rank, rank ^ 1}
+        opposite = {rank, 3 - rank}
+        in_turn = [neighbour, neighbour, opposite]
+        assert value["lanes"] == [sum(one) / 2 for one in in_turn]
+        assert value["horovod"] == [sum(neighbour) / 2, sum(opposite) / 2]
+        assert value["sums"] == [sum(opposite), sum(neighbour)]
+
+
+def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:
+    """Without oneDNN, which keeps what is freed for what comes next."""
+    job = run_job("pipeline_memory.py", 2, env={"TF_ENABLE_ONEDNN_OPTS": "0"})
+    for rank in range(2):
+        value = job.value("memory", rank)
+        others = value["others"]
+        assert others >= 1.44e8  # of two layers
+        # What else a step needs varies by less.
+        assert value["before"] - value["let go"] > 0.8 * others, value
+        assert value["back"] - value["let go"] > 0.8 * others, value
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_an_mlp_of_32_layers_is_trained(trained: Job) -> None:
+    assert len(trained.value("deep")["layers"]) == 32
+
+
+def test_explain_says_who_computes_what_and_when(trained: Job) -> None:
+    """On every rank: charts of all of them, predicted above measured, and the bubbles' reasons."""
+    stages = trained.value("deep")["stages"]
+    for rank in range(trained.world_size):
+        text = trained.value("deep", rank)["explained"]
+        assert f"a pipeline of {len(stages)} stages under spp, {MICROBATCHES} microbatches" in text
+        assert all(f"on rank {ranks[0]}" in text for ranks in stages)
+        assert "the bottleneck is " in text
+        assert text.index("predicted, ") < text.index("measured, ")
+        for number in range(trained.world_size):
+            charts = [line for line in text.splitlines() if line.startswith(f"rank {number}    ")]
+            assert len(charts) == 2
+            assert re.search("[A-Da-d]", charts[0])
+            assert text.count(f"rank {number} computes nothing for ") == 2
+        assert re.search(r", for (forward|backward) of microbatch \d by stage \d", text)
+        assert max(map(len, text.splitlines())) <= 100
+    assert "an iteration takes " in trained.log("deep")
+
+
+def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured and planned; a picture; and a trace with every microbatch of every rank."""
+    logdir = trained.folder / "logdir"
+    given = [f"--layers={logdir / 'layers.json'}", f"--cluster={logdir / 'cluster.json'}"]
+    assert main(["pipeline", "simulate", *given, f"--plan={logdir / 'pipeline.json'}"]) == 0
+    assert f"spp, {MICROBATCHES} microbatches" in capsys.readouterr().out
+    assert main(["pipeline", "compare", *given, "--num_microbatches=4"]) == 0
+    assert "data-parallel" in capsys.readouterr().out
+    plan = PipelinePlan.from_json((logdir / "pipeline.json").read_text())
+    assert [list(stage.devices) for stage in plan.stages] == trained.value("deep")["stages"]
+    events = json.loads((logdir / "trace.json").read_text())["traceEvents"]
+    for what in ("predicted", "measured"):
+        found = {(one["tid"], one["name"]) for one in events if one["pid"] == what}
+        assert found >= {
+            (f"rank {rank}", f"{kind} {microbatch}")
+            for rank in range(trained.world_size)
+            for kind in ("forward", "backward")
+            for microbatch in range(MICROBATCHES)
+        }
+    if importlib.util.find_spec("matplotlib"):
+        root = xml.etree.ElementTree.parse(logdir / "pipeline.svg").getroot()
+        assert root.tag.endswith("svg")
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("a_batch_not_divided", "num_microbatches must divide the batch of all ranks, 2 times 8"),
+        ("more_stages_than_layers", "cannot be cut into stages: it has one layer"),
+        ("more_stages_than_workers", "num_stages must be at most the number of workers, 2, got 3"),
+        ("a_layer_too_large", "fits no device: its parameters and their gradients take"),
+        ("a_model_without_layers", "tf_libra.boundary is not called"),
+        ("evaluated_in_other_stages", "trains it in stage 1: evaluate in a function of its own"),
+        ("trained_in_other_stages", "trained it for its first ones in stage 1: decorate a"),
+    ],
+)
+def test_what_cannot_be_a_pipeline_is_refused_on_every_rank(
+    trained: Job, case: str, message: str
+) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error(case, rank)
+        assert error.startswith("ValueError: ") and message in error

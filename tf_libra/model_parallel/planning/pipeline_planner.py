@@ -1,0 +1,172 @@
+"""Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_divides
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.resharding import check_exchanges
+from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.planning import layer_benchmark as profiling
+from tf_libra.model_parallel.planning import pipeline_report
+from tf_libra.model_parallel.planning.feasibility import plan_for
+from tf_libra.model_parallel.planning.gradient_buckets import groups_of
+from tf_libra.model_parallel.planning.link_benchmark import measured_links
+from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers, Measuring
+from tf_libra.planning.pipeline import PipelineStrategy
+from tf_libra.planning.pipeline.memory import check_layers_fit
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
+
+# For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
+_MOST_CUTS = 3
+
+
+class PipelinePlanner:
+    """See `Planner`. The plan is made at once, and stays."""
+
+    has_branches = False
+
+    def __init__(self, strategy: PipelineStrategy, memory_bytes: float | None = None) -> None:
+        """Plans nothing yet.
+
+        Args:
+            strategy: who plans.
+            memory_bytes: what this rank has for parameters and their gradients; None: enough.
+
+        Raises:
+            ValueError: the number of microbatches is missing.
+        """
+        if strategy.num_microbatches is None:
+            raise ValueError(
+                f"num_microbatches must be given, at least 1, got None: say"
+                f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
+            )
+        self.plan: PipelinePlan | None = None
+        self.asked = repr(strategy)
+        self.num_microbatches: int = strategy.num_microbatches
+        self._strategy = strategy
+        self._memory_bytes = memory_bytes
+        self._layers: LayerGraph | None = None
+        self._cluster: Cluster | None = None
+        self._layout: Layout | None = None
+        self._measuring = Measuring(self._tell)
+        self._first: _First | None = None
+
+    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+        """See `Planner`."""
+        check_divides(samples_per_rank, num_ranks, self.num_microbatches)
+
+    def begin(
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
+    ) -> None:
+        """Measures on all ranks, plans on rank 0."""
+        graph = traces.whole
+        name = graph.recording.name
+        num_stages = self._strategy.num_stages
+        if len(graph.layers) == 1 and num_stages != 1:
+            raise ValueError(f"{name} cannot be cut into stages: {graph.why_uncut()}")
+        limits = {"layers": len(graph.layers), "workers": control.world_size}
+        for what, limit in limits.items():
+            if num_stages is not None and num_stages > limit:
+                raise ValueError(
+                    f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
+                )
+        traces.check_update()
+        story.busy(Phase.MEASURE)
+        mine = profiling.measured_layers(traces, given, self.num_microbatches)
+        layers = profiling.averaged(mine, control)
+        links = measured_links(transport, control)
+        memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
+        cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
+        check_layers_fit(layers, cluster)
+        plan = self._planned(traces, layers, cluster, control)
+        layout = Layout.of_pipeline(plan)
+        measured: set[tuple[int, ...]] = {(0,)}  # all at once is one stage
+        while layout.starts not in measured and len(measured) <= _MOST_CUTS:
+            measured.add(layout.starts)
+            count = self.num_microbatches
+            mine = profiling.measured_stages(traces, given, count, layers, layout.starts, links)
+            layers = profiling.averaged(mine, control)
+            plan = self._planned(traces, layers, cluster, control)
+            layout = Layout.of_pipeline(plan)
+        groups: Any = None
+        if control.rank == 0:
+            groups = groups_of(traces.cut(layout.starts), plan, layers, links)
+        groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
+        self._layout = replace(layout, groups=groups)
+        self.plan, self._layers, self._cluster = plan, layers, cluster
+        self._first = _First(traces, control, story)
+        story.stopped()
+        story.pipeline_planned(plan, layers, cluster)
+        if control.rank == 0:
+            story.log.info("pipeline: %s", pipeline_report.in_a_line(plan))
+            for note in plan.notes:
+                story.log.info("pipeline: %s", note)
+
+    def _planned(
+        self, traces: Traces, layers: LayerGraph, cluster: Cluster, control: Control
+    ) -> PipelinePlan:
+        """Rank 0's plan; raises on every rank what it says of steps that have none."""
+
+        def check(plan: PipelinePlan) -> None:
+            layout = Layout.of_pipeline(plan)
+            BatchShards(layout, traces.samples_per_rank)
+            check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
+
+        document: Any = None
+        if control.rank == 0:
+            try:
+                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+                document = [plan.to_json(), None]
+            except ValueError as error:  # of all ranks
+                document = [None, str(error)]
+        made, refused = control.broadcast(document)
+        if made is None:
+            raise ValueError(refused)
+        return PipelinePlan.from_json(made)
+
+    def next_layout(self) -> Layout:
+        """See `Planner`."""
+        assert self._layout is not None
+        return self._layout
+
+    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+        """Runs a step; of the batches for which it was planned, the first few are measured."""
+        first = self._first
+        if first is None or traces is not first.traces:
+            return run()
+        return self._measuring.during(first.control, execution, run)
+
+    def _tell(self, measured: MeasuredLayers) -> None:
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        first = self._first
+        assert first is not None
+        if first.control.rank == 0:
+            first.story.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
+        made = (self.plan, self._layers, self._cluster)
+        number = self._measuring.number
+        first.story.pipeline_measured(number, *made, measured.bars, measured.seconds)
+
+    def explained(self, name: str, execution: StageExecutor) -> str:
+        """See `Planner`."""
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        made = (self.plan, self._layers, self._cluster)
+        groups = [] if self._layout is None else [len(one) for one in self._layout.groups]
+        return pipeline_report.explained(name, *made, self._measuring.typical, groups)
+
+
+@dataclass(frozen=True)
+class _First:
+    """What it is planned for, and with whom."""
+
+    traces: Traces
+    control: Control
+    story: RunReporter

@@ -1,0 +1,63 @@
+"""What decides how each step is laid out over the ranks."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
+
+
+class Planner(Protocol):
+    """Plans one training function, on every rank of one job."""
+
+    @property
+    def plan(self) -> PipelinePlan | BurstPlan | None:
+        """What was planned; None before."""
+        ...
+
+    @property
+    def asked(self) -> str:
+        """What all ranks have to have asked for alike."""
+        ...
+
+    @property
+    def num_microbatches(self) -> int:
+        """Into how many the joint batch is divided."""
+        ...
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether it plans branches, so that what joins them is a layer."""
+        ...
+
+    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+        """Raises `ValueError` where batches of this size cannot be divided."""
+        ...
+
+    def begin(
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
+    ) -> None:
+        """The first arguments are known; all ranks call this.
+
+        Raises:
+            ValueError: the step cannot be planned as it was asked for.
+        """
+        ...
+
+    def next_layout(self) -> Layout:
+        """How the next step is laid out; all ranks call this before each step."""
+        ...
+
+    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+        """Runs a step, with arguments of that kind, and may measure it."""
+        ...
+
+    def explained(self, name: str, execution: StageExecutor) -> str:
+        """What there is to know, in text of at most 100 columns."""
+        ...
