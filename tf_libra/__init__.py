@@ -11,6 +11,7 @@ from tf_libra.launch import worker as _worker
 
 if TYPE_CHECKING:
     from tf_libra import collectives, elastic, keras, nccl, strategies
+    from tf_libra.background_jobs.manager import background
     from tf_libra.config import Faults, Tuning
     from tf_libra.cost_model import (
         ContentionModel,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     )
     from tf_libra.decorator import Optimized, optimize
     from tf_libra.model_parallel.capture.step_recorder import boundary
-    from tf_libra.multiplexing.background import background
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
@@ -86,7 +86,7 @@ _HOME = {
     "ScalingProfile": "tf_libra.specs.scaling_profile",
     "TensorGroup": "tf_libra.specs.plan",
     "Tuning": "tf_libra.config",
-    "background": "tf_libra.multiplexing.background",
+    "background": "tf_libra.background_jobs.manager",
     "boundary": "tf_libra.model_parallel.capture.step_recorder",
     "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from tf_libra import config, strategies
 from tf_libra.autotune import Phase, PlanSource, TuningResult
+from tf_libra.background_jobs.manager import of_this_process, waiting
 from tf_libra.cost_model import CostModel
-from tf_libra.multiplexing.background import of_this_process, waiting
 from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.burst import BurstStrategy

@@ -98,7 +98,7 @@ def test_a_background_job_runs_on_each_rank_and_ends_with_it(tmp_path: Path) -> 
     beside = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
     job = launch(
         tmp_path / "train.py",
-        "from tf_libra.multiplexing.background import of_this_process\n"
+        "from tf_libra.background_jobs.manager import of_this_process\n"
         "job = of_this_process().background\n"
         f"begun = f'{tmp_path}/begun.{{rank}}'\n"
         "while not os.path.exists(begun) or not os.path.getsize(begun):\n"

@@ -13,7 +13,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.multiplexing.background import Background, of_this_process
+from tf_libra.background_jobs.manager import Background, of_this_process
 
 cases = Cases()
 hvd.init()

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_libra.launch import environment
-from tf_libra.multiplexing.background import (
+from tf_libra.background_jobs.manager import (
     COMMAND_VARIABLE,
     MAX_SLOWDOWN,
     MAX_SLOWDOWN_VARIABLE,
     command_of,
     limit_of,
 )
+from tf_libra.launch import environment
 
 PROGRAM = "horovodrun"
 USAGE = (

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tf_libra.multiplexing.background import Background
-from tf_libra.multiplexing.gaps import IdleGaps, SchedulingMode
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
+from tf_libra.background_jobs.idle_gaps import IdleGaps, SchedulingMode
+from tf_libra.background_jobs.manager import Background
+from tf_libra.background_jobs.throttle import ALONE, CYCLE, Throttle
 
 MOST = CYCLE - ALONE
 LIMIT = 0.05
@@ -96,7 +96,7 @@ def test_process_goes_on_in_long_gaps_alone(
     """Between them, and in short ones, it is stopped; in steps that are to be alone, throughout."""
     now = 0.0
     clock = SimpleNamespace(perf_counter=lambda: now, monotonic=time.monotonic)
-    monkeypatch.setattr("tf_libra.multiplexing.background.time", clock)
+    monkeypatch.setattr("tf_libra.background_jobs.manager.time", clock)
     ran_in_gaps = 0
     for step in range(4 * CYCLE):
         is_alone = step % CYCLE < ALONE

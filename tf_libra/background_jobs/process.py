@@ -31,7 +31,12 @@ class BackgroundProcess:
             raise ValueError("command must name a program, got none")
         self.command = tuple(command)
         told, tells = os.pipe()
-        launcher = [sys.executable, "-m", "tf_libra.multiplexing.idle", str(os.getpid())]
+        launcher = [
+            sys.executable,
+            "-m",
+            "tf_libra.background_jobs.sched_idle_exec",
+            str(os.getpid()),
+        ]
         with os.fdopen(told) as reader:
             with os.fdopen(tells, "w"):
                 # Its own process group, so that Ctrl-C reaches it only through this process. The

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import logs, units
-from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount
-from tf_libra.multiplexing.gaps import IdleGaps, SchedulingMode
-from tf_libra.multiplexing.pacing import Throttle
-from tf_libra.multiplexing.process import BackgroundProcess
+from tf_libra.background_jobs.idle_gaps import IdleGaps, SchedulingMode
+from tf_libra.background_jobs.process import BackgroundProcess
+from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
+from tf_libra.background_jobs.throttle import Throttle
 from tf_libra.specs.background_stats import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
@@ -305,7 +305,7 @@ def background(
     if isinstance(step, str):
         command = command_of("step", step)
     elif callable(step):
-        command = [sys.executable, "-m", "tf_libra.multiplexing.repeat", _place_of(step)]
+        command = [sys.executable, "-m", "tf_libra.background_jobs.repeat", _place_of(step)]
     else:
         command = [str(part) for part in step]
     log = logs.of_launched()

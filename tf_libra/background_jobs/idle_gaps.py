@@ -5,7 +5,7 @@ other ranks at known points. Outside of these gaps a background job costs more, 
 that cost is small.
 """
 
-from tf_libra.multiplexing.pacing import Throttle
+from tf_libra.background_jobs.throttle import Throttle
 
 # Least previous wait of a gap that justifies the two signals that use it.
 _SHORTEST_SECONDS = 1e-3

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.multiplexing.machine import Machine, paced
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
+from tests.background_jobs.machine import Machine, paced
+from tf_libra.background_jobs.throttle import ALONE, CYCLE, Throttle
 
 MOST = CYCLE - ALONE
 ALL = MOST / CYCLE  # of the steps, what a background may have

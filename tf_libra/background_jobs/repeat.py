@@ -1,12 +1,12 @@
 """Runner of a function, repeated until it returns False or raises.
 
-python -m tf_libra.multiplexing.repeat MODULE:FUNCTION
+python -m tf_libra.background_jobs.repeat MODULE:FUNCTION
 """
 
 import importlib
 import sys
 
-from tf_libra.multiplexing.counting import counter
+from tf_libra.background_jobs.step_counter import counter
 
 
 def main() -> None:

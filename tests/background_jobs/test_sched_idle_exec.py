@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-IDLE = [sys.executable, "-m", "tf_libra.multiplexing.idle"]
+IDLE = [sys.executable, "-m", "tf_libra.background_jobs.sched_idle_exec"]
 POLICY = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"
 
 

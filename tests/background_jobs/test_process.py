@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import launching
-from tf_libra.multiplexing.process import BackgroundProcess
+from tf_libra.background_jobs.process import BackgroundProcess
 
 # Counts into a file, and says under which policy.
 COUNT = """
@@ -71,7 +71,7 @@ def test_runs_on_time_that_nobody_wants_and_loses_nothing_by_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it may take long until it is scheduled, to end by itself.
-    monkeypatch.setattr("tf_libra.multiplexing.process._GRACE_SECONDS", 120)
+    monkeypatch.setattr("tf_libra.background_jobs.process._GRACE_SECONDS", 120)
     path = tmp_path / "count"
     process = BackgroundProcess([sys.executable, "-c", COUNT, str(path)])
     try:
@@ -126,7 +126,7 @@ def test_one_that_is_paused_or_does_not_listen_ends_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By force, in the end: after a shorter while here."""
-    monkeypatch.setattr("tf_libra.multiplexing.process._GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("tf_libra.background_jobs.process._GRACE_SECONDS", 0.5)
     path = tmp_path / "count"
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
     process = BackgroundProcess([sys.executable, "-c", deaf, str(path)])
@@ -147,7 +147,7 @@ def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
     path = tmp_path / "count"
     start = (
         "import sys, time\n"
-        "from tf_libra.multiplexing.process import BackgroundProcess\n"
+        "from tf_libra.background_jobs.process import BackgroundProcess\n"
         "BackgroundProcess(sys.argv[1:]).pause()\n"
         "time.sleep(600)\n"
     )
@@ -167,7 +167,7 @@ def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> N
     """Where its owner is killed, or the thread that has started it ends, or what is beside it."""
     start = (
         "import sys, threading\n"
-        "from tf_libra.multiplexing.process import BackgroundProcess\n"
+        "from tf_libra.background_jobs.process import BackgroundProcess\n"
         "paused, *command = sys.argv[1:]\n"
         "def start():\n"
         "    process = BackgroundProcess(command)\n"

@@ -1,6 +1,6 @@
 """Runner of a command under idle scheduling, which supervises it.
 
-    python -m tf_libra.multiplexing.idle PARENT DESCRIPTOR COMMAND [ARGUMENTS...]
+    python -m tf_libra.background_jobs.sched_idle_exec PARENT DESCRIPTOR COMMAND [ARGUMENTS...]
 
 `SCHED_IDLE` applies to all threads and processes of the command. They form a process group, whose
 number is written to DESCRIPTOR and which can be paused without pausing this process. When the

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount, counter
+from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount, counter
 
 
 def test_steps_are_counted_across_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     count = StepCount()
     assert count.read() is None
     monkeypatch.setenv(COUNT_VARIABLE, str(count.path))
-    code = "from tf_libra.multiplexing.counting import counter; step = counter(); step(); step()"
+    code = (
+        "from tf_libra.background_jobs.step_counter import counter; step = counter(); step();"
+        " step()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert count.read() == 2
     count.end()
@@ -30,7 +33,7 @@ def test_calls_of_a_function_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
     count = StepCount()
     monkeypatch.setenv(COUNT_VARIABLE, str(count.path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    command = [sys.executable, "-m", "tf_libra.multiplexing.repeat", "some:once"]
+    command = [sys.executable, "-m", "tf_libra.background_jobs.repeat", "some:once"]
     subprocess.run(command, check=True)
     assert count.read() == 3
     count.end()

@@ -10,7 +10,7 @@ import pytest
 
 import tf_libra
 from tests.launching import Job
-from tf_libra.multiplexing import background
+from tf_libra.background_jobs import manager
 from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard.run_listing import runs
 
@@ -45,7 +45,7 @@ def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
     found = runs(Folder.read(beside.folder / "logdir"))["backgrounds"]
     assert [(one["run"], one["rank"]) for one in found] == [("rank_0", 0), ("rank_1", 1)]
     for one in found:
-        assert "tf_libra.multiplexing.repeat" in one["command"]
+        assert "tf_libra.background_jobs.repeat" in one["command"]
         assert 0 < one["share_of_steps"] < 1
         assert one["max_slowdown"] == 0.5
 
@@ -104,11 +104,11 @@ def test_what_is_given_has_to_be_a_job() -> None:
 )
 def test_environment_is_checked(environment: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        background.from_environment(environment)
+        manager.from_environment(environment)
 
 
 def test_nobody_asks_for_nothing() -> None:
-    assert background.from_environment({}) is None
+    assert manager.from_environment({}) is None
 
 
 def test_what_is_asked_for_has_its_limit() -> None:
@@ -116,7 +116,7 @@ def test_what_is_asked_for_has_its_limit() -> None:
         "TF_LIBRA_BACKGROUND": "python other.py --fast",
         "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN": "0.2",
     }
-    found = background.from_environment(environment)
+    found = manager.from_environment(environment)
     assert found is not None
     assert found.pacing.max_slowdown == 0.2
     assert "'python other.py --fast'" in found.describe()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.multiplexing.pacing import ALONE, CYCLE, Throttle
+from tf_libra.background_jobs.throttle import ALONE, CYCLE, Throttle
 
 _SLOWER = 1.38  # how much, while cores are slow by themselves
 
