@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from tests.launching import Job
-from tf_libra.keras.up_to_date import looks
+from tf_libra.keras.staged_fit import looks
 
 # float32 weights after ten steps of Adam.
 TOLERANCE = 2e-4

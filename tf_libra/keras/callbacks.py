@@ -8,7 +8,7 @@ import numpy as np
 from tf_libra.capture.variables import is_random_state, plain
 from tf_libra.coordination import horovod_job, places
 from tf_libra.coordination.consistency_check import first_difference
-from tf_libra.keras import of_workers
+from tf_libra.keras import multi_worker_fit
 
 
 class BroadcastVariables(keras.callbacks.Callback):
@@ -28,7 +28,7 @@ class BroadcastVariables(keras.callbacks.Callback):
             HorovodInternalError: another rank is in a step, or gone.
         """
         model, optimizer = self.model, self.model.optimizer
-        if of_workers.is_of_workers(model):
+        if multi_worker_fit.is_of_workers(model):
             return
         if not model.built:
             raise ValueError(

@@ -10,9 +10,9 @@ from tf_libra import config, decorator, logs
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
 from tf_libra.cost_model import CostModel
-from tf_libra.keras import of_workers
+from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.batches import take, without_optionals
-from tf_libra.keras.up_to_date import StagedFitSync
+from tf_libra.keras.staged_fit import StagedFitSync
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -52,7 +52,7 @@ class OptimizedFit:
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
         self._up_to_date = StagedFitSync(model, self._synchronize) if is_staged else None
-        of_workers.prepare(model)
+        multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
 
@@ -233,7 +233,7 @@ def _check(model: keras.Model) -> None:
             " compile it with jit_compile=False"
         )
     strategy = model.distribute_strategy
-    if of_workers.is_of_workers(model):
+    if multi_worker_fit.is_of_workers(model):
         refuse_several_replicas(f"model {model.name!r}", strategy.extended.worker_devices)
     elif strategy.num_replicas_in_sync != 1:
         raise ValueError(
@@ -245,7 +245,7 @@ def _check(model: keras.Model) -> None:
 
 def _steps_function(model: keras.Model) -> Any:
     """A graph of one training step per batch, one after the other."""
-    run = of_workers.in_replicas(model, lambda data: model.train_step(data))
+    run = multi_worker_fit.in_replicas(model, lambda data: model.train_step(data))
 
     # A function of its own, traced once: however many steps the graph has, the names of their
     # gradients are the same, so one plan holds for each.
