@@ -7,7 +7,7 @@ are not installed.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tf_libra.launch import worker as _worker
+from tf_libra.launcher import worker_hooks as _worker
 
 if TYPE_CHECKING:
     from tf_libra import collectives, elastic, keras, nccl, strategies

@@ -4,7 +4,7 @@ Each attribute is replaced while a step is traced, and put back when the trace e
 ends; the profiler's session while a step is profiled; `hvd.join` while an engine runs; commits of
 elastic states from the first step on, and what they keep from the first step in stages on;
 Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
-methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launch/`).
+methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launcher/`).
 What somebody else has put in its place in the meantime stays: it may well call what it has found
 there, which from then on does what it did without us.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from tests.launching import Job, run_under_horovodrun
 from tf_libra.cli import run as launcher
-from tf_libra.launch.__main__ import main as launch_main
+from tf_libra.launcher.__main__ import main as launch_main
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tf_libra.coordination.signal_handling import Interrupts, of_this_process
-from tf_libra.launch import worker
+from tf_libra.launcher import worker_hooks
 
 DEADLINE_SECONDS = 60.0
 
@@ -184,7 +184,7 @@ def test_what_is_to_be_said_at_the_end_is_said_while_a_worker_still_computes(
     if is_said:
         interrupts.not_at_the_end(summary)
     interrupts.at_the_end(last)
-    with handled(signal.SIGTERM, worker.end), pytest.raises(SystemExit):
+    with handled(signal.SIGTERM, worker_hooks.end), pytest.raises(SystemExit):
         interrupts.during(computing)
     assert Path(f"{line}.read").read_text() == "through"
     # These two are called in any order, and the call is over when both are.

@@ -14,7 +14,7 @@ from tf_libra.background_jobs.manager import (
     command_of,
     limit_of,
 )
-from tf_libra.launch import environment
+from tf_libra.launcher import env_vars
 
 PROGRAM = "horovodrun"
 USAGE = (
@@ -27,7 +27,7 @@ HELP = f"""{USAGE}
   --max-slowdown SHARE      by how much it may make steps longer ({MAX_SLOWDOWN:g})
 
 In the environment of the workers:
-{environment.text()}
+{env_vars.text()}
 
 The exit status is 0 where every worker ended well, 1 where one failed, 2 where the command line is
 wrong, and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         variables["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), variables.get("PATH", "")]
         )
-        command = [sys.executable, "-m", "tf_libra.launch", *arguments]
+        command = [sys.executable, "-m", "tf_libra.launcher", *arguments]
         os.execve(sys.executable, command, variables)
     program = find_program()
     if program is None:

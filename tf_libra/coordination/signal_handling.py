@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from tf_libra import library
 from tf_libra.coordination import control_plane
-from tf_libra.launch import worker
+from tf_libra.launcher import worker_hooks
 
 PATIENCE_SECONDS = 1.0
 # After that; Horovod's launcher kills five seconds after the signal.
@@ -31,7 +31,7 @@ _LAST_SECONDS = 2.5
 # Handlers that end the process by an exception, and in words, for the other ranks, why.
 _ENDING = {
     signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt: Ctrl-C"),
-    signal.SIGTERM: (worker.end, "it was told to end (SIGTERM)"),
+    signal.SIGTERM: (worker_hooks.end, "it was told to end (SIGTERM)"),
 }
 
 _Result = TypeVar("_Result")

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launcher import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 
 FULL = "full"
 _MARK = "Traceback (most recent call last):\n"

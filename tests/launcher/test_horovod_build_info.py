@@ -6,8 +6,8 @@ from pathlib import Path
 import horovod.tensorflow as hvd
 import pytest
 
-from tf_libra.launch import transports
-from tf_libra.launch.transports import HorovodBuildInfo, built_with
+from tf_libra.launcher import horovod_build_info
+from tf_libra.launcher.horovod_build_info import HorovodBuildInfo, built_with
 
 
 def test_the_library_says_what_horovod_says() -> None:
@@ -20,11 +20,11 @@ def test_where_it_cannot_be_asked_horovod_is(
     (tmp_path / "tensorflow").mkdir()
     folder = tmp_path / "horovod" / "tensorflow"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(transports, "_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(horovod_build_info, "_folder", lambda name: tmp_path / name)
     assert built_with() is None  # no library
     (folder / "mpi_lib.so").write_text("none")
     assert built_with() is None  # one that cannot be loaded
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     assert built_with() is None
-    monkeypatch.setattr(transports, "_folder", lambda name: None)
+    monkeypatch.setattr(horovod_build_info, "_folder", lambda name: None)
     assert built_with() is None

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tf_libra.launch.__main__ import TolerantCodecs
+from tf_libra.launcher.__main__ import TolerantCodecs
 
 # The second signal comes while the first one's handler sets the event, which holds its lock.
 TWICE = """
 import signal, sys, threading
-from tf_libra.launch.__main__ import shutdown_event
+from tf_libra.launcher.__main__ import shutdown_event
 
 event = shutdown_event()
 setting = threading.Condition.notify_all.__code__
@@ -39,7 +39,7 @@ import multiprocessing, sys, threading, time
 from multiprocessing import resource_tracker
 from horovod.runner import launch
 from horovod.runner.common.util import safe_shell_exec
-from tf_libra.launch.__main__ import main
+from tf_libra.launcher.__main__ import main
 
 begun, forget = threading.Event(), resource_tracker.unregister
 

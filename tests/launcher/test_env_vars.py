@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tf_libra.launch.environment import VARIABLES, table, text
+from tf_libra.launcher.env_vars import VARIABLES, table, text
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r'"(TF_LIBRA_[A-Z_]+)"')

@@ -1,4 +1,4 @@
-"""Horovod's launcher, with an end that says what happened: `python -m tf_libra.launch -np 2 ...`.
+"""Horovod's launcher, with an end that says what happened: `python -m tf_libra.launcher -np 2 ...`.
 
 A process of its own, because Horovod starts its helpers by importing the main module again.
 """
@@ -15,10 +15,10 @@ from functools import partial
 from types import FrameType
 from typing import Any, TextIO
 
-from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
-from tf_libra.launch.hosts import check_hosts
-from tf_libra.launch.outcome import ExitSummary
-from tf_libra.launch.transports import built_with
+from tf_libra.launcher import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launcher.exit_summary import ExitSummary
+from tf_libra.launcher.horovod_build_info import built_with
+from tf_libra.launcher.host_validation import check_hosts
 
 _INTERRUPTED = 128 + signal.SIGINT
 

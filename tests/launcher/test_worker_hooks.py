@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launcher import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 
 SCRIPT = """
 import tf_libra

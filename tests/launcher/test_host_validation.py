@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.launch.hosts import check_hosts
+from tf_libra.launcher.host_validation import check_hosts
 
 
 @pytest.mark.parametrize("hosts", ["localhost:2", "one:1,other.local:3", "a:1, b:1", "10.0.0.1:4"])

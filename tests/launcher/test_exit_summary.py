@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra.launch.outcome import ExitSummary
+from tf_libra.launcher.exit_summary import ExitSummary
 
 
 def outcome(*lines: str) -> ExitSummary:
