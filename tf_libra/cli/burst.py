@@ -6,15 +6,15 @@ from typing import Any
 from absl import flags
 
 from tf_libra import units
-from tf_libra.cli.arguments import (
+from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
+from tf_libra.cli.family import run_family
+from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
     given_arguments,
     is_plan_given,
     named_strategy,
 )
-from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
-from tf_libra.cli.family import run_family
 from tf_libra.planning.burst import (
     BY_NAME,
     make_burst_plan,

@@ -14,14 +14,7 @@ from typing import Any
 from absl import flags
 
 from tf_libra import checks, strategies, units
-from tf_libra.cli import runs
-from tf_libra.cli.arguments import (
-    define_arguments,
-    define_strategy,
-    given_arguments,
-    is_plan_given,
-    named_strategy,
-)
+from tf_libra.cli import inspect_commands
 from tf_libra.cli.command import (
     BAD,
     FAILED,
@@ -37,6 +30,13 @@ from tf_libra.cli.command import (
     usage,
     version,
     write,
+)
+from tf_libra.cli.strategy_flags import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    is_plan_given,
+    named_strategy,
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
 from tf_libra.planning import explain, make_plan
@@ -217,7 +217,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "compare": Command("all strategies in one table", _define_compare, _compare),
     "explain": Command("why a plan is as it is", _define_explain, _explain, ("PLAN.json|LOGDIR",)),
-    **runs.COMMANDS,
+    **inspect_commands.COMMANDS,
 }
 
 

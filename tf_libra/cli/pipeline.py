@@ -6,13 +6,6 @@ from typing import Any
 from absl import flags
 
 from tf_libra import units
-from tf_libra.cli.arguments import (
-    define_arguments,
-    define_strategy,
-    given_arguments,
-    is_plan_given,
-    named_strategy,
-)
 from tf_libra.cli.command import (
     Command,
     define_plot,
@@ -24,6 +17,13 @@ from tf_libra.cli.command import (
     write,
 )
 from tf_libra.cli.family import run_family
+from tf_libra.cli.strategy_flags import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    is_plan_given,
+    named_strategy,
+)
 from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
 from tf_libra.planning.pipeline.compare import compare
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from tf_libra.cli.arguments import (
+from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
     given_arguments,
