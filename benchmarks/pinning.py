@@ -24,7 +24,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from tf_libra import library
+from tf_libra.internal import native
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
 _GROUPS = 10
@@ -74,7 +74,7 @@ def trace(build: Callable[[], tuple[tf.keras.Model, list[tf.TensorSpec]]]) -> St
     model, specs = build()
     variables = model.trainable_variables
     names = [f"{i}" for i in range(len(variables))]
-    ops = library.load().ops
+    ops = native.load().ops
 
     @tf.function
     def step(inputs: tf.Tensor) -> None:
@@ -99,17 +99,17 @@ def rewrite(
     step: Step, groups: Sequence[Sequence[str]], after_backward: bool
 ) -> graph_pb2.GraphDef:
     """The step as the pass alone writes it."""
-    c = library.load().c
+    c = native.load().c
     plan = f"{len(groups)} groups{' measured' if after_backward else ''}"
     code = c.TfLibraRegisterPlan(
         plan.encode(),
         b"digest",
         len(groups),
-        library.int_array([len(group) for group in groups]),
-        library.int_array([1] * len(groups)),
-        library.int_array([0] * len(groups)),
-        library.text_array([name for group in groups for name in group]),
-        library.long_array([-1] * sum(map(len, groups))),
+        native.int_array([len(group) for group in groups]),
+        native.int_array([1] * len(groups)),
+        native.int_array([0] * len(groups)),
+        native.text_array([name for group in groups for name in group]),
+        native.long_array([-1] * sum(map(len, groups))),
         int(after_backward),
     )
     if code:

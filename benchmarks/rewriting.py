@@ -33,7 +33,7 @@ from tensorflow.python.grappler import tf_optimizer
 
 import tf_libra
 from benchmarks.machine import machine, versions
-from tf_libra import library
+from tf_libra.internal import native
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan
 
@@ -111,7 +111,7 @@ def traced_step() -> Step:
     model.trainable = True
     variables = tuple(reversed(model.trainable_variables))
     images, labels = tf.zeros((1, 224, 224, 3)), tf.zeros((1,), tf.int32)
-    all_reduce = library.load().ops.libra_all_reduce
+    all_reduce = native.load().ops.libra_all_reduce
 
     @tf.function
     def step() -> tf.Tensor:
@@ -204,7 +204,7 @@ def with_conditionals(number: int, num_nodes: int) -> meta_graph_pb2.MetaGraphDe
         number: of conditionals.
         num_nodes: of the graph, about.
     """
-    all_reduce = library.load().ops.libra_all_reduce
+    all_reduce = native.load().ops.libra_all_reduce
     length = max(num_nodes // number - 6, 1)  # a conditional is six nodes
     with tf.Graph().as_default() as graph:
         value, outputs = tf.zeros(()), []

@@ -108,11 +108,11 @@ def _serve() -> None:
     import tensorflow as tf
 
     import tf_libra.runtime.training_step  # noqa: F401
-    from tf_libra import library
+    from tf_libra.internal import native
 
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
-    library.load()
+    native.load()
     # Else every collection of garbage in every worker would look at all modules again, which takes
     # a good part of what a small job computes; so does looking every 700 objects while functions
     # are traced, of which there are millions.

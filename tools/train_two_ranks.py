@@ -80,8 +80,8 @@ def rank_main(rank: int, others: Connection) -> None:
     """One rank: meets the other, trains, and sends its weights and what its graph has."""
     import tensorflow as tf
 
-    from tf_libra import library
     from tf_libra.backends import engine
+    from tf_libra.internal import native
     from tf_libra.runtime import grappler
 
     training = Training()
@@ -94,7 +94,7 @@ def rank_main(rank: int, others: Connection) -> None:
     grappler.register(plan)
 
     def average(name: str, gradient: Any) -> Any:
-        return library.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
+        return native.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
 
     mine = slice(rank * ROWS, (rank + 1) * ROWS)
     step = tf.function(lambda x, y: training.step(x, y, average))

@@ -11,7 +11,8 @@ from pathlib import Path
 from scipy.optimize import brentq
 
 import tf_libra
-from tf_libra import checks, strategies, zoo
+from tf_libra import strategies, zoo
+from tf_libra.internal import validation
 
 _THROUGHPUTS = Path(__file__).parent.parent / "data" / "v100_throughput.json"
 _FORMAT = "tf-libra paper parameters"
@@ -48,9 +49,9 @@ class Workload:
     cost: tf_libra.ContentionModel
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name)
-        checks.integer("batch", self.batch, 1)
-        checks.real("forward_seconds", self.forward_seconds, minimum=0)
+        validation.text("name", self.name)
+        validation.integer("batch", self.batch, 1)
+        validation.real("forward_seconds", self.forward_seconds, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Parameters:
     chunks: int = 150
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name)
+        validation.text("name", self.name)
         if not self.workloads:
             raise ValueError("workloads must hold at least one network, got none")
         # The strategies check the rest.
@@ -110,9 +111,9 @@ class Parameters:
     @classmethod
     def from_json(cls, document: str) -> "Parameters":
         """Reads a set; `ValueError` names what is wrong with it."""
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             (
                 "name",
                 "sources",
@@ -125,10 +126,10 @@ class Parameters:
             ("max_groups", "chunks"),
         )
         workloads = []
-        for index, entry in enumerate(checks.sequence("workloads", value.pop("workloads"))):
+        for index, entry in enumerate(validation.sequence("workloads", value.pop("workloads"))):
             field = f"workloads[{index}]"
             keys = ("name", "batch", "forward_seconds", "profile", "cost")
-            entry = dict(checks.keys(field, entry, keys))
+            entry = dict(validation.keys(field, entry, keys))
             try:
                 entry["profile"] = tf_libra.BackwardProfile.from_json(json.dumps(entry["profile"]))
                 entry["cost"] = tf_libra.ContentionModel.from_json(json.dumps(entry["cost"]))
@@ -136,7 +137,7 @@ class Parameters:
             except ValueError as error:
                 raise ValueError(f"{field}: {error}") from None
         for field in ("sources", "threads"):
-            value[field] = checks.sequence(field, value[field])
+            value[field] = validation.sequence(field, value[field])
         return cls(workloads=tuple(workloads), **value)
 
 

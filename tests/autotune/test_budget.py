@@ -5,9 +5,9 @@ import math
 import pytest
 
 from tests.autotune.machine import PROFILE, Machine, drive
-from tf_libra import units
 from tf_libra.autotune import Budget, BudgetTracker, TrialResult
 from tf_libra.config import resolve
+from tf_libra.internal import formatting
 from tf_libra.specs.plan import Plan
 
 
@@ -133,7 +133,7 @@ def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
     # Of how long the first step takes nobody knows anything.
     assert machine.seconds <= max_seconds or len(experiments) == 1
     assert tuned.plan.tensor_names == PROFILE.names
-    of_seconds = any(f" or {units.time(max_seconds)} did not" in note for note in tuned.notes)
+    of_seconds = any(f" or {formatting.time(max_seconds)} did not" in note for note in tuned.notes)
     assert of_seconds is (max_seconds < 2)
 
 

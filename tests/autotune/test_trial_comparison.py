@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tf_libra import units
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.autotune.trial_comparison import against_asked, against_one_all_reduce, why_another
+from tf_libra.internal import formatting
 from tf_libra.specs.plan import Plan, TensorGroup
 
 TWO = Plan((TensorGroup(0, 1, 1), TensorGroup(1, 2, 2)), ("a", "b"), (4, 8), 2, "mg-wfbp")
@@ -29,7 +29,7 @@ def test_one_all_reduce_is_compared_round_by_round() -> None:
 def test_noise_is_called_so() -> None:
     found = against_one_all_reduce(race(Candidate(ONE, None, (1.1, 1.0, 1.1, 1.0))))
     assert found is not None
-    assert found.describe().startswith(units.NO_DIFFERENCE)
+    assert found.describe().startswith(formatting.NO_DIFFERENCE)
 
 
 def test_what_did_not_take_turns_is_not_compared() -> None:

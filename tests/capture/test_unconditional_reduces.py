@@ -4,13 +4,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import library
 from tf_libra.capture import traced_graph
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
+from tf_libra.internal import native
 
 
 def reduced(name: str, tensor: Any = 1.0) -> Any:
-    (result,) = library.load().ops.libra_all_reduce(
+    (result,) = native.load().ops.libra_all_reduce(
         tensors=[tf.convert_to_tensor(tensor)], tensor_names=[name], function="f"
     )
     return result

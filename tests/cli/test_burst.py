@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tf_libra import units
 from tf_libra.cli import main
+from tf_libra.internal import formatting
 from tf_libra.planning.burst import given_devices, strong_scaling_limit
 from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 
@@ -61,7 +61,7 @@ def test_simulate_a_plan_beside_a_background_job(profile, tmp_path, capsys):
     assert row["background_samples_per_second"] == 4 * found.background_iterations
     assert main(["burst", "simulate", profile, "--strategy=deeppool"]) == 0
     lines = dict(re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines())
-    assert lines["iteration"] == units.time(plan.iteration_seconds)
+    assert lines["iteration"] == formatting.time(plan.iteration_seconds)
     assert lines["idle share"].endswith(" %")
 
 

@@ -9,9 +9,10 @@ from importlib import metadata
 import pytest
 
 import tf_libra
-from tf_libra import strategies, units
+from tf_libra import strategies
 from tf_libra.cli import main
 from tf_libra.cost_model.fit_quality import Evidence, written
+from tf_libra.internal import formatting
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]
@@ -67,7 +68,7 @@ def test_simulate_keeps_a_given_plan(inputs, tmp_path, capsys):
     timeline = tf_libra.simulate(PROFILE, plan, COST.with_workers(64))
     assert row["backward_seconds"] == timeline.backward_seconds
     assert main(["simulate", *inputs, *arguments]) == 0
-    assert units.time(timeline.backward_seconds) in capsys.readouterr().out
+    assert formatting.time(timeline.backward_seconds) in capsys.readouterr().out
 
 
 def test_compare_has_every_strategy(inputs, capsys):
@@ -98,7 +99,7 @@ def test_simulate_says_when_backward_and_when_the_step_end(inputs, tmp_path, cap
     assert row["backward_seconds"] == timeline.backward_seconds
     assert row["step_seconds"] == timeline.step_seconds > timeline.backward_seconds
     assert main(["simulate", *given, "--strategy=wfbp"]) == 0
-    assert units.time(timeline.step_seconds) in capsys.readouterr().out
+    assert formatting.time(timeline.step_seconds) in capsys.readouterr().out
 
 
 def test_explain_prints_the_explanation(inputs, tmp_path, capsys):

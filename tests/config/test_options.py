@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tf_libra import checks, config, strategies
+from tf_libra import config, strategies
 from tf_libra.autotune import Budget
+from tf_libra.internal import validation
 from tf_libra.specs.plan import Plan, TensorGroup
 
 PLAN = Plan(
@@ -277,7 +278,7 @@ def test_waits_that_overflow_the_clock_are_refused() -> None:
 def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with path.open("wb") as file:
-        os.truncate(file.fileno(), checks.MAX_JSON_CHARACTERS + 1)
+        os.truncate(file.fileno(), validation.MAX_JSON_CHARACTERS + 1)
     with pytest.raises(ValueError, match=r"plan: .* bytes; at most"):
         resolved(plan=path)
 

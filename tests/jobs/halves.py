@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads
 
@@ -21,7 +21,7 @@ class Halves(FixedThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "share", checks.real("share", self.share, above=0))
+        object.__setattr__(self, "share", validation.real("share", self.share, above=0))
 
     def draft(self, profile: Any, cost: Any) -> Draft:
         count = len(profile.tensors)

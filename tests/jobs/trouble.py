@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as tf_context
 
 import tf_libra
 import tf_libra.elastic
-from tf_libra import config, library
+from tf_libra import config
 from tf_libra.autotune import (
     Phase,
     TensorSpec,
@@ -33,6 +33,7 @@ from tf_libra.autotune import (
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.capture import gradient_interception
 from tf_libra.decorator import Optimized
+from tf_libra.internal import native
 from tf_libra.runtime import grappler, rendezvous
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -477,7 +478,7 @@ def ranks_group_differently() -> Any:
 def plans_that_were_tried() -> Any:
     """How often the library has each plan in the end, more than before it was tried."""
     original = grappler.register
-    unregister = library.load().c.TfLibraUnregisterPlan
+    unregister = native.load().c.TfLibraUnregisterPlan
 
     def count(plan: Plan) -> int:
         found = 0

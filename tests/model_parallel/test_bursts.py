@@ -10,7 +10,7 @@ import tf_libra
 from tests.launching import Job
 from tests.model_parallel import models
 from tests.model_parallel.job import burst_plan, trained_alone
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
 from tf_libra.reporting.report.logdir_source import Folder
@@ -117,10 +117,10 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
     measured, _ = shown["charts"]
     assert {bar["kind"] for bar in measured["bars"]} >= {"forward", "backward"}
     text = value["explained"]
-    took = units.time(measured["seconds"])
+    took = formatting.time(measured["seconds"])
     assert re.search(rf"measured iteration: {re.escape(took)}\npredicted iteration: ", text)
     for chart in shown["charts"]:
-        idle = ", ".join(map(units.time, chart["idle_seconds"]))
+        idle = ", ".join(map(formatting.time, chart["idle_seconds"]))
         assert f"{chart['title']}: from rank 0 on, ranks are idle for {idle}" in text.replace(
             "\n", " "
         )

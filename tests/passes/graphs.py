@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 
-from tf_libra import library
+from tf_libra.internal import native
 
 _plan_numbers = itertools.count()
 
@@ -103,16 +103,16 @@ def register(
 ) -> str:
     """Registers a plan, under a name of its own unless `plan` is given, and returns its id."""
     plan = f"plan-{next(_plan_numbers)}" if plan is None else plan
-    c = library.load().c
+    c = native.load().c
     code = c.TfLibraRegisterPlan(
         plan.encode(),
         digest.encode(),
         len(groups),
-        library.int_array([len(group.tensors) for group in groups]),
-        library.int_array([group.num_threads for group in groups]),
-        library.int_array([group.stream for group in groups]),
-        library.text_array([name for group in groups for name in group.tensors]),
-        library.long_array(
+        native.int_array([len(group.tensors) for group in groups]),
+        native.int_array([group.num_threads for group in groups]),
+        native.int_array([group.stream for group in groups]),
+        native.text_array([name for group in groups for name in group.tensors]),
+        native.long_array(
             [
                 start
                 for group in groups
@@ -128,7 +128,7 @@ def register(
 
 def report(plan: str) -> dict:
     """What the pass says of each graph, the latest last."""
-    document = json.loads(library.load().c.TfLibraRewriteReport(plan.encode()))
+    document = json.loads(native.load().c.TfLibraRewriteReport(plan.encode()))
     assert document["plan"] == plan
     graphs = sorted(document["graphs"], key=lambda graph: graph.pop("serial"))
     return {graph["graph"]: graph for graph in graphs}

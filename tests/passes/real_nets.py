@@ -15,14 +15,14 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
 from tests.passes.graphs import Group, config, reasons, register, report
-from tf_libra import library
 from tf_libra.backends import engine
+from tf_libra.internal import native
 
 layers = tf.keras.layers
 
 
 def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
-    return library.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
+    return native.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
 
 
 @dataclass(frozen=True)

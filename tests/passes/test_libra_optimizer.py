@@ -29,8 +29,8 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
-from tf_libra import library
 from tf_libra.backends import engine
+from tf_libra.internal import native
 from tf_libra.runtime import grappler
 
 
@@ -74,7 +74,7 @@ def executed(function, *args) -> graph_pb2.GraphDef:
 
 
 def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
-    return library.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
+    return native.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
 
 
 class Model:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.passes.graphs import GraphBuilder, Group, fuse, fused, reasons, register, report
-from tf_libra import library
+from tf_libra.internal import native
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_a_plan_without_id_is_refused() -> None:
 
 
 def test_null_pointers_are_refused() -> None:
-    c = library.load().c
-    one = library.int_array([1])
-    names = library.text_array(["a"])
-    whole = library.long_array([-1])
+    c = native.load().c
+    one = native.int_array([1])
+    names = native.text_array(["a"])
+    whole = native.long_array([-1])
     good = [b"plan", b"digest", 1, one, one, one, names, whole, 0]
     for i in (0, 1, 3, 4, 5, 6, 7):
         arguments = list(good)
@@ -50,17 +50,17 @@ def test_null_pointers_are_refused() -> None:
         assert c.TfLibraRegisterPlan(*arguments) != 0
         assert b"null" in c.TfLibraLastPlanError()
     assert c.TfLibraUnregisterPlan(None) != 0
-    short = library.text_array(["a"])
+    short = native.text_array(["a"])
     two_names = (type(short)._type_ * 2)(b"a", None)
-    arguments = [b"p", b"d", 1, library.int_array([2]), one, one, two_names]
-    assert c.TfLibraRegisterPlan(*arguments, library.long_array([-1, -1]), 0) != 0
+    arguments = [b"p", b"d", 1, native.int_array([2]), one, one, two_names]
+    assert c.TfLibraRegisterPlan(*arguments, native.long_array([-1, -1]), 0) != 0
     assert b"fewer names" in c.TfLibraLastPlanError()
 
 
 def test_the_same_plan_again_does_nothing_and_another_digest_is_refused() -> None:
     plan = register([Group("ab")], digest="one")
     assert register([Group("ab")], plan=plan, digest="one") == plan
-    assert library.load().c.TfLibraLastPlanError() == b""
+    assert native.load().c.TfLibraLastPlanError() == b""
     with pytest.raises(ValueError, match="registered with digest 'one', not 'two'"):
         register([Group("ab")], plan=plan, digest="two")
 
@@ -71,7 +71,7 @@ def test_unregistering_forgets_plan_and_report() -> None:
     plan = register([Group("ab")])
     fuse(builder.graph, plan)
     assert report(plan)
-    c = library.load().c
+    c = native.load().c
     assert c.TfLibraUnregisterPlan(plan.encode()) == 0
     assert report(plan) == {}
     assert c.TfLibraUnregisterPlan(plan.encode()) != 0
@@ -82,7 +82,7 @@ def test_unregistering_forgets_plan_and_report() -> None:
 def test_a_plan_that_is_registered_twice_stays_until_it_is_unregistered_twice() -> None:
     plan = register([Group("ab")])
     register([Group("ab")], plan=plan)
-    c = library.load().c
+    c = native.load().c
     assert c.TfLibraUnregisterPlan(plan.encode()) == 0
     builder = GraphBuilder()
     builder.step("ab")
@@ -96,7 +96,7 @@ def test_a_plan_that_comes_back_is_in_force_again() -> None:
     builder = GraphBuilder()
     builder.step("ab")
     plan = register([Group("ab")])
-    c = library.load().c
+    c = native.load().c
     for _ in range(3):
         assert fused(fuse(builder.graph, plan))
         assert c.TfLibraUnregisterPlan(plan.encode()) == 0
@@ -121,7 +121,7 @@ def test_plans_can_be_registered_from_many_threads() -> None:
             for i in range(50):
                 register([Group("ab")], plan=f"shared {i}", digest="same")
                 own = register([Group("ab")], plan=f"{worker} {i}")
-                assert library.load().c.TfLibraUnregisterPlan(own.encode()) == 0
+                assert native.load().c.TfLibraUnregisterPlan(own.encode()) == 0
         except Exception as error:
             failures.append(error)
 

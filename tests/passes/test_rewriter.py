@@ -18,7 +18,7 @@ from tests.passes.graphs import (
     reasons,
     register,
 )
-from tf_libra import library
+from tf_libra.internal import native
 from tf_libra.profiling.executed_graph import PlacedAllReduce, gradient_sources, placed_all_reduces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Builds `toy_rewriter.cc` against the headers, and loads it."""
     path = tmp_path_factory.mktemp("toy") / "toy.so"
     source = Path(__file__).with_name("toy_rewriter.cc")
-    ours = library.load().path
+    ours = native.load().path
     command = ["g++", "-shared", "-fPIC", "-O1", "-DNDEBUG", f"-I{ROOT}", source, "-o", path]
     command += [*tf.sysconfig.get_compile_flags(), "-std=c++17"]
     command += [ours, f"-Wl,-rpath,{ours.parent}", *tf.sysconfig.get_link_flags()]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.checks import MAX_INT32
+from tf_libra.internal.validation import MAX_INT32
 from tf_libra.planning.comm_config import CommConfig, setting_of
 
 numbers = st.integers(1, MAX_INT32)

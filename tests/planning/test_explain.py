@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
-from tf_libra import strategies, units
+from tf_libra import strategies
+from tf_libra.internal import formatting
 from tf_libra.planning import explain
 from tf_libra.planning.explain import explain_group
 
@@ -54,7 +55,7 @@ def test_with_updates_the_step_is_told_and_alternatives_are_judged_by_it():
     plan = tf_libra.make_plan(profile, COST, strategies.Wfbp(num_threads=2))
     explanation = explain(profile, plan, COST)
     seconds = tf_libra.simulate(profile, plan, COST).step_seconds
-    assert f"the step ends at {units.time(seconds)}" in explanation.summary
+    assert f"the step ends at {formatting.time(seconds)}" in explanation.summary
     assert "updates" not in explain(PROFILE, plan, COST).summary
     last = len(plan.groups) - 1
     joined = (

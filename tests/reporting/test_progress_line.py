@@ -16,8 +16,8 @@ import pytest
 
 import tf_libra
 from tests.launching import Job
-from tf_libra import logs
 from tf_libra.autotune import Phase
+from tf_libra.internal import log_utils
 from tf_libra.reporting import progress_line
 from tf_libra.reporting.run_reporter import RunReporter
 
@@ -151,21 +151,21 @@ def test_phases_are_shown_unless_somebody_else_does(
 )
 def test_level(monkeypatch: pytest.MonkeyPatch, wanted: str | None, rank: int, level: int) -> None:
     if wanted is None:
-        monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
+        monkeypatch.delenv(log_utils.LEVEL_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(logs.LEVEL_VARIABLE, wanted)
-    assert logs.logger(rank).level == level
+        monkeypatch.setenv(log_utils.LEVEL_VARIABLE, wanted)
+    assert log_utils.logger(rank).level == level
 
 
 def test_level_that_there_is_none_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = logging.getLogger("levels")
-    monkeypatch.setenv(logs.LEVEL_VARIABLE, "info")
-    logs.warn_of_unknown_level(log)
+    monkeypatch.setenv(log_utils.LEVEL_VARIABLE, "info")
+    log_utils.warn_of_unknown_level(log)
     assert caplog.text == ""
-    monkeypatch.setenv(logs.LEVEL_VARIABLE, "loud\n")
-    logs.warn_of_unknown_level(log)
+    monkeypatch.setenv(log_utils.LEVEL_VARIABLE, "loud\n")
+    log_utils.warn_of_unknown_level(log)
     assert "TF_LIBRA_LOG_LEVEL must be debug, info, warning, error or critical" in caplog.text
     assert "'loud\\n'" in caplog.text
 
@@ -233,18 +233,18 @@ def test_level_that_the_user_has_set_is_kept(
     plain_logging: logging.Logger, level: int, rank: int
 ) -> None:
     plain_logging.setLevel(level)
-    assert logs.logger(rank).level == level
-    assert logs.logger(1 - rank).level == level
+    assert log_utils.logger(rank).level == level
+    assert log_utils.logger(1 - rank).level == level
 
 
 def test_level_of_the_root_is_kept_where_it_says_less(plain_logging: logging.Logger) -> None:
     logging.getLogger().setLevel(logging.ERROR)
-    assert logs.logger(0).level == logging.ERROR
-    assert logs.logger(1).level == logging.ERROR
+    assert log_utils.logger(0).level == logging.ERROR
+    assert log_utils.logger(1).level == logging.ERROR
 
 
 def test_level_follows_the_rank_until_the_user_sets_one(plain_logging: logging.Logger) -> None:
-    assert logs.logger(1).level == logging.WARNING
-    assert logs.logger(0).level == logging.INFO
+    assert log_utils.logger(1).level == logging.WARNING
+    assert log_utils.logger(0).level == logging.INFO
     plain_logging.setLevel(logging.CRITICAL)
-    assert logs.logger(0).level == logging.CRITICAL
+    assert log_utils.logger(0).level == logging.CRITICAL

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tf_libra import units
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.backends import nccl_tuner
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
+from tf_libra.internal import formatting
 from tf_libra.planning import make_plan
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.reporting.facts import RunSnapshot
@@ -49,8 +49,8 @@ def test_table_has_a_row_per_group_and_lines_up() -> None:
     ):
         assert group in line
         assert size in line
-        assert units.time(span.start_seconds) in line
-        assert line.endswith(units.time(span.end_seconds))
+        assert formatting.time(span.start_seconds) in line
+        assert line.endswith(formatting.time(span.end_seconds))
 
 
 def test_table_without_a_model_predicts_nothing() -> None:
@@ -136,7 +136,7 @@ def test_whole_story_fits_into_100_columns() -> None:
     assert "3.4 %" in told
     assert "a note to the reader" in told
     assert plan.predicted_seconds is not None
-    measured = f"backward: measured 300 ms, predicted {units.time(plan.predicted_seconds)}"
+    measured = f"backward: measured 300 ms, predicted {formatting.time(plan.predicted_seconds)}"
     assert measured in told
     assert "step: measured 400 ms (middle half 400 ms to 400 ms, 1 steps under the plan)" in told
     # Steps before the plan ran at another time: they are no comparison.
@@ -178,7 +178,7 @@ def test_summary_says_how_it_went() -> None:
         " (middle half -9.1 % to -9.1 %, 4 rounds in turns)"
     )
     raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
-    assert f"{units.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
+    assert f"{formatting.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
 
 
 def race(seconds: tuple[float, ...], slower: float) -> Race:

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tf_libra import library
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces
 from tf_libra.coordination.control_plane import EngineError
+from tf_libra.internal import native
 from tf_libra.runtime import execution_check
 
 FUNCTION = "step of tests/runtime/test_execution_check.py"
@@ -15,7 +15,7 @@ FUNCTION = "step of tests/runtime/test_execution_check.py"
 def execute(*names: str) -> None:
     """What counts all-reduces of another library, as it stands behind each of them."""
     for name in names:
-        library.load().ops.libra_all_reduce_done(tensor_names=[name], function=FUNCTION)
+        native.load().ops.libra_all_reduce_done(tensor_names=[name], function=FUNCTION)
 
 
 def certain(*names: str, has_conditional: bool = False) -> UnconditionalReduces:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tf_libra import checks, units
+from tf_libra.internal import formatting, validation
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Budget:
     least_steps: int = 0
 
     def __post_init__(self) -> None:
-        checks.integer("max_steps", self.max_steps, minimum=1)
+        validation.integer("max_steps", self.max_steps, minimum=1)
         if self.max_seconds != math.inf:
-            checks.real("max_seconds", self.max_seconds, above=0)
-        checks.integer("least_steps", self.least_steps)
+            validation.real("max_seconds", self.max_seconds, above=0)
+        validation.integer("least_steps", self.least_steps)
 
 
 class BudgetTracker:
@@ -113,7 +113,7 @@ class BudgetTracker:
     def note(self) -> str:
         """What a reader should know of an end that came early."""
         seconds = self._budget.max_seconds
-        of_seconds = "" if seconds == math.inf else f" or {units.time(seconds)}"
+        of_seconds = "" if seconds == math.inf else f" or {formatting.time(seconds)}"
         return (
             f"the budget of {self._budget.max_steps} steps{of_seconds} did not suffice for all"
             " experiments; the plan rests on those that were made"

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from tf_libra import strategies, units
+from tf_libra import strategies
 from tf_libra.autotune.engine_constraints import most_lanes, runnable
 from tf_libra.autotune.model_selection import judged_forms
 from tf_libra.autotune.observations import Observations, ProfiledStep
@@ -19,6 +19,7 @@ from tf_libra.autotune.stream_contention import informed, measured_contention
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
 from tf_libra.cost_model import fit as fit_model
+from tf_libra.internal import formatting
 from tf_libra.planning import make_plan
 from tf_libra.profiling.gradient_timing import MeasuredProfile
 from tf_libra.profiling.overlap_samples import measured_timeline, overlap_samples, without_waiting
@@ -102,10 +103,10 @@ def _fit(
         if better.median_error is not None:
             samples[:] = better.samples
         told = [
-            f" and by {units.percent(other.held_out_error)} by that of {other.name}"
+            f" and by {formatting.percent(other.held_out_error)} by that of {other.name}"
             for other in worse
         ]
-        missed = units.percent(better.held_out_error)
+        missed = formatting.percent(better.held_out_error)
         notes.append(
             f"steps of plans that it had not seen were missed by {missed} in the median by the"
             f" model of {','.join([better.name, *told])}"
@@ -167,8 +168,8 @@ def _trusted_strategy(
     why = "the model was not tested on steps it has not seen"
     if error is not None:
         why = (
-            f"the model misses steps by {units.percent(error)} in the median, more than the"
-            f" {units.percent(max_model_error)} allowed"
+            f"the model misses steps by {formatting.percent(error)} in the median, more than the"
+            f" {formatting.percent(max_model_error)} allowed"
         )
     note = f"{why}: MG-WFBP plans instead of {strategy.name}"
     notes.append(f"{note}, against which it may race" if strategy.races else note)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra import checks, units
 from tf_libra.autotune.budget import BudgetTracker
 from tf_libra.autotune.paired_timing import PairedTimings, standings
 from tf_libra.autotune.phase import Phase
 from tf_libra.autotune.trial import Trial, TrialResult
+from tf_libra.internal import formatting, validation
 from tf_libra.specs.plan import Plan
 
 MAX_ROUNDS = 12
@@ -161,13 +161,13 @@ class Race:
             groups, seconds = len(one.plan.groups), one.median_seconds
             text = f"{one.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
             if seconds is not None:
-                text += f" {units.time(seconds)}"
+                text += f" {formatting.time(seconds)}"
             if one.predicted_seconds is not None:
-                text += f" (predicted {units.time(one.predicted_seconds)})"
+                text += f" (predicted {formatting.time(one.predicted_seconds)})"
             if (lead := self.lead(one)) is not None:
-                text += f", beside the first {units.change(lead[0] - 1)}"
+                text += f", beside the first {formatting.change(lead[0] - 1)}"
             if self.is_noise(one):
-                text += f", {units.NO_DIFFERENCE}"
+                text += f", {formatting.NO_DIFFERENCE}"
             elif one is self.winner and self._is_predicted:
                 text += ", predicted faster than what cannot be told apart from it"
             told.append(text)
@@ -189,22 +189,22 @@ class Race:
     def from_document(cls, document: Any) -> "Race":
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
         contenders = []
-        for index, entry in enumerate(checks.sequence("race", document)):
+        for index, entry in enumerate(validation.sequence("race", document)):
             field = f"race[{index}]"
-            checks.keys(field, entry, ("plan", "predicted_seconds", "seconds"), ("places",))
+            validation.keys(field, entry, ("plan", "predicted_seconds", "seconds"), ("places",))
             predicted = entry["predicted_seconds"]
             if predicted is not None:
-                predicted = checks.real(f"{field}.predicted_seconds", predicted, above=0)
-            seconds = checks.sequence(f"{field}.seconds", entry["seconds"])
-            places = checks.sequence(f"{field}.places", entry.get("places", ()))
+                predicted = validation.real(f"{field}.predicted_seconds", predicted, above=0)
+            seconds = validation.sequence(f"{field}.seconds", entry["seconds"])
+            places = validation.sequence(f"{field}.places", entry.get("places", ()))
             if places:  # earlier versions had none
-                checks.same_length(f"{field}.places", places, "step", len(seconds))
+                validation.same_length(f"{field}.places", places, "step", len(seconds))
             contenders.append(
                 Candidate(
                     Plan.from_json(json.dumps(entry["plan"])),
                     predicted,
-                    tuple(checks.real(f"{field}.seconds", one, above=0) for one in seconds),
-                    tuple(checks.integer(f"{field}.places", one) for one in places),
+                    tuple(validation.real(f"{field}.seconds", one, above=0) for one in seconds),
+                    tuple(validation.integer(f"{field}.places", one) for one in places),
                 )
             )
         if not contenders:

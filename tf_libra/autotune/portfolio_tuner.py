@@ -15,9 +15,9 @@ from tf_libra.autotune.search_tuner import SearchTuner, finalists
 from tf_libra.autotune.stream_contention import contention_of, informed, with_contention
 from tf_libra.autotune.tuner_registry import Tuner, register
 from tf_libra.autotune.tuning_result import TuningResult
+from tf_libra.internal.registry import lacking
 from tf_libra.planning import make_plan
 from tf_libra.planning.strategy import Strategy
-from tf_libra.registry import lacking
 from tf_libra.specs.plan import Plan
 
 # Of the steps that are left when a model is fitted; the race has the rest.

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
-from tf_libra import units
 from tf_libra.autotune.budget import Budget
 from tf_libra.autotune.trial import Postponed, Trial, TrialResult
 from tf_libra.autotune.tuner_registry import Tuner
 from tf_libra.autotune.tuning_result import TuningResult
+from tf_libra.internal import formatting
 
 PostponingTuner = Generator[Trial | Postponed, TrialResult | None, TuningResult]
 
@@ -68,7 +68,7 @@ class Pause:
             return conclusion
         note = (
             f"tuning ended without the trials that were left, since {self.reason} in"
-            f" {self.num_steps} steps ({units.time(self._seconds)}): end the profiler session"
+            f" {self.num_steps} steps ({formatting.time(self._seconds)}): end the profiler session"
             f" earlier, or start it when the step is settled"
         )
         plan = replace(conclusion.plan, notes=(*conclusion.plan.notes, note))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra import units
 from tf_libra.autotune.interleaved_trials import FEWEST_ROUNDS, Candidate, Race
+from tf_libra.internal import formatting
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class TrialComparison:
 
     def describe(self) -> str:
         """The comparison in words."""
-        middle = units.change(self.ratio - 1)
+        middle = formatting.change(self.ratio - 1)
         spread = (
-            f"middle half {units.change(self.low - 1)} to {units.change(self.high - 1)},"
+            f"middle half {formatting.change(self.low - 1)} to {formatting.change(self.high - 1)},"
             f" {self.num_rounds} rounds in turns"
         )
         other = describe_plan(self.other)
         if self.is_noise:
-            return f"{units.NO_DIFFERENCE} against {other} ({middle}, {spread})"
+            return f"{formatting.NO_DIFFERENCE} against {other} ({middle}, {spread})"
         return f"{middle} against {other} ({spread})"
 
 
@@ -97,10 +97,10 @@ def why_another(asked: str, made: str, race: Race | None, notes: tuple[str, ...]
     if compared is not None:
         step, other = compared.plan.median_seconds, compared.other.median_seconds
         told = (
-            f"{head}: in turns its step took {units.time(step)}, that of"
-            f" {describe_plan(compared.other)} {units.time(other)}"
+            f"{head}: in turns its step took {formatting.time(step)}, that of"
+            f" {describe_plan(compared.other)} {formatting.time(other)}"
         )
-        return f"{told}, {units.NO_DIFFERENCE}." if compared.is_noise else f"{told}."
+        return f"{told}, {formatting.NO_DIFFERENCE}." if compared.is_noise else f"{told}."
     reasons = [note for note in notes if f"instead of {asked}" in note or "one all-reduce" in note]
     if race is not None and race.num_rounds:
         steps = [one.median_seconds for one in race.contenders if one.median_seconds is not None]

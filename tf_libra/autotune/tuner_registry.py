@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 from tf_libra.autotune.problem import TuningProblem
 from tf_libra.autotune.trial import Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
+from tf_libra.internal.registry import Registry, lacking
 from tf_libra.planning.strategy import Strategy
-from tf_libra.registry import Registry, lacking
 
 Tuner = Generator[Trial, TrialResult | None, TuningResult]
 

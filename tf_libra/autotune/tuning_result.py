@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tf_libra import checks
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.search.result import Search
 from tf_libra.cost_model import (
@@ -20,6 +19,7 @@ from tf_libra.cost_model import (
     prediction_errors,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
+from tf_libra.internal import validation
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -78,32 +78,32 @@ class TuningResult:
     bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        checks.instance("plan", self.plan, Plan)
+        validation.instance("plan", self.plan, Plan)
         for field, kind in (("profile", BackwardProfile), ("cost_model", CostModel)):
             if getattr(self, field) is not None:
-                checks.instance(field, getattr(self, field), kind)
+                validation.instance(field, getattr(self, field), kind)
         for field in ("held_out_error", "rest_seconds"):
             value = getattr(self, field)
             if value is not None:
-                object.__setattr__(self, field, checks.real(field, value, minimum=0))
-        most = checks.real("max_model_error", self.max_model_error, above=0)
+                object.__setattr__(self, field, validation.real(field, value, minimum=0))
+        most = validation.real("max_model_error", self.max_model_error, above=0)
         object.__setattr__(self, "max_model_error", most)
         if self.contention is not None:
-            contention = checks.real("contention", self.contention, minimum=1)
+            contention = validation.real("contention", self.contention, minimum=1)
             object.__setattr__(self, "contention", contention)
         if self.bytes_per_second is not None:
-            rate = checks.real("bytes_per_second", self.bytes_per_second, above=0)
+            rate = validation.real("bytes_per_second", self.bytes_per_second, above=0)
             object.__setattr__(self, "bytes_per_second", rate)
-        object.__setattr__(self, "samples", checks.sequence("samples", self.samples))
+        object.__setattr__(self, "samples", validation.sequence("samples", self.samples))
         for sample in self.samples:
-            checks.instance("samples", sample, OverlapSample)
-        notes = checks.sequence("notes", self.notes)
-        object.__setattr__(self, "notes", tuple(checks.text("notes", note) for note in notes))
-        checks.boolean("is_complete", self.is_complete)
+            validation.instance("samples", sample, OverlapSample)
+        notes = validation.sequence("notes", self.notes)
+        object.__setattr__(self, "notes", tuple(validation.text("notes", note) for note in notes))
+        validation.boolean("is_complete", self.is_complete)
         if self.race is not None:
-            checks.instance("race", self.race, Race)
+            validation.instance("race", self.race, Race)
         if self.search is not None:
-            checks.instance("search", self.search, Search)
+            validation.instance("search", self.search, Search)
 
     def predicted(self, plan: Plan) -> Timeline | None:
         """What is predicted of a plan; None where nothing can be said.
@@ -196,7 +196,7 @@ class TuningResult:
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
         # Earlier versions kept the median error, too, which follows from the samples.
         known = {name: one for name, one in document.items() if name != "median_error"}
-        value = dict(checks.keys("conclusion", known, *checks.field_names(cls)))
+        value = dict(validation.keys("conclusion", known, *validation.field_names(cls)))
         value["plan"] = Plan.from_json(json.dumps(value["plan"]))
         for field, read in (
             ("profile", BackwardProfile.from_json),
@@ -208,7 +208,7 @@ class TuningResult:
             value["race"] = Race.from_document(value["race"])
         if value.get("search") is not None:
             value["search"] = Search.from_document(value["search"])
-        value["samples"] = checks.items("samples", value.get("samples", ()), OverlapSample)
+        value["samples"] = validation.items("samples", value.get("samples", ()), OverlapSample)
         return cls(**value)
 
     def to_json(self) -> str:
@@ -218,4 +218,4 @@ class TuningResult:
     @classmethod
     def from_json(cls, document: str) -> "TuningResult":
         """Reads it from JSON text; `ValueError` names what is wrong with it."""
-        return cls.from_document(checks.json_document(_FORMAT, _VERSION, document))
+        return cls.from_document(validation.json_document(_FORMAT, _VERSION, document))

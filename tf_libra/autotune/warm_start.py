@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_libra import checks
 from tf_libra.autotune.sampling_plans import TensorSpec
+from tf_libra.internal import validation
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -60,8 +60,8 @@ class LayerSignature:
     dtype: str
 
     def __post_init__(self) -> None:
-        checks.integer("num_bytes", self.num_bytes)
-        checks.text("dtype", self.dtype)
+        validation.integer("num_bytes", self.num_bytes)
+        validation.text("dtype", self.dtype)
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ class JobSignature:
     bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        layers = checks.sequence("layers", self.layers)
+        layers = validation.sequence("layers", self.layers)
         for layer in layers:
-            checks.instance("layers", layer, LayerSignature)
+            validation.instance("layers", layer, LayerSignature)
         if not layers:
             raise ValueError("layers must hold at least one, got none")
-        checks.integer("num_workers", self.num_workers, minimum=1)
-        checks.integer("workers_per_host", self.workers_per_host, minimum=1)
+        validation.integer("num_workers", self.num_workers, minimum=1)
+        validation.integer("workers_per_host", self.workers_per_host, minimum=1)
         if self.bytes_per_second is not None:
-            rate = checks.real("bytes_per_second", self.bytes_per_second, above=0)
+            rate = validation.real("bytes_per_second", self.bytes_per_second, above=0)
             object.__setattr__(self, "bytes_per_second", rate)
 
     @classmethod
@@ -136,16 +136,18 @@ class PlanOutline:
 
     def __post_init__(self) -> None:
         stops = tuple(
-            checks.real("stops", x, minimum=0) for x in checks.sequence("stops", self.stops)
+            validation.real("stops", x, minimum=0) for x in validation.sequence("stops", self.stops)
         )
-        threads = checks.sequence("num_threads", self.num_threads)
-        streams = checks.sequence("streams", self.streams)
+        threads = validation.sequence("num_threads", self.num_threads)
+        streams = validation.sequence("streams", self.streams)
         if not stops or list(stops) != sorted(stops) or stops[-1] > 1:
             raise ValueError(f"stops must ascend to 1, at least one, got {stops}")
-        checks.same_length("num_threads", threads, "stop", len(stops))
-        checks.same_length("streams", streams, "stop", len(stops))
+        validation.same_length("num_threads", threads, "stop", len(stops))
+        validation.same_length("streams", streams, "stop", len(stops))
         for field, values, least in (("num_threads", threads, 1), ("streams", streams, 0)):
-            values = tuple(checks.integer(field, one, least, checks.MAX_INT32) for one in values)
+            values = tuple(
+                validation.integer(field, one, least, validation.MAX_INT32) for one in values
+            )
             object.__setattr__(self, field, values)
         object.__setattr__(self, "stops", stops)
 

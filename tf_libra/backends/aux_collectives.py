@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import library
+from tf_libra.internal import native
 from tf_libra.specs.telemetry import UNPLANNED
 
 
@@ -21,7 +21,7 @@ def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") ->
         function: the training function that it belongs to.
         reduction: "sum" or "average".
     """
-    (reduced,) = library.load().ops.libra_all_reduce(
+    (reduced,) = native.load().ops.libra_all_reduce(
         tensors=[tensor],
         tensor_names=[name],
         function=function,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tf_libra.coordination.world import World
+from tf_libra.internal.registry import Registry
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.gradient_timing import StepProduction
-from tf_libra.registry import Registry
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy

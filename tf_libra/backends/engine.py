@@ -8,10 +8,10 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tf_libra import library
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import EngineError as EngineError
 from tf_libra.coordination.control_plane import LostRankError as LostRankError
+from tf_libra.internal import native
 from tf_libra.specs.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
@@ -46,7 +46,7 @@ def interface_address(interface: str) -> str:
         EngineError: there is no such interface, or it has no address.
     """
     host = ctypes.c_char_p()
-    _check(library.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
+    _check(native.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
     return (host.value or b"").decode()
 
 
@@ -73,7 +73,7 @@ def listen(
 
 def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
     bound, port = ctypes.c_char_p(), ctypes.c_int()
-    listening = library.load().c.TfLibraListen(
+    listening = native.load().c.TfLibraListen(
         host.encode(), first, last, int(beside), ctypes.byref(bound), ctypes.byref(port)
     )
     _check(listening)
@@ -144,7 +144,7 @@ class Engine:
         payload = mine.pack(json.dumps(message, sort_keys=True).encode())
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
-            library.load().c.TfLibraAllGather(
+            native.load().c.TfLibraAllGather(
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
         )
@@ -172,7 +172,7 @@ class Engine:
         payload = mine.pack(body)
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
-            library.load().c.TfLibraBroadcast(
+            native.load().c.TfLibraBroadcast(
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
         )
@@ -197,7 +197,7 @@ class Engine:
         """
         assert len(secret) == SECRET_BYTES, len(secret)
         _check(
-            library.load().c.TfLibraGrow(
+            native.load().c.TfLibraGrow(
                 *_arrays(addresses),
                 secret,
                 num_lanes,
@@ -207,7 +207,7 @@ class Engine:
 
     def set_step(self, step: int) -> None:
         """Gives a number to what follows, for telemetry and messages."""
-        _check(library.load().c.TfLibraSetStep(step))
+        _check(native.load().c.TfLibraSetStep(step))
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
         """What was all-reduced since the last call, at most the last 65,536."""
@@ -242,7 +242,7 @@ class Engine:
 
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""
-        library.load().c.TfLibraAbort(library.message(reason))
+        native.load().c.TfLibraAbort(native.message(reason))
 
     def close(self, why: str = control_plane.CLOSED) -> None:
         """Ends the engine and joins its threads; ranks that go on are told why.
@@ -250,13 +250,13 @@ class Engine:
         Raises:
             EngineError: code that follows an all-reduce does not return; its thread stays.
         """
-        _check(library.load().c.TfLibraClose(library.message(why)))
+        _check(native.load().c.TfLibraClose(native.message(why)))
 
 
 def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     """What the running engine has all-reduced since the last call, at most the last 65,536."""
     text = ctypes.c_char_p()
-    _check(library.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
+    _check(native.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
     return parse_records((text.value or b"{}").decode())
 
 
@@ -276,10 +276,10 @@ def _connected() -> _Connected:
 
 def running() -> Engine | None:
     """The engine that runs in this process, if one does."""
-    if not library.is_loaded():
+    if not native.is_loaded():
         return None
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
-    if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
+    if native.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
         return None
     known = _connected()
     return Engine(
@@ -305,7 +305,7 @@ def connect(
     """
     assert len(secret) == SECRET_BYTES, len(secret)
     _check(
-        library.load().c.TfLibraConnect(
+        native.load().c.TfLibraConnect(
             rank,
             len(addresses),
             *_arrays(addresses),
@@ -325,15 +325,15 @@ def connect(
 def _arrays(addresses: list[Address]) -> list[Any]:
     """Hosts, ports, machines and local sockets, as C takes them."""
     return [
-        library.text_array([address.host for address in addresses]),
-        library.int_array([address.port for address in addresses]),
-        library.text_array([address.machine for address in addresses]),
-        library.text_array([address.local for address in addresses]),
+        native.text_array([address.host for address in addresses]),
+        native.int_array([address.port for address in addresses]),
+        native.text_array([address.machine for address in addresses]),
+        native.text_array([address.local for address in addresses]),
     ]
 
 
 def _check(code: int) -> None:
     if code != 0:
-        message = library.load().c.TfLibraLastError().decode(errors="replace")
+        message = native.load().c.TfLibraLastError().decode(errors="replace")
         lost = code in (_UNAVAILABLE, _DEADLINE_EXCEEDED)
         raise LostRankError(message) if lost else EngineError(message)

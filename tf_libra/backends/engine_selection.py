@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_libra import checks
 from tf_libra.coordination import host_identity
 from tf_libra.coordination.world import World
 from tf_libra.cost_model.hops import row_of_square
+from tf_libra.internal import validation
 
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")
@@ -59,7 +59,7 @@ class EngineEnvironment:
     only_lanes: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fabrics", checks.texts("fabrics", self.fabrics))
+        object.__setattr__(self, "fabrics", validation.texts("fabrics", self.fabrics))
 
 
 def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_libra import checks, logs
 from tf_libra.backends import horovod_fusion, nccl_tuner_bindings
 from tf_libra.backends.horovod_fusion import Fusion
+from tf_libra.internal import log_utils, validation
 from tf_libra.specs.plan import Plan, check_whole_tensors
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
@@ -170,7 +170,7 @@ def prepare(
         threads, environ=environ, library=PATH, multiprocessors=multiprocessors, problem=problem
     )
     environ.update(settings.variables)
-    log = logs.of_launched(environ)
+    log = log_utils.of_launched(environ)
     (log.info if settings.problem is None else log.warning)("%s", settings.describe())
     return settings
 
@@ -449,8 +449,8 @@ def _environments_threads_per_channel(environ: Mapping[str, str] = os.environ) -
 
 def _check_threads(threads: Sequence[int]) -> tuple[int, ...]:
     counts = {
-        checks.integer("threads", r, minimum=1, maximum=checks.MAX_INT32)
-        for r in checks.sequence("threads", threads)
+        validation.integer("threads", r, minimum=1, maximum=validation.MAX_INT32)
+        for r in validation.sequence("threads", threads)
     }
     for r in counts:
         if r & (r - 1):

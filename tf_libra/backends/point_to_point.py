@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import library
+from tf_libra.internal import native
 
 # The engine takes tensors from the host's memory.
 _HOST = "/cpu:0"
@@ -17,7 +17,7 @@ _HOST = "/cpu:0"
 def send(tensor: Any, to_rank: int, name: str) -> Any:
     """Sends to another rank, and waits for nobody; a scalar zero of the tensor's dtype."""
     with tf.device(_HOST):
-        return library.load().ops.libra_send(tensor=tensor, to_rank=to_rank, tensor_name=name)
+        return native.load().ops.libra_send(tensor=tensor, to_rank=to_rank, tensor_name=name)
 
 
 def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
@@ -28,7 +28,7 @@ def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
 def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
     """Begins to receive, and waits for nobody; `received` of what is returned is the tensor."""
     with tf.device(_HOST):
-        return library.load().ops.libra_receive_start(
+        return native.load().ops.libra_receive_start(
             shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
         )
 
@@ -36,7 +36,7 @@ def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
 def received(begun: Any) -> Any:
     """What has been begun to be received, once it is there."""
     with tf.device(_HOST):
-        return library.load().ops.libra_message_wait(*begun)
+        return native.load().ops.libra_message_wait(*begun)
 
 
 def collective(
@@ -48,7 +48,7 @@ def collective(
     reduction: str = "sum",
 ) -> Any:
     """What a set of ranks does together: "all_reduce" and the others of `tf_libra.collectives`."""
-    ops = library.load().ops
+    ops = native.load().ops
     with tf.device(_HOST):
         begun = ops.libra_collective_start(
             tensor=tensor,

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_libra import logs, units
 from tf_libra.background_jobs.idle_gaps import IdleGaps, SchedulingMode
 from tf_libra.background_jobs.process import BackgroundProcess
 from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
 from tf_libra.background_jobs.throttle import Throttle
+from tf_libra.internal import formatting, log_utils
 from tf_libra.specs.background_stats import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
@@ -184,7 +184,7 @@ class Background:
 
     def describe(self) -> str:
         """Describe the run time and cost in one line."""
-        share = units.percent(self.pacing.share_of_steps)
+        share = formatting.percent(self.pacing.share_of_steps)
         where = "in the gaps of" if self._manner.in_gaps else "beside"
         told = f"{self._name} ran {where} {share} of the settled steps"
         made = None if self._count is None else self._count.read()
@@ -193,8 +193,8 @@ class Background:
         if self.pacing.slowdown is None:
             return told
         return (
-            f"{told}; a step beside it took {units.change(self.pacing.slowdown)}"
-            f" (limit {units.percent(self.pacing.max_slowdown)} in the mean)"
+            f"{told}; a step beside it took {formatting.change(self.pacing.slowdown)}"
+            f" (limit {formatting.percent(self.pacing.max_slowdown)} in the mean)"
         )
 
 
@@ -248,7 +248,7 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
     text = environment.get(COMMAND_VARIABLE)
     if text is None:
         return None
-    log = logs.of_launched(environment)
+    log = log_utils.of_launched(environment)
     limit = environment.get(MAX_SLOWDOWN_VARIABLE, str(MAX_SLOWDOWN))
     return Background(command_of(COMMAND_VARIABLE, text), limit_of(limit), log)
 
@@ -308,7 +308,7 @@ def background(
         command = [sys.executable, "-m", "tf_libra.background_jobs.repeat", _place_of(step)]
     else:
         command = [str(part) for part in step]
-    log = logs.of_launched()
+    log = log_utils.of_launched()
     beside.background = Background(command, max_slowdown, log)
     return beside.background
 

@@ -13,7 +13,7 @@ the same steps on all ranks, and the longest run pays for all.
 import statistics
 from collections.abc import Iterable
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 CYCLE = 16
 # Steps without the background at the start of a cycle.
@@ -46,7 +46,7 @@ class Throttle:
         Raises:
             ValueError: the limit is out of its range.
         """
-        self.max_slowdown = checks.real("max_slowdown", max_slowdown, above=0)
+        self.max_slowdown = validation.real("max_slowdown", max_slowdown, above=0)
         self._place = 0
         self._run = 0  # overlapped steps of this cycle
         self._owed = 0.0  # fractional steps carried over from earlier cycles

@@ -18,7 +18,6 @@ from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-from tf_libra import patches
 from tf_libra.capture import (
     dataset_loops,
     higher_order,
@@ -31,6 +30,7 @@ from tf_libra.capture.backward_order import backward_order
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
+from tf_libra.internal import patches
 
 # Attributes are replaced for the duration of a trace, and threads may trace at once.
 _TRACING = threading.RLock()

@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra import library
 from tf_libra.backends import aux_collectives
 from tf_libra.capture import complex_ops, sparse_ops
 from tf_libra.capture.backward_order import NamedGradient, unique_name
 from tf_libra.capture.finite_check import FiniteCheck
 from tf_libra.capture.variables import variable_key
+from tf_libra.internal import native
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -308,7 +308,7 @@ class GradientRegistry:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
         num_bytes = (gradient.shape.num_elements() or 0) * gradient.dtype.size
         self.marked.append(ReducedGradient(name, shape, gradient.dtype.name, num_bytes))
-        (reduced,) = library.load().ops.libra_all_reduce(
+        (reduced,) = native.load().ops.libra_all_reduce(
             tensors=[gradient],
             tensor_names=[name],
             reduction=reduction,

@@ -23,7 +23,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import object_identity
 
-from tf_libra import patches
 from tf_libra.capture.dataflow.forward import nodes_of
 from tf_libra.capture.derived_collectives import (
     DerivedCollective,
@@ -34,6 +33,7 @@ from tf_libra.capture.derived_collectives import (
 from tf_libra.capture.gradient_provenance import GradientOrigin, ancestors, origins, tensors_of
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
 from tf_libra.capture.variables import variable_key, variable_name
+from tf_libra.internal import patches
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"

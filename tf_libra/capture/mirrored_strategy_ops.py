@@ -22,10 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import patches
 from tf_libra.capture.backward_order import backward_order
 from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
+from tf_libra.internal import patches
 
 _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "average"}
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra import units
 from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
 from tf_libra.cli.family import run_family
 from tf_libra.cli.strategy_flags import (
@@ -15,6 +14,7 @@ from tf_libra.cli.strategy_flags import (
     is_plan_given,
     named_strategy,
 )
+from tf_libra.internal import formatting
 from tf_libra.planning.burst import (
     BY_NAME,
     make_burst_plan,
@@ -142,12 +142,12 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
                 continue
             amplified = row["largest_amplification"]
             print(
-                f"{row['plan']:<24}{units.time(row['iteration_seconds']):>14}"
-                f"{units.time(row['device_seconds']):>14}"
+                f"{row['plan']:<24}{formatting.time(row['iteration_seconds']):>14}"
+                f"{formatting.time(row['device_seconds']):>14}"
                 f"{'none' if amplified is None else f'{amplified:.3f}':>15}"
-                f"{units.percent(row['idle_share']):>8}"
+                f"{formatting.percent(row['idle_share']):>8}"
             )
-        print(f"no plan is below {units.time(least)}")
+        print(f"no plan is below {formatting.time(least)}")
     _plot(values, pictures)
 
 
@@ -202,9 +202,9 @@ def _row(title: str, plan: BurstPlan) -> dict[str, Any]:
 def _told(name: str, value: Any) -> tuple[str, str]:
     """A line of a table of one plan: times and shares as everywhere."""
     if name.endswith("_seconds"):
-        name, text = name.removesuffix("_seconds"), units.time(value)
+        name, text = name.removesuffix("_seconds"), formatting.time(value)
     elif name.endswith("_share"):
-        text = units.percent(value)
+        text = formatting.percent(value)
     else:
         text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
     return f"{name.replace('_', ' '):<30}", text

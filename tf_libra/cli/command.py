@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from absl import flags
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 BAD, FAILED = 2, 1
 # The machine's trouble, not that of who has named a file.
@@ -196,7 +196,7 @@ def integers(field: str, items: list[str] | None, minimum: int = 1) -> list[int]
         numbers = [int(item) for item in items or []]
     except ValueError:
         raise ValueError(f"{field} must be integers separated by commas, got {items}") from None
-    return [checks.integer(field, number, minimum, checks.MAX_INT32) for number in numbers]
+    return [validation.integer(field, number, minimum, validation.MAX_INT32) for number in numbers]
 
 
 def define_plot(values: flags.FlagValues, what: str = "the timeline") -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from absl import flags
 
-from tf_libra import units
 from tf_libra.cli.command import Command, given, read_flag, write
 from tf_libra.cost_model import cost_model_from_json
+from tf_libra.internal import formatting
 
 
 def _define_profile(values: flags.FlagValues) -> None:
@@ -38,8 +38,9 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     write(given(values, "out"), profile.to_json() + "\n")
     lines = [
         f"{str(path)!r}: {len(profile.tensors)} tensors,"
-        f" {units.size(int(profile.num_bytes.sum()))},"
-        f" {units.time(float(profile.compute_seconds.sum()))} of backward computation in the median"
+        f" {formatting.size(int(profile.num_bytes.sum()))},"
+        f" {formatting.time(float(profile.compute_seconds.sum()))} of backward computation in the"
+        " median"
         f" of {found.measured.num_steps} step(s)"
     ]
     if found.measured.inferred:
@@ -49,7 +50,8 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
         )
     if found.overlapped > 0 and cost is None:
         lines.append(
-            f"{units.percent(found.overlapped)} of it ran beside all-reduces, which slowed it down:"
+            f"{formatting.percent(found.overlapped)} of it ran beside all-reduces, which slowed it"
+            " down:"
             " give the cost model (--cost) to take that out, or trace a run under strategy syneasgd"
         )
     lines += [f"left out {count} step(s): {why}" for why, count in found.problems.items()]

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra import checks, strategies, units
+from tf_libra import strategies
 from tf_libra.cli import inspect_commands
 from tf_libra.cli.command import (
     BAD,
@@ -39,6 +39,7 @@ from tf_libra.cli.strategy_flags import (
     named_strategy,
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
+from tf_libra.internal import formatting, validation
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
@@ -227,7 +228,7 @@ def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, CostModel, Evide
     evidence = read_flag(values, "cost", evidence_from_json, in_folder="cost_model.json")
     workers = values["workers"].value
     if workers is not None and not isinstance(workers, list):
-        cost = cost.with_workers(checks.integer("workers", workers, 1, checks.MAX_INT32))
+        cost = cost.with_workers(validation.integer("workers", workers, 1, validation.MAX_INT32))
     return profile, cost, evidence
 
 
@@ -276,7 +277,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     )
     for row in rows:
         times = "".join(
-            f"{units.time(row[name]):>14}"
+            f"{formatting.time(row[name]):>14}"
             for name in (
                 "backward_seconds",
                 "step_seconds",

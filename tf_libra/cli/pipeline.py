@@ -5,7 +5,6 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra import units
 from tf_libra.cli.command import (
     Command,
     define_plot,
@@ -24,6 +23,7 @@ from tf_libra.cli.strategy_flags import (
     is_plan_given,
     named_strategy,
 )
+from tf_libra.internal import formatting
 from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
 from tf_libra.planning.pipeline.compare import compare
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline
@@ -187,8 +187,8 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
             for layers, replicas in zip(row["layers"], row["replicas"], strict=True)
         )
         print(
-            f"{row['plan']:<28}{units.time(row['iteration_seconds']):>14}{units.percent(row['idle_share']):>8}"
-            f"{units.time(row['all_reduce_seconds']):>14}  {stages}"
+            f"{row['plan']:<28}{formatting.time(row['iteration_seconds']):>14}{formatting.percent(row['idle_share']):>8}"
+            f"{formatting.time(row['all_reduce_seconds']):>14}  {stages}"
         )
 
 

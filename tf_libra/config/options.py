@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_libra import checks, strategies
+from tf_libra import strategies
 from tf_libra.autotune import Budget, way_of
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
@@ -26,6 +26,7 @@ from tf_libra.config.option_spec import (
     option,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
+from tf_libra.internal import validation
 from tf_libra.planning.strategy import StrategyBase
 from tf_libra.specs.plan import Plan
 
@@ -223,7 +224,7 @@ class Options:
     sparse_as_dense: bool = option(
         False,
         "bool",
-        checks.boolean,
+        validation.boolean,
         """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
         gathering their rows.""",
         agreed=True,
@@ -241,7 +242,7 @@ class Options:
     release_variables: bool = option(
         False,
         "bool",
-        checks.boolean,
+        validation.boolean,
         """of pipelines alone: free the memory of variables that are of other ranks' stages alone,
         until `synchronize_variables()`.""",
         agreed=True,
@@ -258,7 +259,7 @@ class Options:
     progress: bool = option(
         True,
         "bool",
-        checks.boolean,
+        validation.boolean,
         """show on a terminal every phase that takes longer than a second, in a line that goes when
         it is over.""",
         of=KINDS,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_libra import checks
 from tf_libra.backends import backend
 from tf_libra.config.option_spec import Check
+from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_allowed_threads
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.plan import Plan
@@ -79,7 +79,7 @@ def check_threads(name: str, value: Any) -> tuple[int, ...] | None:
 
 def check_steps(name: str, value: Any) -> int:
     """A number of steps, at least 1."""
-    return checks.integer(name, value, minimum=1)
+    return validation.integer(name, value, minimum=1)
 
 
 def check_optional_steps(name: str, value: Any) -> int | None:
@@ -89,7 +89,7 @@ def check_optional_steps(name: str, value: Any) -> int | None:
 
 def check_above_0(name: str, value: Any) -> float:
     """A finite number above 0."""
-    return checks.real(name, value, above=0)
+    return validation.real(name, value, above=0)
 
 
 def check_optional_above_0(name: str, value: Any) -> float | None:
@@ -99,7 +99,7 @@ def check_optional_above_0(name: str, value: Any) -> float | None:
 
 def check_share(name: str, value: Any) -> float:
     """A number from 0 to 1."""
-    share = checks.real(name, value, minimum=0)
+    share = validation.real(name, value, minimum=0)
     if share > 1:
         raise ValueError(f"{name} must be at most 1, got {value!r}")
     return share
@@ -107,7 +107,7 @@ def check_share(name: str, value: Any) -> float:
 
 def check_wait(name: str, value: Any) -> float:
     """Seconds above 0 that the clock can count."""
-    seconds = checks.real(name, value, above=0)
+    seconds = validation.real(name, value, above=0)
     if seconds > MAX_SECONDS:
         raise ValueError(f"{name} must be at most {MAX_SECONDS:g}, got {value!r}")
     return seconds
@@ -124,7 +124,7 @@ def check_liveness(name: str, value: Any) -> float:
     """Seconds in LIVENESS_RANGE; None for what the environment says."""
     if value is None:
         return _of_environment(LIVENESS_VARIABLE, DEFAULT_LIVENESS_SECONDS, check_liveness)
-    seconds = checks.real(name, value, above=0)
+    seconds = validation.real(name, value, above=0)
     least, most = LIVENESS_RANGE
     if not least <= seconds <= most:
         raise ValueError(f"{name} must be between {least:g} and {most:g}, got {value!r}")
@@ -144,7 +144,7 @@ def _of_environment(variable: str, default: float, check: Callable[[str, float],
 
 def check_optional_boolean(name: str, value: Any) -> bool | None:
     """True, false or None."""
-    return None if value is None else checks.boolean(name, value)
+    return None if value is None else validation.boolean(name, value)
 
 
 def check_folder(name: str, value: Any) -> Path | None:
@@ -204,8 +204,8 @@ def _loaded(plan: Any, kind: Any) -> Any:
         size = path.stat().st_size
         if not path.is_file():
             raise ValueError("not a file")
-        if size > checks.MAX_JSON_CHARACTERS:
-            raise ValueError(f"has {size} bytes; at most {checks.MAX_JSON_CHARACTERS} are read")
+        if size > validation.MAX_JSON_CHARACTERS:
+            raise ValueError(f"has {size} bytes; at most {validation.MAX_JSON_CHARACTERS} are read")
         return kind.from_json(path.read_text())
     except OSError as error:
         raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra import units
 from tf_libra.coordination.world import World
-from tf_libra.registry import Registry
+from tf_libra.internal import formatting
+from tf_libra.internal.registry import Registry
 
 
 class EngineError(RuntimeError):
@@ -96,7 +96,7 @@ def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
         whom: what did not come.
     """
     return (
-        f"rank {rank} has waited {units.time(timeout_seconds)} for {whom}, the limit of"
+        f"rank {rank} has waited {formatting.time(timeout_seconds)} for {whom}, the limit of"
         " timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between steps, as in"
         " an evaluation, raise it or let the others wait in a barrier, such as hvd.barrier()"
     )

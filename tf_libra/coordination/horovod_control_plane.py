@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import library, patches
 from tf_libra.coordination import control_plane, horovod_job
 from tf_libra.coordination.control_plane import EngineError, LostRankError
 from tf_libra.coordination.lockstep_messages import LockstepMailbox
 from tf_libra.coordination.world import World
+from tf_libra.internal import native, patches
 
 _MAX_BROADCAST_BYTES = 64 << 20
 # How long to wait for the cause of what Horovod reports, which comes by another way.
@@ -35,7 +35,7 @@ class HorovodControl:
         self._world = world
         self._shutdown = _Shutdown(self._on_shutdown)
         self._step = 0
-        library.load().c.TfLibraStartHorovod(world.rank, world.size)
+        native.load().c.TfLibraStartHorovod(world.rank, world.size)
         self._rounds = LockstepMailbox(
             world.rank, terms, lambda note: horovod_job.gather(note, "tf_libra.control"), self._fail
         )
@@ -83,7 +83,7 @@ class HorovodControl:
         """Gives a number to what follows, for messages."""
         self._rounds.check()
         self._step = step
-        library.load().c.TfLibraSetStep(step)
+        native.load().c.TfLibraSetStep(step)
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Returns when every rank is at the same point of the same function; see `Control`."""
@@ -118,7 +118,7 @@ class HorovodControl:
         self._rounds.end(why, gives_up=False)
         self._rounds.stop()
         self._shutdown.put_back()
-        library.load().c.TfLibraStopHorovod()
+        native.load().c.TfLibraStopHorovod()
         if self in _here():
             _here().remove(self)
 
@@ -126,7 +126,7 @@ class HorovodControl:
         return f"{what} at step {self._step}"
 
     def _fail(self, reason: str, in_step: bool) -> None:
-        library.load().c.TfLibraFailHorovod(library.message(reason))
+        native.load().c.TfLibraFailHorovod(native.message(reason))
         # Whoever waits in one of Horovod's own all-reduces is reached by nothing else.
         if in_step:
             threading.Thread(target=self._shutdown.now, name="libra shutdown", daemon=True).start()

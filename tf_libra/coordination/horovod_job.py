@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import patches
 from tf_libra.coordination.control_plane import waited_too_long
 from tf_libra.coordination.job import within
 from tf_libra.coordination.world import World
+from tf_libra.internal import patches
 
 
 def _horovod() -> Any:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tf_libra import units
 from tf_libra.coordination.control_plane import (
     ControlConfig,
     EngineError,
@@ -27,6 +26,7 @@ from tf_libra.coordination.control_plane import (
     elsewhere,
     waited_too_long,
 )
+from tf_libra.internal import formatting
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -244,7 +244,8 @@ class LockstepMailbox:
             if not warned and to_warning <= 0:
                 warned = True
                 _warn(
-                    f"rank {self._rank} has waited {units.time(waited)} for another rank to answer"
+                    f"rank {self._rank} has waited {formatting.time(waited)} for another rank to"
+                    " answer"
                 )
             left = self._terms.timeout_seconds - waited
             if left <= 0:

@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from tf_libra import library
 from tf_libra.coordination import control_plane
+from tf_libra.internal import native
 from tf_libra.launcher import worker_hooks
 
 PATIENCE_SECONDS = 1.0
@@ -162,7 +162,7 @@ os.register_at_fork(after_in_child=of_this_process.cache_clear)
 
 
 def _abort(reason: str) -> None:
-    if not library.load.cache_info().currsize:
+    if not native.load.cache_info().currsize:
         return  # there is no engine; the main thread may just be loading it, and only one may
     for running in control_plane.running():
         running.abort(reason)

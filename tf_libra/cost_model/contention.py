@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks, units
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.hops import num_hops
+from tf_libra.internal import formatting, validation
 
 _FORMAT = "tf-libra cost model"
 _VERSION = 1
@@ -48,30 +48,32 @@ class ContentionModel(CostModel):
     workers_per_host: int | None = None
 
     def __post_init__(self) -> None:
-        workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
+        workers = validation.integer("num_workers", self.num_workers, 1, validation.MAX_INT32)
         object.__setattr__(self, "num_workers", workers)
-        latency = checks.real("hop_latency", self.hop_latency, minimum=0)
+        latency = validation.real("hop_latency", self.hop_latency, minimum=0)
         object.__setattr__(self, "hop_latency", latency)
         for field, names in (
             ("compute", ("alpha1", "alpha2")),
             ("overlapped", ("gamma1", "gamma2", "gamma3")),
             ("exclusive", ("gamma1", "gamma2", "gamma3")),
         ):
-            values = checks.sequence(field, getattr(self, field))
+            values = validation.sequence(field, getattr(self, field))
             if len(values) != len(names):
                 raise ValueError(f"{field} must be ({', '.join(names)}), got {values!r}")
-            first = checks.real(f"{field}: {names[0]}", values[0], above=0)
+            first = validation.real(f"{field}: {names[0]}", values[0], above=0)
             rest = (
-                checks.real(f"{field}: {name}", value, minimum=0)
+                validation.real(f"{field}: {name}", value, minimum=0)
                 for name, value in zip(names[1:], values[1:], strict=True)
             )
             object.__setattr__(self, field, (first, *rest))
-        object.__setattr__(self, "exponent", checks.real("exponent", self.exponent, above=0))
+        object.__setattr__(self, "exponent", validation.real("exponent", self.exponent, above=0))
         if self.exclusive_hop_latency is not None:
-            latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
+            latency = validation.real(
+                "exclusive_hop_latency", self.exclusive_hop_latency, minimum=0
+            )
             object.__setattr__(self, "exclusive_hop_latency", latency)
         for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
+            object.__setattr__(self, field, validation.count(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:
@@ -150,8 +152,8 @@ class ContentionModel(CostModel):
         alpha1, alpha2 = self.compute
         return (
             f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
-            f" a = {units.time(self.startup_seconds)} overlapped,"
-            f" {units.time(self.exclusive_startup_seconds)} alone"
+            f" a = {formatting.time(self.startup_seconds)} overlapped,"
+            f" {formatting.time(self.exclusive_startup_seconds)} alone"
         )
 
     def to_json(self) -> str:
@@ -165,9 +167,9 @@ class ContentionModel(CostModel):
     @classmethod
     def from_json(cls, document: str) -> "ContentionModel":
         """Read a model from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             required=("num_workers", "hop_latency", "compute", "overlapped", "exclusive"),
             optional=("exponent", "exclusive_hop_latency", "hops", "workers_per_host"),
         )
@@ -212,13 +214,13 @@ class OverlapSample:
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "num_bytes", checks.integer("num_bytes", self.num_bytes, minimum=1)
+            self, "num_bytes", validation.integer("num_bytes", self.num_bytes, minimum=1)
         )
-        threads = checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
+        threads = validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
         object.__setattr__(self, "num_threads", threads)
         for field in ("compute_seconds", "overlap_seconds", "residual_seconds"):
-            object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
-        checks.real("overlap_seconds + residual_seconds", self.wall_seconds, above=0)
+            object.__setattr__(self, field, validation.real(field, getattr(self, field), minimum=0))
+        validation.real("overlap_seconds + residual_seconds", self.wall_seconds, above=0)
         if self.compute_seconds > 0 and self.overlap_seconds == 0:
             raise ValueError(
                 f"compute_seconds must be 0 where overlap_seconds is 0, got {self.compute_seconds}"

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks, units
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.hops import num_hops
+from tf_libra.internal import formatting, validation
 
 _Array = NDArray[np.float64]
 
@@ -60,14 +60,14 @@ class ProcessorModel(CostModel):
     workers_per_host: int | None = None
 
     def __post_init__(self) -> None:
-        workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
+        workers = validation.integer("num_workers", self.num_workers, 1, validation.MAX_INT32)
         object.__setattr__(self, "num_workers", workers)
         for field in ("startup", "wire_per_byte", "lane_gap"):
-            object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
+            object.__setattr__(self, field, validation.real(field, getattr(self, field), minimum=0))
         for field in ("work_per_byte", "lane_weight"):
-            object.__setattr__(self, field, checks.real(field, getattr(self, field), above=0))
+            object.__setattr__(self, field, validation.real(field, getattr(self, field), above=0))
         for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
+            object.__setattr__(self, field, validation.count(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:
@@ -128,7 +128,7 @@ class ProcessorModel(CostModel):
             f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
             f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; beside"
             f" computation r lanes get at most s/(1 + s) of the cores,"
-            f" s = {self.lane_weight:.2f} r; a = {units.time(self.startup_seconds)}"
+            f" s = {self.lane_weight:.2f} r; a = {formatting.time(self.startup_seconds)}"
         )
 
     def to_json(self) -> str:
@@ -142,9 +142,9 @@ class ProcessorModel(CostModel):
     @classmethod
     def from_json(cls, document: str) -> "ProcessorModel":
         """Read a model from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
+        value = validation.keys(
             FORMAT,
-            checks.json_document(FORMAT, _VERSION, document),
+            validation.json_document(FORMAT, _VERSION, document),
             required=("num_workers", "startup", "work_per_byte"),
             optional=("wire_per_byte", "lane_weight", "lane_gap", "hops", "workers_per_host"),
         )

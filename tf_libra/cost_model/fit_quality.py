@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra import checks, units
 from tf_libra.cost_model.base import CostModel
+from tf_libra.internal import formatting, validation
 
 KEY = "evidence"  # in a cost model's JSON
 MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by default
@@ -35,14 +35,14 @@ class Evidence:
     max_model_error: float = MAX_MODEL_ERROR
 
     def __post_init__(self) -> None:
-        threads = checks.integers("threads", self.threads, 1, checks.MAX_INT32)
+        threads = validation.integers("threads", self.threads, 1, validation.MAX_INT32)
         object.__setattr__(self, "threads", tuple(sorted(set(threads))))
-        object.__setattr__(self, "num_samples", checks.integer("num_samples", self.num_samples))
+        object.__setattr__(self, "num_samples", validation.integer("num_samples", self.num_samples))
         for field in ("median_error", "held_out_error"):
             value = getattr(self, field)
             if value is not None:
-                object.__setattr__(self, field, checks.real(field, value, minimum=0))
-        most = checks.real("max_model_error", self.max_model_error, above=0)
+                object.__setattr__(self, field, validation.real(field, value, minimum=0))
+        most = validation.real("max_model_error", self.max_model_error, above=0)
         object.__setattr__(self, "max_model_error", most)
 
     @property
@@ -50,7 +50,7 @@ class Evidence:
         """Heading for predictions of a model that is not trusted; empty if it is trusted."""
         if self.held_out_error is None or self.held_out_error <= self.max_model_error:
             return ""
-        return f"by a model that misses by {units.percent(self.held_out_error)}"
+        return f"by a model that misses by {formatting.percent(self.held_out_error)}"
 
     def describe(self) -> str:
         """Describe the model's errors in one sentence."""
@@ -58,12 +58,13 @@ class Evidence:
             "the model was not tested on plans that its fit has not seen"
             if self.held_out_error is None
             else "the model misses steps under plans that its fit has not seen by"
-            f" {units.percent(self.held_out_error)} in the median"
+            f" {formatting.percent(self.held_out_error)} in the median"
         )
         if self.median_error is None:
             return error
         return (
-            f"{error}, and an all-reduce by {units.percent(self.median_error)} ({self.num_samples}"
+            f"{error}, and an all-reduce by {formatting.percent(self.median_error)}"
+            f" ({self.num_samples}"
             f" samples at r = {', '.join(map(str, self.threads))})"
         )
 
@@ -85,7 +86,7 @@ def evidence_of(document: dict[str, Any]) -> Evidence | None:
     """Return the evidence in a parsed model, None without any; malformed is a `ValueError`."""
     if document.get(KEY) is None:
         return None
-    return checks.built(KEY, document[KEY], Evidence)
+    return validation.built(KEY, document[KEY], Evidence)
 
 
 def evidence_from_json(document: str) -> Evidence | None:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra import checks, units
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
 from tf_libra.cost_model.least_squares import split_fun_and_jac
+from tf_libra.internal import formatting, validation
 
 _Array = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ class _Samples:
         if not samples:
             raise ValueError("samples must hold at least one sample, got none")
         for index, sample in enumerate(samples):
-            checks.instance(f"samples[{index}]", sample, OverlapSample)
+            validation.instance(f"samples[{index}]", sample, OverlapSample)
         rows = [
             (s.num_bytes, s.num_threads, s.compute_seconds, s.overlap_seconds, s.residual_seconds)
             for s in samples
@@ -139,8 +139,8 @@ def fit(
     Raises:
       ValueError: no samples, or an argument out of its range.
     """
-    num_workers = checks.integer("num_workers", num_workers, 2, checks.MAX_INT32)
-    exponent = checks.real("exponent", exponent, above=0)
+    num_workers = validation.integer("num_workers", num_workers, 2, validation.MAX_INT32)
+    exponent = validation.real("exponent", exponent, above=0)
     columns = _Samples.of(samples)
     notes: list[str] = []
     warnings: list[str] = []
@@ -330,8 +330,9 @@ def _fit_communication(
             notes.append(
                 "all-reduces without overlap fit clearly better with a startup overhead of "
                 "their own: "
-                f"{units.time(math.exp(other.values['exclusive.startup']))}, beside computation "
-                f"{units.time(math.exp(other.values['startup']))}"
+                f"{formatting.time(math.exp(other.values['exclusive.startup']))}, beside"
+                " computation "
+                f"{formatting.time(math.exp(other.values['startup']))}"
             )
     _note_undetermined(solution, notes)
 
@@ -575,16 +576,18 @@ def _check_assumptions(model: ContentionModel, columns: _Samples, warnings: list
         overlapped = float(model.overlapped_all_reduce(size, r))
         exclusive = float(model.exclusive_all_reduce(size, r))
         kept = float(model.compute_rate(r))
-        where = f"at r = {r:g} and {units.size(size)}"
+        where = f"at r = {r:g} and {formatting.size(size)}"
         if overlapped * _NOTABLE < exclusive:
             warnings.append(
-                f"{where} an all-reduce is faster beside computation ({units.time(overlapped)}) "
-                f"than alone ({units.time(exclusive)}): Assumption 2 does not hold"
+                f"{where} an all-reduce is faster beside computation"
+                f" ({formatting.time(overlapped)}) "
+                f"than alone ({formatting.time(exclusive)}): Assumption 2 does not hold"
             )
         if overlapped * (1 - kept) > exclusive * _NOTABLE:
             warnings.append(
                 f"{where} overlapping is slower than one after the other "
-                f"({units.time(overlapped)} against {units.time(overlapped * kept + exclusive)}): "
+                f"({formatting.time(overlapped)} against"
+                f" {formatting.time(overlapped * kept + exclusive)}): "
                 "Assumption 3 does not hold"
             )
     _check_rates(model, columns, warnings)

@@ -6,10 +6,11 @@ from typing import Any, Unpack
 import keras
 import tensorflow as tf
 
-from tf_libra import config, decorator, logs
+from tf_libra import config, decorator
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.batches import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
@@ -223,7 +224,7 @@ def _check(model: keras.Model) -> None:
             " plan: compile it with run_eagerly=False"
         )
     if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does beside a GPU
-        logs.of_launched().info(
+        log_utils.of_launched().info(
             "keras: model %r is trained without XLA, which cannot call the all-reduce", model.name
         )
         model.jit_compile = False

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_libra import logs
 from tf_libra.coordination import control_plane
+from tf_libra.internal import log_utils
 
 _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Of Keras' own callbacks, those that save weights every so many batches.
@@ -151,7 +151,7 @@ class StagedFitSync:
         names = sorted({one.callback for one in self._anywhere or () if one.every == 1})
         if rank == 0 and names and not self._has_told:
             self._has_told = True
-            logs.logger(rank).info(
+            log_utils.logger(rank).info(
                 "fit: after every batch all variables are brought up to date for %s, which may"
                 " look at them; one that does not says so by looks_at_weights = False",
                 ", ".join(names),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra import checks, units
+from tf_libra.internal import formatting, validation
 
 
 @dataclass(frozen=True, order=True)
@@ -24,9 +24,9 @@ class CommConfig:
     num_threads: int
 
     def __post_init__(self) -> None:
-        checks.integer("unit_bytes", self.unit_bytes, minimum=1)
-        checks.integer("num_streams", self.num_streams, 1, checks.MAX_INT32)
-        checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
+        validation.integer("unit_bytes", self.unit_bytes, minimum=1)
+        validation.integer("num_streams", self.num_streams, 1, validation.MAX_INT32)
+        validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
 
     @property
     def num_lanes(self) -> int:
@@ -36,11 +36,11 @@ class CommConfig:
     def describe(self) -> str:
         """Describe the settings in words."""
         return (
-            f"units of {units.size(self.unit_bytes)} on {self.num_streams} streams of"
+            f"units of {formatting.size(self.unit_bytes)} on {self.num_streams} streams of"
             f" {self.num_threads} threads"
         )
 
 
 def setting_of(document: Any) -> CommConfig:
     """Read settings from JSON values; a `ValueError` names the field that is wrong."""
-    return CommConfig(**checks.keys("setting", document, *checks.field_names(CommConfig)))
+    return CommConfig(**validation.keys("setting", document, *validation.field_names(CommConfig)))

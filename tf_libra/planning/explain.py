@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel, Evidence
+from tf_libra.internal import validation
+from tf_libra.internal.formatting import difference, percent, size, time
 from tf_libra.planning.group_costs import bottleneck, losses
 from tf_libra.simulation import GroupSpan, Timeline, simulate
 from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
-from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100
 _BLOCK = 2**20  # total groups of the plans in one vectorized simulation
@@ -145,7 +145,7 @@ def explain_group(
     Raises:
         ValueError: as for `explain`, or the index is out of range.
     """
-    checks.integer("index", index, 0, len(plan.groups) - 1)
+    validation.integer("index", index, 0, len(plan.groups) - 1)
     return _Explainer(profile, plan, cost, simulate(profile, plan, cost), evidence).group(index)
 
 

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
+from tf_libra.internal.registry import Registry
 from tf_libra.planning.draft import Draft
-from tf_libra.registry import Registry
 from tf_libra.specs.backward_profile import BackwardProfile
 
 
@@ -76,12 +76,12 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
 
 def check_threads(field: str, num_threads: int) -> int:
     """Return a number of communication threads as an int of at least 1, or raise `ValueError`."""
-    return checks.integer(field, num_threads, minimum=1, maximum=checks.MAX_INT32)
+    return validation.integer(field, num_threads, minimum=1, maximum=validation.MAX_INT32)
 
 
 def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
     """Return numbers of communication threads as a sorted set, or raise `ValueError`."""
-    allowed = {check_threads(field, r) for r in checks.sequence(field, threads)}
+    allowed = {check_threads(field, r) for r in validation.sequence(field, threads)}
     if not allowed:
         raise ValueError(f"{field} must hold at least one number of communication threads, got ()")
     return tuple(sorted(allowed))

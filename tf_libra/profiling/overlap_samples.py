@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tf_libra import units
 from tf_libra.cost_model import OverlapSample
+from tf_libra.internal import formatting
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.backward_profile import BackwardProfile
 
@@ -262,5 +262,5 @@ def _unusable(record: AllReduceRecord, production: StepProduction) -> str:
             return f"holds {name!r}, which the step has not"
         early_ns = produced_ns[name] - record.started_ns
         if early_ns > _CLOCK_TOLERANCE_NS and name not in production.inferred:
-            return f"started {units.time(early_ns * 1e-9)} before its {name!r} was produced"
+            return f"started {formatting.time(early_ns * 1e-9)} before its {name!r} was produced"
     return ""

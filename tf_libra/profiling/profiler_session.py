@@ -14,7 +14,7 @@ from tensorflow.python.profiler import trace as tf_trace
 from tensorflow.python.profiler.internal import _pywrap_profiler
 from tensorflow.tsl.profiler.protobuf import trace_events_pb2
 
-from tf_libra import patches
+from tf_libra.internal import patches
 from tf_libra.profiling.events import Events
 
 # The defaults record ops and no Python calls. TensorFlow 2.21 takes no option from here: it warns

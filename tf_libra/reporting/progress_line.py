@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TextIO
 
-from tf_libra import units
+from tf_libra.internal import formatting
 
 # What takes no longer needs no progress.
 _PATIENCE_SECONDS = 1.0
@@ -71,7 +71,7 @@ class ProgressLine:
                 if seconds < _PATIENCE_SECONDS or now < self._others_write_until:
                     continue
                 columns = shutil.get_terminal_size().columns
-                line = f"tf_libra: {self._text}, {units.time(round(seconds))}"[: columns - 1]
+                line = f"tf_libra: {self._text}, {formatting.time(round(seconds))}"[: columns - 1]
                 self._write(_CLEAR_LINE + line)
                 self._drawn = True
 

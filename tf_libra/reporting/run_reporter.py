@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tf_libra import logs, units
 from tf_libra.autotune import (
     CALLS_PER_LOOK,
     DOSE,
@@ -24,6 +23,7 @@ from tf_libra.autotune import (
 from tf_libra.config import Options
 from tf_libra.coordination import signal_handling
 from tf_libra.cost_model.fit_quality import written
+from tf_libra.internal import formatting, log_utils
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting import burst_files, pipeline_files
 from tf_libra.reporting.logdir_files import documents, write
@@ -62,7 +62,7 @@ class RunReporter:
 
     def __init__(self, options: Options) -> None:
         """Nothing has happened."""
-        self.log = logs.logger(rank=0)
+        self.log = log_utils.logger(rank=0)
         self._options = options
         self._rank = 0
         self._function = ""
@@ -73,10 +73,10 @@ class RunReporter:
 
     def met(self, rank: int, options: Options) -> None:
         """The other ranks are known, and with them who speaks, and what nobody has asked for."""
-        self._rank, self._options, self.log = rank, options, logs.logger(rank)
+        self._rank, self._options, self.log = rank, options, log_utils.logger(rank)
         self._journal.met(options.backend.name)
         if rank == 0:
-            logs.warn_of_unknown_level(self.log)
+            log_utils.warn_of_unknown_level(self.log)
 
     def named(self, function: str) -> None:
         """The function's name is known; what happens is also written if there is a `logdir`."""
@@ -140,7 +140,8 @@ class RunReporter:
             self._remark(
                 f"{len(names)} variables that no gradient trains and the step does not write, such"
                 " as statistics of a frozen layer, differ between the ranks"
-                f" ({units.listed(names)}), and so does what the ranks compute of the same input."
+                f" ({formatting.listed(names)}), and so does what the ranks compute of the same"
+                " input."
                 " If rank 0 has loaded them, broadcast them before the first step, by"
                 " tf_libra.keras.BroadcastVariables() in fit, or hvd.broadcast_variables; name"
                 " variables that are meant to be each rank's own in local_variables"
@@ -182,20 +183,22 @@ class RunReporter:
             self._recorder.drifted(step, measured, expected, is_back=found is DriftVerdict.PASSED)
         if found is DriftVerdict.DRIFT:
             self._say(
-                f"drift: at step {step} steps take {units.time(measured)}, where"
-                f" {units.time(expected)} were expected: plans are tried out again, {DOSE} steps"
+                f"drift: at step {step} steps take {formatting.time(measured)}, where"
+                f" {formatting.time(expected)} were expected: plans are tried out again, {DOSE}"
+                " steps"
                 f" after every {CALLS_PER_LOOK} at most"
             )
         elif found is DriftVerdict.STALE:
             self._say(
-                f"drift: at step {step} steps take {units.time(measured)}, where"
-                f" {units.time(expected)} were expected of the plan that an earlier job has kept:"
+                f"drift: at step {step} steps take {formatting.time(measured)}, where"
+                f" {formatting.time(expected)} were expected of the plan that an earlier job has"
+                " kept:"
                 " this one tunes itself"
             )
         else:
             self._say(
-                f"drift: at step {step} steps take {units.time(measured)} again, near the"
-                f" {units.time(expected)} expected: the plan stays"
+                f"drift: at step {step} steps take {formatting.time(measured)} again, near the"
+                f" {formatting.time(expected)} expected: the plan stays"
             )
 
     def _say(self, text: str) -> None:
@@ -316,9 +319,9 @@ class RunReporter:
         predicted = None if facts.conclusion is None else facts.conclusion.plan.predicted_seconds
         self.log.info(
             "run: backward takes %s in the median of %d steps; predicted: %s",
-            units.time(measured),
+            formatting.time(measured),
             len(facts.timelines),
-            "nothing" if predicted is None else units.time(predicted),
+            "nothing" if predicted is None else formatting.time(predicted),
         )
 
     def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_libra import units
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_plan, why_another
 from tf_libra.backends import backend, nccl_tuner
+from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.facts import RunSnapshot
@@ -85,7 +85,7 @@ def summary_line(facts: RunSnapshot) -> str:
         f" ({groups} group{'s' if groups > 1 else ''})"
     )
     if after is not None:
-        told += f", {units.time(after)} each"
+        told += f", {formatting.time(after)} each"
     compared = against_one_all_reduce(facts.conclusion.race)
     return told if compared is None else f"{told}; {compared.describe()}"
 
@@ -103,21 +103,21 @@ def fit_line(conclusion: TuningResult) -> str:
     model = conclusion.cost_model
     rates = ";\n     ".join(
         f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
-        f" {units.rate(float(model.overlapped_rate(r)))} beside it,"
-        f" {units.rate(float(model.exclusive_rate(r)))} alone"
+        f" {formatting.rate(float(model.overlapped_rate(r)))} beside it,"
+        f" {formatting.rate(float(model.exclusive_rate(r)))} alone"
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     )
     held_out_error = conclusion.held_out_error
     held_out = (
         "no held-out steps"
         if held_out_error is None
-        else f"held-out steps missed by {units.percent(held_out_error)} in the median"
+        else f"held-out steps missed by {formatting.percent(held_out_error)} in the median"
     )
     return (
         f"{model.formula()};\n"
         f"     {rates};\n"
         f"     {len(conclusion.samples)} samples, median error of an all-reduce"
-        f" {units.percent(conclusion.median_error)}; {held_out}"
+        f" {formatting.percent(conclusion.median_error)}; {held_out}"
     )
 
 
@@ -130,8 +130,8 @@ def fit_table(conclusion: TuningResult) -> list[str]:
         (
             f"r={r}",
             f"x{1 / float(model.compute_rate(r)):.2f}",
-            units.rate(float(model.overlapped_rate(r))),
-            units.rate(float(model.exclusive_rate(r))),
+            formatting.rate(float(model.overlapped_rate(r))),
+            formatting.rate(float(model.exclusive_rate(r))),
         )
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     ]
@@ -139,16 +139,16 @@ def fit_table(conclusion: TuningResult) -> list[str]:
         "it was not tested on steps it has not seen"
         if conclusion.held_out_error is None
         else "steps of plans it has not seen are missed by"
-        f" {units.percent(conclusion.held_out_error)}"
+        f" {formatting.percent(conclusion.held_out_error)}"
     )
     return [
         "fitted model: slowdown of computation, and transmission rates:",
         _aligned(rows),
         *_wrapped(
-            f"  startup {units.time(model.startup_seconds)} overlapped,"
-            f" {units.time(model.exclusive_startup_seconds)} alone;"
+            f"  startup {formatting.time(model.startup_seconds)} overlapped,"
+            f" {formatting.time(model.exclusive_startup_seconds)} alone;"
             f" {len(conclusion.samples)} samples, an all-reduce is missed by"
-            f" {units.percent(conclusion.median_error)} in the median; {held_out}"
+            f" {formatting.percent(conclusion.median_error)} in the median; {held_out}"
         ),
     ]
 
@@ -166,12 +166,12 @@ def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] =
         predicted = ("-", "-")
         if timeline is not None:
             span = timeline.groups[index]
-            predicted = (units.time(span.start_seconds), units.time(span.end_seconds))
+            predicted = (formatting.time(span.start_seconds), formatting.time(span.end_seconds))
         rows.append(
             (
                 str(index),
                 f"{group.stop - group.start} ({group.start}..{group.stop - 1})",
-                units.size(plan.group_bytes[index]),
+                formatting.size(plan.group_bytes[index]),
                 str(group.num_threads),
                 *(measured.get(index, ("-", "-")) if measured else ()),
                 *predicted,
@@ -191,8 +191,8 @@ def _measured(timelines: Sequence[MeasuredTimeline]) -> dict[int, tuple[str, str
             ends.setdefault(group, []).append(max(one.end_seconds for one in parts))
     return {
         group: (
-            units.time(statistics.median(starts[group])),
-            units.time(statistics.median(ends[group])),
+            formatting.time(statistics.median(starts[group])),
+            formatting.time(statistics.median(ends[group])),
         )
         for group in starts
     }
@@ -217,16 +217,18 @@ def race_table(race: Race) -> str:
         if one is race.winner:
             verdict = "in force"
         elif lead is None:
-            verdict = units.NONE
+            verdict = formatting.NONE
         else:
-            verdict = "noise" if race.is_noise(one) else units.change(lead[0] - 1)
+            verdict = "noise" if race.is_noise(one) else formatting.change(lead[0] - 1)
         rows.append(
             (
                 describe_plan(one),
-                units.time(one.median_seconds),
-                f"{units.time(spread[0])} to {units.time(spread[1])}" if one.seconds else "-",
+                formatting.time(one.median_seconds),
+                f"{formatting.time(spread[0])} to {formatting.time(spread[1])}"
+                if one.seconds
+                else "-",
                 verdict,
-                units.time(one.predicted_seconds),
+                formatting.time(one.predicted_seconds),
                 str(len(one.seconds)),
             )
         )
@@ -240,8 +242,8 @@ def times(facts: RunSnapshot) -> list[str]:
     if seconds:
         low, middle, high = (float(one) for one in np.quantile(seconds, (0.25, 0.5, 0.75)))
         lines.append(
-            f"step: measured {units.time(middle)} (middle half {units.time(low)} to"
-            f" {units.time(high)}, {len(seconds)} steps under the plan)"
+            f"step: measured {formatting.time(middle)} (middle half {formatting.time(low)} to"
+            f" {formatting.time(high)}, {len(seconds)} steps under the plan)"
         )
     conclusion = facts.conclusion
     if conclusion is not None:
@@ -255,10 +257,11 @@ def times(facts: RunSnapshot) -> list[str]:
     measured = facts.median_backward_seconds()
     if conclusion is not None and measured is not None:
         predicted = conclusion.plan.predicted_seconds
-        told = f"backward: measured {units.time(measured)}"
+        told = f"backward: measured {formatting.time(measured)}"
         if predicted is not None:
             told += (
-                f", predicted {units.time(predicted)} ({units.change(predicted / measured - 1)})"
+                f", predicted {formatting.time(predicted)}"
+                f" ({formatting.change(predicted / measured - 1)})"
             )
         lines.append(told)
     return lines

@@ -17,9 +17,9 @@ from tf_libra.coordination.consistency_check import (
     first_difference,
 )
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.trace import KnownTrace
-from tf_libra.units import listed
 
 _ADVICE = (
     "; where only names differ, name layers and models explicitly, or call"

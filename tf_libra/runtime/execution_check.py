@@ -9,9 +9,9 @@ from collections import Counter
 
 from tensorflow.python.eager import context as tf_context
 
-from tf_libra import library
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces
 from tf_libra.coordination.control_plane import EngineError
+from tf_libra.internal import native
 
 
 def forget(function: str) -> None:
@@ -20,7 +20,7 @@ def forget(function: str) -> None:
     Args:
         function: identity of the training function.
     """
-    library.load().c.TfLibraTakeExecuted(function.encode(), None)
+    native.load().c.TfLibraTakeExecuted(function.encode(), None)
 
 
 def check(function: str, certain: UnconditionalReduces, step: int, num_steps: int = 1) -> None:
@@ -37,7 +37,7 @@ def check(function: str, certain: UnconditionalReduces, step: int, num_steps: in
     """
     if tf_context.context().is_async():
         tf_context.async_wait()
-    c = library.load().c
+    c = native.load().c
     num_executed = c.TfLibraNumExecuted(function.encode())
     if num_executed == certain.num_tensors and not certain.has_conditional:
         return

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
-from tf_libra import library
+from tf_libra.internal import native
 from tf_libra.specs.plan import Plan
 
 OPTIMIZER = "tf_libra"
@@ -120,7 +120,7 @@ def register(plan: Plan) -> None:
     Raises:
         ValueError: the library refuses it.
     """
-    c = library.load().c
+    c = native.load().c
     parts = [plan.parts(index) for index in range(len(plan.groups))]
     each = [part for group in parts for part in group]
     whole = [part.num_bytes == plan.num_bytes[part.tensor] for part in each]
@@ -128,11 +128,11 @@ def register(plan: Plan) -> None:
         plan.short_id.encode(),
         plan.fingerprint.encode(),
         len(plan.groups),
-        library.int_array([len(group) for group in parts]),
-        library.int_array([group.num_threads for group in plan.groups]),
-        library.int_array([group.stream for group in plan.groups]),
-        library.text_array([plan.tensor_names[part.tensor] for part in each]),
-        library.long_array(
+        native.int_array([len(group) for group in parts]),
+        native.int_array([group.num_threads for group in plan.groups]),
+        native.int_array([group.stream for group in plan.groups]),
+        native.text_array([plan.tensor_names[part.tensor] for part in each]),
+        native.long_array(
             [
                 -1 if all_of_it else part.start_byte
                 for part, all_of_it in zip(each, whole, strict=True)
@@ -154,7 +154,7 @@ def unregister(plan: Plan) -> None:
     Raises:
         ValueError: the plan is not registered.
     """
-    c = library.load().c
+    c = native.load().c
     if c.TfLibraUnregisterPlan(plan.short_id.encode()) != 0:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
 
@@ -211,7 +211,7 @@ def is_clustered_by_xla() -> bool:
 
 def report(plan: Plan) -> RewriteReport:
     """What the pass has done under this plan so far; empty if it has seen no graph."""
-    c = library.load().c
+    c = native.load().c
     text = c.TfLibraRewriteReport(plan.short_id.encode())
     if text is None:
         raise MemoryError(c.TfLibraLastPlanError().decode(errors="replace"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import checks, config, logs, patches
+from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import engine_selection
@@ -20,6 +20,7 @@ from tf_libra.coordination.consistency_check import agree, first_difference
 from tf_libra.coordination.control_plane import Control, ControlTransport
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
+from tf_libra.internal import log_utils, patches, validation
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler, horovod_join, identity
 from tf_libra.runtime.fingerprint import package_version
@@ -268,7 +269,7 @@ class Rendezvous:
                 raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
         else:
             found = [
-                checks.built("circumstances", one["found"], engine_selection.EngineEnvironment)
+                validation.built("circumstances", one["found"], engine_selection.EngineEnvironment)
                 for one in everyone
             ]
             engine, why = engine_selection.choose(found)
@@ -320,7 +321,7 @@ class Rendezvous:
         try:
             control.close(why)
         except control_plane.EngineError as error:  # what hangs must not keep the process
-            logs.logger(control.rank).warning("closing: %s", error)
+            log_utils.logger(control.rank).warning("closing: %s", error)
 
     def _on_reset(self) -> None:
         """Horovod's elastic mode has made a new job of the workers that there are now."""

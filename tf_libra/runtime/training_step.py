@@ -19,6 +19,7 @@ from tf_libra.capture.variables import handles, variable_name
 from tf_libra.coordination import signal_handling
 from tf_libra.coordination.control_plane import Control, EngineError, between_steps
 from tf_libra.coordination.job import Job
+from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import execution_check, fingerprint, identity
 from tf_libra.runtime.concrete_traces import ConcreteTraces
@@ -29,7 +30,6 @@ from tf_libra.runtime.trace import Call
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
-from tf_libra.units import listed
 from tf_libra.variable_sync import sharded_variables
 from tf_libra.variable_sync.bound_variables import is_named
 from tf_libra.variable_sync.buffers import Buffers, untouched

@@ -2,8 +2,8 @@
 
 import math
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.streams import simulate_streams
 from tf_libra.simulation.timeline import Timeline
@@ -20,9 +20,9 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
       ValueError: the plan has other tensors, a rate is not positive at a group's threads, or the
         sum of times is not finite.
     """
-    checks.instance("profile", profile, BackwardProfile)
-    checks.instance("plan", plan, Plan)
-    checks.instance("cost", cost, CostModel)
+    validation.instance("profile", profile, BackwardProfile)
+    validation.instance("plan", plan, Plan)
+    validation.instance("cost", cost, CostModel)
     sizes = tuple(tensor.num_bytes for tensor in profile.tensors)
     if plan.tensor_names != profile.names or plan.num_bytes != sizes:
         raise ValueError(

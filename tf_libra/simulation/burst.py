@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
 from tf_libra.specs.burst import BurstPlan, BurstSpan
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -23,8 +23,8 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
         lacks the times of a move to other devices that the plan makes; or the plan lacks a span of
         a layer.
     """
-    checks.instance("scaling", scaling, ScalingProfile)
-    checks.instance("plan", plan, BurstPlan)
+    validation.instance("scaling", scaling, ScalingProfile)
+    validation.instance("plan", plan, BurstPlan)
     _check_whole(scaling, plan)
     tasks = [
         Task(span.kind, span_seconds(scaling, plan, span), after=span.after) for span in plan.spans

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra import checks, units
+from tf_libra.internal import formatting, validation
 from tf_libra.specs.burst import KINDS, BurstPlan
 
 # Least seconds of work per second of a background that is not paused.
@@ -96,8 +96,8 @@ class Multiplexing:
     def __post_init__(self) -> None:
         for name in ("max_outstanding", "operators_per_graph"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
-        checks.boolean("priorities", self.priorities)
+                object.__setattr__(self, name, validation.integer(name, getattr(self, name), 1))
+        validation.boolean("priorities", self.priorities)
         if self.max_slowdown is not None:
             _real(self, "max_slowdown", minimum=1)
         _real(self, "launch_seconds", minimum=0)
@@ -120,14 +120,14 @@ class BackgroundJob:
 
     def __post_init__(self) -> None:
         seconds = tuple(
-            checks.real("operator_seconds", s, above=0)
-            for s in checks.sequence("operator_seconds", self.operator_seconds)
+            validation.real("operator_seconds", s, above=0)
+            for s in validation.sequence("operator_seconds", self.operator_seconds)
         )
         if not seconds:
             raise ValueError("operator_seconds must hold at least one operator, got none")
-        checks.real("the sum of operator_seconds", sum(seconds))
+        validation.real("the sum of operator_seconds", sum(seconds))
         object.__setattr__(self, "operator_seconds", seconds)
-        object.__setattr__(self, "batch", checks.integer("batch", self.batch, 1))
+        object.__setattr__(self, "batch", validation.integer("batch", self.batch, 1))
 
     @property
     def iteration_seconds(self) -> float:
@@ -189,15 +189,15 @@ def simulate_multiplexing(
     """
     how = Multiplexing() if how is None else how
     interference = Interference() if interference is None else interference
-    iterations = checks.integer("iterations", iterations, 1)
+    iterations = validation.integer("iterations", iterations, 1)
     if not plan.iteration_seconds:
         raise ValueError("iteration_seconds of the plan must be greater than 0, got 0")
     if not any(span.seconds for span in plan.spans):
         raise ValueError("spans of the plan must take time, got none that does")
     if utilization is not None:
         utilization = tuple(
-            checks.real("utilization", u, minimum=0)
-            for u in checks.sequence("utilization", utilization)
+            validation.real("utilization", u, minimum=0)
+            for u in validation.sequence("utilization", utilization)
         )
         if len(utilization) != len(plan.layer_names) or max(utilization) > 1:
             raise ValueError(
@@ -306,10 +306,10 @@ class _Job:
         if not times * len(self._operators) <= MAX_OPERATORS:
             least = longest * len(self._counts) / MAX_OPERATORS
             raise ValueError(
-                f"operator_seconds must be at least {units.time(least)} in the mean, launches"
+                f"operator_seconds must be at least {formatting.time(least)} in the mean, launches"
                 f" included, for at most {MAX_OPERATORS} operators in {self._iterations} iterations"
-                f" of {units.time(self._plan.iteration_seconds)}, got"
-                f" {units.time(each / len(self._operators))}"
+                f" of {formatting.time(self._plan.iteration_seconds)}, got"
+                f" {formatting.time(each / len(self._operators))}"
             )
 
     def run(self, paused: frozenset[int]) -> Multiplexed:
@@ -468,4 +468,4 @@ def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Opera
 
 def _real(settings: Any, field: str, **bounds: float) -> None:
     """Store a setting as a finite float within bounds; otherwise raise `ValueError`."""
-    object.__setattr__(settings, field, checks.real(field, getattr(settings, field), **bounds))
+    object.__setattr__(settings, field, validation.real(field, getattr(settings, field), **bounds))

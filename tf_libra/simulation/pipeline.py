@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -80,9 +80,9 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
       ValueError: the plan has other layers or devices outside of the cluster, devices that exchange
         data have no link, the orders of the stages deadlock, or the sum of times is not finite.
     """
-    checks.instance("layers", layers, LayerGraph)
-    checks.instance("plan", plan, PipelinePlan)
-    checks.instance("cluster", cluster, Cluster)
+    validation.instance("layers", layers, LayerGraph)
+    validation.instance("plan", plan, PipelinePlan)
+    validation.instance("cluster", cluster, Cluster)
     if plan.layer_names != layers.names:
         raise ValueError(
             f"plan must be of the {len(layers.layers)} layers given (same names in the same "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 _FORMAT = "tf-libra profile"
 _VERSION = 1
@@ -39,13 +39,13 @@ class GradientTensor:
     update_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name)
-        object.__setattr__(self, "num_bytes", checks.integer("num_bytes", self.num_bytes))
-        seconds = checks.real("compute_seconds", self.compute_seconds, minimum=0)
+        validation.text("name", self.name)
+        object.__setattr__(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
+        seconds = validation.real("compute_seconds", self.compute_seconds, minimum=0)
         object.__setattr__(self, "compute_seconds", seconds)
         if self.dtype is not None:
-            checks.text("dtype", self.dtype)
-        update = checks.real("update_seconds", self.update_seconds, minimum=0)
+            validation.text("dtype", self.dtype)
+        update = validation.real("update_seconds", self.update_seconds, minimum=0)
         object.__setattr__(self, "update_seconds", update)
 
 
@@ -60,18 +60,18 @@ class BackwardProfile:
     tensors: tuple[GradientTensor, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", checks.sequence("tensors", self.tensors))
+        object.__setattr__(self, "tensors", validation.sequence("tensors", self.tensors))
         if not self.tensors:
             raise ValueError("tensors must hold at least one gradient tensor, got none")
         seen: set[str] = set()
         for index, tensor in enumerate(self.tensors):
-            checks.instance(f"tensors[{index}]", tensor, GradientTensor)
+            validation.instance(f"tensors[{index}]", tensor, GradientTensor)
             if tensor.name in seen:
                 raise ValueError(f"names must be unique, got {tensor.name!r} twice")
             seen.add(tensor.name)
-        checks.integer("the sum of num_bytes", sum(t.num_bytes for t in self.tensors))
-        checks.real("the sum of compute_seconds", sum(t.compute_seconds for t in self.tensors))
-        checks.real("the sum of update_seconds", sum(t.update_seconds for t in self.tensors))
+        validation.integer("the sum of num_bytes", sum(t.num_bytes for t in self.tensors))
+        validation.real("the sum of compute_seconds", sum(t.compute_seconds for t in self.tensors))
+        validation.real("the sum of update_seconds", sum(t.update_seconds for t in self.tensors))
 
     @classmethod
     def from_arrays(
@@ -94,17 +94,17 @@ class BackwardProfile:
         Raises:
           ValueError: columns of different lengths, or a value that `GradientTensor` rejects.
         """
-        sizes = checks.sequence("num_bytes", num_bytes)
-        seconds = checks.sequence("compute_seconds", compute_seconds)
+        sizes = validation.sequence("num_bytes", num_bytes)
+        seconds = validation.sequence("compute_seconds", compute_seconds)
         labels: Sequence[Any] = [f"gradient_{i}" for i in range(len(sizes))]
         if names is not None:
-            labels = checks.sequence("names", names)
+            labels = validation.sequence("names", names)
         kinds: Sequence[Any] = [None] * len(sizes)
         if dtypes is not None:
-            kinds = checks.sequence("dtypes", dtypes)
+            kinds = validation.sequence("dtypes", dtypes)
         updates: Sequence[Any] = [0.0] * len(sizes)
         if update_seconds is not None:
-            updates = checks.sequence("update_seconds", update_seconds)
+            updates = validation.sequence("update_seconds", update_seconds)
         for field, column in (
             ("compute_seconds", seconds),
             ("names", labels),
@@ -169,10 +169,10 @@ class BackwardProfile:
     @classmethod
     def from_json(cls, document: str) -> "BackwardProfile":
         """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
-            _FORMAT, checks.json_document(_FORMAT, _VERSION, document), required=("tensors",)
+        value = validation.keys(
+            _FORMAT, validation.json_document(_FORMAT, _VERSION, document), required=("tensors",)
         )
-        tensors = checks.items("tensors", value["tensors"], GradientTensor)
+        tensors = validation.items("tensors", value["tensors"], GradientTensor)
         return cls(tensors)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.specs.scaling_profile import check_device_counts
 
 _FORMAT = "tf-libra burst plan"
@@ -46,16 +46,16 @@ class BurstSpan:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if (self.source is None) == (self.kind == "transition"):
             raise ValueError(f"source must be a layer for a transition alone, got {self.source}")
-        start = checks.real("start_seconds", self.start_seconds, minimum=0)
+        start = validation.real("start_seconds", self.start_seconds, minimum=0)
         frozen: dict[str, Any] = {
-            "layer": checks.integer("layer", self.layer),
-            "lane": checks.integer("lane", self.lane),
+            "layer": validation.integer("layer", self.layer),
+            "lane": validation.integer("lane", self.lane),
             "start_seconds": start,
-            "stop_seconds": checks.real("stop_seconds", self.stop_seconds, minimum=start),
-            "after": checks.integers("after", self.after),
+            "stop_seconds": validation.real("stop_seconds", self.stop_seconds, minimum=start),
+            "after": validation.integers("after", self.after),
         }
         if self.source is not None:
-            frozen["source"] = checks.integer("source", self.source)
+            frozen["source"] = validation.integer("source", self.source)
         for field, value in frozen.items():
             object.__setattr__(self, field, value)
 
@@ -110,20 +110,20 @@ class BurstPlan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = checks.names("layer_names", self.layer_names)
+        names = validation.names("layer_names", self.layer_names)
         if not names:
             raise ValueError("layer_names must hold at least one layer, got none")
         counts = check_device_counts(self.device_counts)
         columns: dict[str, tuple[Any, ...]] = {
-            "num_devices": checks.integers("num_devices", self.num_devices, 1),
-            "first_devices": checks.integers("first_devices", self.first_devices),
-            "lanes": checks.integers("lanes", self.lanes),
+            "num_devices": validation.integers("num_devices", self.num_devices, 1),
+            "first_devices": validation.integers("first_devices", self.first_devices),
+            "lanes": validation.integers("lanes", self.lanes),
             "amplification": tuple(
-                _amplification(a) for a in checks.sequence("amplification", self.amplification)
+                _amplification(a) for a in validation.sequence("amplification", self.amplification)
             ),
         }
         for field, column in columns.items():
-            checks.same_length(field, column, "layer", len(names))
+            validation.same_length(field, column, "layer", len(names))
         for count, first in zip(columns["num_devices"], columns["first_devices"], strict=True):
             if count not in counts:
                 raise ValueError(f"num_devices must be of {counts}, got {count}")
@@ -131,8 +131,8 @@ class BurstPlan:
                 raise ValueError(
                     f"first_devices must leave {count} of {counts[-1]} devices, got {first}"
                 )
-        seconds = checks.real("iteration_seconds", self.iteration_seconds, minimum=0)
-        spans = checks.sequence("spans", self.spans)
+        seconds = validation.real("iteration_seconds", self.iteration_seconds, minimum=0)
+        spans = validation.sequence("spans", self.spans)
         for index, span in enumerate(spans):
             if not isinstance(span, BurstSpan):
                 raise ValueError(f"spans[{index}] must be a BurstSpan, got {span!r}")
@@ -154,14 +154,14 @@ class BurstPlan:
             "layer_names": names,
             "device_counts": counts,
             "iteration_seconds": seconds,
-            "device_seconds": checks.real("device_seconds", self.device_seconds, minimum=0),
+            "device_seconds": validation.real("device_seconds", self.device_seconds, minimum=0),
             "spans": spans,
-            "strategy": checks.text("strategy", self.strategy),
-            "profile_fingerprint": checks.text("profile_fingerprint", self.profile_fingerprint),
-            "notes": checks.texts("notes", self.notes),
+            "strategy": validation.text("strategy", self.strategy),
+            "profile_fingerprint": validation.text("profile_fingerprint", self.profile_fingerprint),
+            "notes": validation.texts("notes", self.notes),
         }
         if self.max_amplification is not None:
-            frozen["max_amplification"] = checks.real(
+            frozen["max_amplification"] = validation.real(
                 "max_amplification", self.max_amplification, minimum=1
             )
         for field, value in frozen.items():
@@ -218,7 +218,7 @@ class BurstPlan:
             "lanes": self.lanes,
             "order": [[span.kind, span.layer, span.source, span.after] for span in self.spans],
         }
-        return checks.digest(_FORMAT, _VERSION, executed)
+        return validation.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
         """Return JSON text with the fingerprint, which `from_json` reads back unchanged."""
@@ -236,23 +236,23 @@ class BurstPlan:
             fingerprint that does not match the content.
         """
         fields = set(cls.__dataclass_fields__)
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             required=({"fingerprint"} | fields) - {"notes"},
             optional=("notes",),
         )
         fingerprint = value.pop("fingerprint")
-        value["spans"] = checks.items("spans", value["spans"], BurstSpan)
+        value["spans"] = validation.items("spans", value["spans"], BurstSpan)
         plan = cls(**value)
-        checks.same_fingerprint(fingerprint, plan.fingerprint)
+        validation.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
 
 
 def _amplification(value: Any) -> float:
     if value is None or value == float("inf"):
         return float("inf")
-    return checks.real("amplification", value, minimum=0)
+    return validation.real("amplification", value, minimum=0)
 
 
 def _finite(value: float) -> float | None:

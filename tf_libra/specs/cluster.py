@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 _FORMAT = "tf-libra cluster"
 _VERSION = 1
@@ -32,12 +32,12 @@ class Cluster:
     memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
-        rows = checks.sequence("bytes_per_second", self.bytes_per_second)
+        rows = validation.sequence("bytes_per_second", self.bytes_per_second)
         if not rows:
             raise ValueError("bytes_per_second must have a row for at least one device, got none")
         frozen = []
         for a, row in enumerate(rows):
-            values = checks.sequence(f"bytes_per_second[{a}]", row)
+            values = validation.sequence(f"bytes_per_second[{a}]", row)
             if len(values) != len(rows):
                 raise ValueError(
                     f"bytes_per_second must be square: row {a} must have {len(rows)} entries, "
@@ -46,7 +46,9 @@ class Cluster:
             # The diagonal is ignored: a device needs no link to itself.
             frozen.append(
                 tuple(
-                    0.0 if a == b else checks.real(f"bytes_per_second[{a}][{b}]", rate, minimum=0)
+                    0.0
+                    if a == b
+                    else validation.real(f"bytes_per_second[{a}][{b}]", rate, minimum=0)
                     for b, rate in enumerate(values)
                 )
             )
@@ -60,8 +62,8 @@ class Cluster:
         object.__setattr__(self, "bytes_per_second", tuple(frozen))
         if self.nodes is not None:
             nodes = tuple(
-                checks.integer(f"nodes[{index}]", node)
-                for index, node in enumerate(checks.sequence("nodes", self.nodes))
+                validation.integer(f"nodes[{index}]", node)
+                for index, node in enumerate(validation.sequence("nodes", self.nodes))
             )
             if len(nodes) != len(frozen):
                 raise ValueError(
@@ -69,7 +71,7 @@ class Cluster:
                 )
             object.__setattr__(self, "nodes", nodes)
         if self.memory_bytes is not None:
-            memory = checks.real("memory_bytes", self.memory_bytes, above=0)
+            memory = validation.real("memory_bytes", self.memory_bytes, above=0)
             object.__setattr__(self, "memory_bytes", memory)
 
     @classmethod
@@ -89,8 +91,8 @@ class Cluster:
         Raises:
           ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
         """
-        rows = checks.sequence("bytes_per_second", bytes_per_second)
-        each = None if nodes is None else checks.sequence("nodes", nodes)
+        rows = validation.sequence("bytes_per_second", bytes_per_second)
+        each = None if nodes is None else validation.sequence("nodes", nodes)
         return cls(rows, each, memory_bytes)
 
     @property
@@ -126,9 +128,9 @@ class Cluster:
     @classmethod
     def from_json(cls, document: str) -> "Cluster":
         """Read a cluster from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             ("bytes_per_second",),
             ("nodes", "memory_bytes"),
         )

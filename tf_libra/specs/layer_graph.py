@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 _FORMAT = "tf-libra layers"
 _VERSION = 1
@@ -44,13 +44,13 @@ class Layer:
     update_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name)
+        validation.text("name", self.name)
         for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
-            object.__setattr__(self, name, checks.real(name, getattr(self, name), minimum=0))
+            object.__setattr__(self, name, validation.real(name, getattr(self, name), minimum=0))
         for name in ("forward_seconds_by_share", "backward_seconds_by_share"):
             seconds = tuple(
-                checks.real(f"{name}[{index}]", value, minimum=0)
-                for index, value in enumerate(checks.sequence(name, getattr(self, name)))
+                validation.real(f"{name}[{index}]", value, minimum=0)
+                for index, value in enumerate(validation.sequence(name, getattr(self, name)))
             )
             object.__setattr__(self, name, seconds)
 
@@ -75,7 +75,7 @@ class LayerGraph:
     input_shares: tuple[float, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        layers = checks.sequence("layers", self.layers)
+        layers = validation.sequence("layers", self.layers)
         if not layers:
             raise ValueError("layers must hold at least one layer, got none")
         seen: set[str] = set()
@@ -86,9 +86,9 @@ class LayerGraph:
                 raise ValueError(f"names must be unique, got {layer.name!r} twice")
             seen.add(layer.name)
         sizes = tuple(
-            checks.real(f"activation_bytes[{index}]", value, minimum=0)
+            validation.real(f"activation_bytes[{index}]", value, minimum=0)
             for index, value in enumerate(
-                checks.sequence("activation_bytes", self.activation_bytes)
+                validation.sequence("activation_bytes", self.activation_bytes)
             )
         )
         if len(sizes) != len(layers) - 1:
@@ -97,8 +97,8 @@ class LayerGraph:
                 f"{len(layers)} layers: {len(layers) - 1}, got {len(sizes)}"
             )
         shares = tuple(
-            checks.real(f"input_shares[{index}]", value, above=0)
-            for index, value in enumerate(checks.sequence("input_shares", self.input_shares))
+            validation.real(f"input_shares[{index}]", value, above=0)
+            for index, value in enumerate(validation.sequence("input_shares", self.input_shares))
         )
         if shares and (list(shares) != sorted(set(shares)) or shares[-1] != 1):
             raise ValueError(f"input_shares must ascend and end with 1, got {shares}")
@@ -120,7 +120,7 @@ class LayerGraph:
         object.__setattr__(self, "activation_bytes", sizes)
         object.__setattr__(self, "input_shares", shares)
         for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
-            checks.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
+            validation.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
 
     @classmethod
     def chain(
@@ -151,15 +151,15 @@ class LayerGraph:
         Raises:
           ValueError: columns of different lengths, or a value that `Layer` rejects.
         """
-        shares = checks.sequence("input_shares", input_shares)
-        forward = checks.sequence("forward_seconds", forward_seconds)
-        backward = checks.sequence("backward_seconds", backward_seconds)
-        parameters = checks.sequence("parameter_bytes", parameter_bytes)
+        shares = validation.sequence("input_shares", input_shares)
+        forward = validation.sequence("forward_seconds", forward_seconds)
+        backward = validation.sequence("backward_seconds", backward_seconds)
+        parameters = validation.sequence("parameter_bytes", parameter_bytes)
         if names is None:
             labels: tuple[Any, ...] = tuple(f"layer_{i}" for i in range(len(forward)))
         else:
-            labels = checks.sequence("names", names)
-        updates = checks.sequence(
+            labels = validation.sequence("names", names)
+        updates = validation.sequence(
             "update_seconds", [0.0] * len(forward) if update_seconds is None else update_seconds
         )
         for name, column in (
@@ -179,8 +179,8 @@ class LayerGraph:
             backwards: tuple[Any, ...] = ()
             whole = (forward[index], backward[index])
             if shares:
-                forwards = checks.sequence(f"forward_seconds[{index}]", whole[0])
-                backwards = checks.sequence(f"backward_seconds[{index}]", whole[1])
+                forwards = validation.sequence(f"forward_seconds[{index}]", whole[0])
+                backwards = validation.sequence(f"backward_seconds[{index}]", whole[1])
                 for name, row in (("forward_seconds", forwards), ("backward_seconds", backwards)):
                     if len(row) != len(shares):
                         raise ValueError(
@@ -195,7 +195,7 @@ class LayerGraph:
             except ValueError as error:
                 raise ValueError(f"layer {index}: {error}") from None
         return cls(
-            tuple(layers), checks.sequence("activation_bytes", activation_bytes), tuple(shares)
+            tuple(layers), validation.sequence("activation_bytes", activation_bytes), tuple(shares)
         )
 
     @property
@@ -267,13 +267,13 @@ class LayerGraph:
     @classmethod
     def from_json(cls, document: str) -> "LayerGraph":
         """Read a graph from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             ("layers", "activation_bytes"),
             ("input_shares",),
         )
-        value["layers"] = checks.items("layers", value["layers"], Layer)
+        value["layers"] = validation.items("layers", value["layers"], Layer)
         return cls(**value)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 _FORMAT = "tf-libra pipeline plan"
 _VERSION = 1
@@ -38,15 +38,15 @@ class PipelineStage:
     order: tuple[Computation, ...]
 
     def __post_init__(self) -> None:
-        start = checks.integer("start", self.start)
-        stop = checks.integer("stop", self.stop, minimum=start + 1)
+        start = validation.integer("start", self.start)
+        stop = validation.integer("stop", self.stop, minimum=start + 1)
         devices = tuple(
-            checks.integer(f"devices[{index}]", device)
-            for index, device in enumerate(checks.sequence("devices", self.devices))
+            validation.integer(f"devices[{index}]", device)
+            for index, device in enumerate(validation.sequence("devices", self.devices))
         )
         if not devices or len(set(devices)) < len(devices):
             raise ValueError(f"devices must be at least one, each once, got {devices}")
-        order = checks.sequence("order", self.order)
+        order = validation.sequence("order", self.order)
         count = len(order) // 2
         blocks = {(kind, m): (kind, m) for kind in _LETTERS.values() for m in range(count)}
         try:
@@ -96,9 +96,9 @@ class PipelinePlan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        stages = checks.sequence("stages", self.stages)
-        names = checks.names("layer_names", self.layer_names)
-        devices = checks.integer("num_devices", self.num_devices, minimum=1)
+        stages = validation.sequence("stages", self.stages)
+        names = validation.names("layer_names", self.layer_names)
+        devices = validation.integer("num_devices", self.num_devices, minimum=1)
         covered = 0
         stage_of: dict[int, int] = {}
         for index, stage in enumerate(stages):
@@ -108,7 +108,7 @@ class PipelinePlan:
                 raise ValueError(f"stages[{index}].start must be {covered}, got {stage.start}")
             covered = stage.stop
             for device in stage.devices:
-                checks.integer(f"stages[{index}].devices", device, 0, devices - 1)
+                validation.integer(f"stages[{index}].devices", device, 0, devices - 1)
                 if stage_of.setdefault(device, index) != index:
                     raise ValueError(
                         f"stages[{index}].devices must be of no other stage, got {device}, which "
@@ -127,11 +127,11 @@ class PipelinePlan:
             "stages": stages,
             "layer_names": names,
             "num_devices": devices,
-            "strategy": checks.text("strategy", self.strategy),
-            "notes": checks.texts("notes", self.notes),
+            "strategy": validation.text("strategy", self.strategy),
+            "notes": validation.texts("notes", self.notes),
         }
         if self.predicted_seconds is not None:
-            frozen["predicted_seconds"] = checks.real(
+            frozen["predicted_seconds"] = validation.real(
                 "predicted_seconds", self.predicted_seconds, minimum=0
             )
         for field, value in frozen.items():
@@ -153,7 +153,7 @@ class PipelinePlan:
             "num_devices": self.num_devices,
             "stages": [_stage_entry(stage) for stage in self.stages],
         }
-        return checks.digest(_FORMAT, _VERSION, executed)
+        return validation.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
         """Return JSON text with the fingerprint, which `from_json` reads back unchanged.
@@ -183,17 +183,17 @@ class PipelinePlan:
           ValueError: malformed, too large, another version, a field out of its range, or a
             fingerprint that does not match the content.
         """
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             required=("fingerprint", "stages", "layer_names", "num_devices", "strategy"),
             optional=("predicted_seconds", "notes"),
         )
         fingerprint = value.pop("fingerprint")
-        entries = checks.sequence("stages", value["stages"])
+        entries = validation.sequence("stages", value["stages"])
         value["stages"] = tuple(_stage_of(f"stages[{i}]", entry) for i, entry in enumerate(entries))
         plan = cls(**value)
-        checks.same_fingerprint(fingerprint, plan.fingerprint)
+        validation.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
 
 
@@ -208,9 +208,9 @@ def _stage_entry(stage: PipelineStage) -> dict[str, object]:
 
 
 def _stage_of(field: str, entry: Any) -> PipelineStage:
-    checks.keys(field, entry, *checks.field_names(PipelineStage))
-    order = checks.text(f"{field}: order", entry["order"])
-    return checks.built(field, entry | {"order": _order_from_text(field, order)}, PipelineStage)
+    validation.keys(field, entry, *validation.field_names(PipelineStage))
+    order = validation.text(f"{field}: order", entry["order"])
+    return validation.built(field, entry | {"order": _order_from_text(field, order)}, PipelineStage)
 
 
 def _order_from_text(field: str, text: str) -> tuple[Computation, ...]:

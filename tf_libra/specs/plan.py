@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.dtypes import item_bytes
 
@@ -39,19 +39,21 @@ class TensorGroup:
     stop_byte: int | None = None
 
     def __post_init__(self) -> None:
-        start = checks.integer("start", self.start)
-        stop = checks.integer("stop", self.stop, minimum=start + 1)
-        start_byte = checks.integer("start_byte", self.start_byte)
+        start = validation.integer("start", self.start)
+        stop = validation.integer("stop", self.stop, minimum=start + 1)
+        start_byte = validation.integer("start_byte", self.start_byte)
         frozen: dict[str, Any] = {
             "start": start,
             "stop": stop,
-            "num_threads": checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32),
-            "stream": checks.integer("stream", self.stream, 0, checks.MAX_INT32),
+            "num_threads": validation.integer(
+                "num_threads", self.num_threads, 1, validation.MAX_INT32
+            ),
+            "stream": validation.integer("stream", self.stream, 0, validation.MAX_INT32),
             "start_byte": start_byte,
         }
         if self.stop_byte is not None:
             least = start_byte + 1 if stop == start + 1 else 1
-            frozen["stop_byte"] = checks.integer("stop_byte", self.stop_byte, least)
+            frozen["stop_byte"] = validation.integer("stop_byte", self.stop_byte, least)
         for field, value in frozen.items():
             object.__setattr__(self, field, value)
 
@@ -125,27 +127,29 @@ class Plan:
     contention: float = 1.0
 
     def __post_init__(self) -> None:
-        names = checks.names("tensor_names", self.tensor_names)
-        sizes = checks.integers("num_bytes", self.num_bytes)
-        checks.same_length("num_bytes", sizes, "tensor name", len(names))
+        names = validation.names("tensor_names", self.tensor_names)
+        sizes = validation.integers("num_bytes", self.num_bytes)
+        validation.same_length("num_bytes", sizes, "tensor name", len(names))
         frozen: dict[str, Any] = {
             "tensor_names": names,
             "num_bytes": sizes,
-            "num_workers": checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32),
-            "strategy": checks.text("strategy", self.strategy),
-            "after_backward": checks.boolean("after_backward", self.after_backward),
-            "notes": checks.texts("notes", self.notes),
-            "contention": checks.real("contention", self.contention, minimum=1),
+            "num_workers": validation.integer(
+                "num_workers", self.num_workers, 1, validation.MAX_INT32
+            ),
+            "strategy": validation.text("strategy", self.strategy),
+            "after_backward": validation.boolean("after_backward", self.after_backward),
+            "notes": validation.texts("notes", self.notes),
+            "contention": validation.real("contention", self.contention, minimum=1),
         }
         if self.predicted_seconds is not None:
-            frozen["predicted_seconds"] = checks.real(
+            frozen["predicted_seconds"] = validation.real(
                 "predicted_seconds", self.predicted_seconds, minimum=0
             )
         dtypes: tuple[str | None, ...] = (None,) * len(names)
         if self.dtypes is not None:
-            frozen["dtypes"] = dtypes = checks.texts("dtypes", self.dtypes)
-            checks.same_length("dtypes", dtypes, "tensor name", len(names))
-        frozen["groups"] = groups = checks.sequence("groups", self.groups)
+            frozen["dtypes"] = dtypes = validation.texts("dtypes", self.dtypes)
+            validation.same_length("dtypes", dtypes, "tensor name", len(names))
+        frozen["groups"] = groups = validation.sequence("groups", self.groups)
         _check_cover(groups, sizes, dtypes)
         for field, value in frozen.items():
             object.__setattr__(self, field, value)
@@ -191,7 +195,7 @@ class Plan:
             groups.append([group.start, group.stop, group.num_threads, group.stream])
             if cuts_tensors:
                 groups[-1] += [group.start_byte, group.stop_byte]
-        return checks.digest(
+        return validation.digest(
             _FORMAT,
             _VERSION,
             {
@@ -280,9 +284,9 @@ class Plan:
           ValueError: malformed, too large, another version, a field out of its range, or a
             fingerprint that does not match the content.
         """
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             required=(
                 "fingerprint",
                 "groups",
@@ -294,9 +298,9 @@ class Plan:
             optional=("predicted_seconds", "after_backward", "notes", "dtypes", "contention"),
         )
         fingerprint = value.pop("fingerprint")
-        value["groups"] = checks.items("groups", value["groups"], TensorGroup)
+        value["groups"] = validation.items("groups", value["groups"], TensorGroup)
         plan = cls(**value)
-        checks.same_fingerprint(fingerprint, plan.fingerprint)
+        validation.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
 
 

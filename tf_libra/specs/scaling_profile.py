@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 # Largest cluster; plans list the schedule of each device.
 MOST_DEVICES = 1 << 20
@@ -54,7 +54,7 @@ class ScalingProfile:
 
     def __post_init__(self) -> None:
         counts = check_device_counts(self.device_counts)
-        names = checks.names("names", self.names)
+        names = validation.names("names", self.names)
         if not names:
             raise ValueError("names must hold at least one layer, got none")
         edges = _edges(self.edges, len(names))
@@ -70,7 +70,7 @@ class ScalingProfile:
         if self.move_seconds is not None:
             frozen["move_seconds"] = _times("move_seconds", self.move_seconds, (E, G, G))
         if self.batch is not None:
-            batch = frozen["batch"] = checks.integer("batch", self.batch, 1)
+            batch = frozen["batch"] = validation.integer("batch", self.batch, 1)
             for count in counts:
                 if batch % count:
                     raise ValueError(
@@ -105,7 +105,7 @@ class ScalingProfile:
         Raises:
           ValueError: as for the class.
         """
-        layers = len(checks.sequence("compute_seconds", compute_seconds))
+        layers = len(validation.sequence("compute_seconds", compute_seconds))
         edges = [(i, i + 1) for i in range(layers - 1)]
         return cls.graph(
             device_counts,
@@ -146,9 +146,9 @@ class ScalingProfile:
         Raises:
           ValueError: as for the class.
         """
-        layers = len(checks.sequence("compute_seconds", compute_seconds))
+        layers = len(validation.sequence("compute_seconds", compute_seconds))
         labels = [f"layer_{i}" for i in range(layers)] if names is None else names
-        if len(checks.sequence("names", labels)) != layers:
+        if len(validation.sequence("names", labels)) != layers:
             raise ValueError(
                 f"names must have one entry per layer: compute_seconds has {layers}, "
                 f"got {len(labels)}"
@@ -181,7 +181,7 @@ class ScalingProfile:
 
     def index(self, num_devices: int) -> int:
         """Return the position of a device count in `device_counts`, or raise `ValueError`."""
-        count = checks.integer("num_devices", num_devices, 1)
+        count = validation.integer("num_devices", num_devices, 1)
         if count not in self.device_counts:
             raise ValueError(f"num_devices must be one of {self.device_counts}, got {count}")
         return self.device_counts.index(count)
@@ -214,9 +214,9 @@ class ScalingProfile:
     @classmethod
     def from_json(cls, document: str) -> "ScalingProfile":
         """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.keys(
+        value = validation.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            validation.json_document(_FORMAT, _VERSION, document),
             required=(
                 "device_counts",
                 "names",
@@ -247,7 +247,7 @@ class ScalingProfile:
 
 def check_device_counts(value: Any) -> tuple[int, ...]:
     """Return device counts, ascending, from 1, or raise `ValueError`."""
-    counts = checks.integers("device_counts", value, 1, MOST_DEVICES)
+    counts = validation.integers("device_counts", value, 1, MOST_DEVICES)
     if not counts or counts[0] != 1:
         raise ValueError(f"device_counts must begin with 1, got {counts}")
     for before, after in itertools.pairwise(counts):
@@ -258,12 +258,12 @@ def check_device_counts(value: Any) -> tuple[int, ...]:
 
 def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:
     edges = []
-    for index, pair in enumerate(checks.sequence("edges", value)):
+    for index, pair in enumerate(validation.sequence("edges", value)):
         field = f"edges[{index}]"
-        ends = checks.sequence(field, pair)
+        ends = validation.sequence(field, pair)
         if len(ends) != 2:
             raise ValueError(f"{field} must be a pair of layers, got {ends}")
-        source, target = (checks.integer(field, end, 0, layers - 1) for end in ends)
+        source, target = (validation.integer(field, end, 0, layers - 1) for end in ends)
         edges.append((source, target))
     if len(set(edges)) < len(edges):
         twice = next(edge for i, edge in enumerate(edges) if edge in edges[:i])
@@ -302,7 +302,7 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
             f"got {array[tuple(wrong[0])]}"
         )
     with np.errstate(over="ignore"):
-        checks.real(f"the sum of {field}", float(array.sum()))
+        validation.real(f"the sum of {field}", float(array.sum()))
     array.flags.writeable = False
     return array
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import logs, patches
 from tf_libra.capture.variables import handles, plain
 from tf_libra.coordination import jobs, places
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal import log_utils, patches
 from tf_libra.variable_sync import sharded_variables
 
 _PLACE, _CALLER = "an elastic commit", "the state"
@@ -175,7 +175,7 @@ def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
     names = sharded_variables.of_this_process().trained_beside(keys)
     if kept and names:
         _watch().has_warned = True
-        logs.logger(rank).warning(
+        log_utils.logger(rank).warning(
             "the elastic state does not keep %d variables that steps in stages write, %s the first"
             " of them: when ranks are lost, the others go on from what rank 0 has, which is old of"
             " other ranks' stages",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.specs.backward_profile import BackwardProfile
 
 FORMAT = "tf-libra network"
@@ -29,10 +29,10 @@ class Tensor:
     cpu_seconds: float
 
     def __post_init__(self) -> None:
-        checks.text("name", self.name)
-        checks.integer("num_bytes", self.num_bytes, 1)
-        checks.real("operations", self.operations, minimum=0)
-        checks.real("cpu_seconds", self.cpu_seconds, minimum=0)
+        validation.text("name", self.name)
+        validation.integer("num_bytes", self.num_bytes, 1)
+        validation.real("operations", self.operations, minimum=0)
+        validation.real("cpu_seconds", self.cpu_seconds, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,16 @@ def load(name: str) -> Network:
 
 def from_json(document: str) -> Network:
     """Reads a network from JSON text; `ValueError` names what is wrong with it."""
-    value = checks.keys(
+    value = validation.keys(
         FORMAT,
-        checks.json_document(FORMAT, VERSION, document),
+        validation.json_document(FORMAT, VERSION, document),
         ("name", "title", "source", "sample", "forward_operations", "cpu", "tensors"),
     )
     fields = tuple(CpuRun.__dataclass_fields__)
-    cpu = CpuRun(**checks.keys("cpu", value.pop("cpu"), fields))
+    cpu = CpuRun(**validation.keys("cpu", value.pop("cpu"), fields))
     tensors = []
-    for index, row in enumerate(checks.sequence("tensors", value.pop("tensors"))):
-        entry = checks.sequence(f"tensors[{index}]", row)
+    for index, row in enumerate(validation.sequence("tensors", value.pop("tensors"))):
+        entry = validation.sequence(f"tensors[{index}]", row)
         if len(entry) != 4:
             raise ValueError(f"tensors[{index}] must have 4 entries, got {len(entry)}")
         tensors.append(Tensor(*entry))
@@ -145,5 +145,5 @@ def from_json(document: str) -> Network:
 
 
 def _scale(operations_per_second: float, batch: int) -> float:
-    rate = checks.real("operations_per_second", operations_per_second, above=0)
-    return checks.integer("batch", batch, 1) / rate
+    rate = validation.real("operations_per_second", operations_per_second, above=0)
+    return validation.integer("batch", batch, 1) / rate

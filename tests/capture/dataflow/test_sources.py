@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra import library
 from tf_libra.capture import traced_graph
 from tf_libra.capture.dataflow.sources import OWN, REDUCED, flow
+from tf_libra.internal import native
 
 V = tf.Variable
 
 
 def reduced(tensor: Any) -> Any:
-    (result,) = library.load().ops.libra_all_reduce(
+    (result,) = native.load().ops.libra_all_reduce(
         tensors=[tensor], tensor_names=["t"], function="f"
     )
     return result

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.reporting.tensorboard import examples
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import TaskRecord
 from tf_libra.model_parallel.planning.burst_report import explained, in_a_line, took
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers
@@ -44,7 +44,7 @@ def test_the_line_names_stages_with_their_ranks() -> None:
     plan = examples.burst_record().plan
     assert plan.num_devices == (2, 2, 1, 2, 2)
     assert in_a_line(plan) == (
-        f"predicted {units.time(plan.iteration_seconds)}: block_0 to block_1 on ranks 0 to 1;"
+        f"predicted {formatting.time(plan.iteration_seconds)}: block_0 to block_1 on ranks 0 to 1;"
         " block_2 on rank 0; block_3 to block_4 on ranks 0 to 1"
     )
     beside = replace(plan, first_devices=(0, 0, 1, 0, 0))

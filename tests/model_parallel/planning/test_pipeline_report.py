@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.tensorboard import examples
-from tf_libra import strategies, units
+from tf_libra import strategies
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.pipeline_report import explained, in_a_line, took
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers
 from tf_libra.reporting.records.pipeline import PipelineRecord
@@ -50,7 +51,7 @@ def test_the_line_says_who_computes_what() -> None:
     record = examples.pipeline_record(ranks=4)
     assert in_a_line(record.plan) == (
         f"a pipeline of 2 stages, 4 microbatches, predicted"
-        f" {units.time(record.plan.predicted_seconds)}:"
+        f" {formatting.time(record.plan.predicted_seconds)}:"
         " block_0 to block_2 on ranks 0, 1; block_3 to block_5 on ranks 2, 3"
     )
     alone = examples.replicas_record().plan
@@ -59,7 +60,7 @@ def test_the_line_says_who_computes_what() -> None:
 
 def test_what_was_measured_stands_beside_what_was_predicted() -> None:
     record = examples.pipeline_record()
-    both = units.time(record.seconds), units.time(record.plan.predicted_seconds)
+    both = formatting.time(record.seconds), formatting.time(record.plan.predicted_seconds)
     told = took(record.plan, MeasuredLayers(record.bars, record.seconds))
     assert told == "an iteration takes {}; predicted: {}".format(*both)
     text = text_of(record, is_measured=True)

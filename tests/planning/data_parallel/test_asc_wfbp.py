@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
-from tf_libra import strategies, units
+from tf_libra import strategies
+from tf_libra.internal import formatting
 
 # a = 1 s, 1 s per byte.
 COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
@@ -123,7 +124,7 @@ def test_where_gamma_is_known_to_be_large_a_note_says_what_is_quicker():
     assert usual.notes == ()
     assert small.predicted_seconds < one < large.predicted_seconds
     assert small.notes == ()
-    assert f"merged as by mg-wfbp, is predicted {units.time(one)}" in large.notes[0]
+    assert f"merged as by mg-wfbp, is predicted {formatting.time(one)}" in large.notes[0]
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra import library
+from tf_libra.internal import native
 from tf_libra.reporting.records.graph_export import GroupNode, step_graph
 
 NAMES = tuple(f"layer_{i}/kernel" for i in range(4))
@@ -18,7 +18,7 @@ GROUPS = (
 
 
 def reduced(name: str, value: tf.Tensor) -> tf.Tensor:
-    return library.load().ops.libra_all_reduce(
+    return native.load().ops.libra_all_reduce(
         tensors=[value], tensor_names=[name], name="LibraAllReduce"
     )[0]
 

@@ -12,10 +12,11 @@ import tensorflow as tf
 from selenium.webdriver.support.select import Select
 
 from tests.reporting.tensorboard import examples
-from tf_libra import strategies, units
+from tf_libra import strategies
 from tf_libra.autotune import TuningResult
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.cli import main
+from tf_libra.internal import formatting
 from tf_libra.planning import explain, make_plan
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
@@ -140,7 +141,7 @@ def test_measured_steps_are_compared_in_turns_only(tab: Tab) -> None:
     assert "in turns: in force (middle half 49.75 ms to 51.25 ms, 4 rounds)" in own
     assert "this run (19 steps under the plan, not in turns)" in own
     other = tab.one("#strategies tr[data-strategy='wfbp']").text
-    assert f"in turns: {units.NO_DIFFERENCE} (middle half" in other
+    assert f"in turns: {formatting.NO_DIFFERENCE} (middle half" in other
     assert "before the plan" not in tab.one("#strategies").text
 
 

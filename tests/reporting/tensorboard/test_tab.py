@@ -16,7 +16,8 @@ from selenium.webdriver.support.select import Select
 
 from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import HOSTILE_RUN, Trained, write
-from tf_libra import strategies, units
+from tf_libra import strategies
+from tf_libra.internal import formatting
 from tf_libra.reporting.records.burst import BurstRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.specs.plan import Plan
@@ -26,7 +27,7 @@ from tools.tensorboard_tab import Tab, answer
 RUN = "first/rank_0"
 
 
-ms = units.time
+ms = formatting.time
 
 
 @pytest.fixture(scope="module")
@@ -378,13 +379,13 @@ def test_numbers_are_written_as_in_text(tab: Tab) -> None:
     )
     assert said == [
         [
-            units.time(x),
-            units.size(x * 1e6),
-            units.rate(x * 1e9),
-            units.percent(x),
-            units.change(-x),
-            units.difference(x),
-            units.difference(-x),
+            formatting.time(x),
+            formatting.size(x * 1e6),
+            formatting.rate(x * 1e9),
+            formatting.percent(x),
+            formatting.change(-x),
+            formatting.difference(x),
+            formatting.difference(-x),
         ]
         for x in values
     ]
@@ -534,7 +535,7 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
     titles = [one.text.split(":")[0] for one in browser.find(".burst .gantt figcaption")]
     assert titles == ["Measured", "Predicted"]
     idle = burst.plan.idle_seconds[1]
-    assert f"Rank 1 is idle for {units.time(idle)}" in card.text.replace("\u00a0", " ")
+    assert f"Rank 1 is idle for {formatting.time(idle)}" in card.text.replace("\u00a0", " ")
     background = browser.one(".background").text.replace("\u00a0", " ")
     assert "25 steps per second" in background and "+3.1 %" in background
     assert "75.0 % of 64 steps" in background and "python other.py <fast>" in background

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 EXPLORATION = 0.2
 WINDOW = 50
@@ -64,8 +64,8 @@ def scores(
     Raises:
       ValueError: an argument is out of its range.
     """
-    checks.real("exploration", exploration, minimum=0)
-    recent = history[-checks.integer("window", window, minimum=1) :]
+    validation.real("exploration", exploration, minimum=0)
+    recent = history[-validation.integer("window", window, minimum=1) :]
     found = {}
     for name in searchers:
         uses = [use.found_best for use in recent if use.searcher == name]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_libra import checks, units
 from tf_libra.autotune.search.bandit import Use
+from tf_libra.internal import formatting, validation
 from tf_libra.planning.comm_config import CommConfig, setting_of
 
 # Who has "proposed" what a search begins with.
@@ -36,10 +36,10 @@ class SettingTrial:
     found_best: bool
 
     def __post_init__(self) -> None:
-        checks.text("searcher", self.searcher)
-        checks.instance("setting", self.setting, CommConfig)
-        object.__setattr__(self, "seconds", checks.real("seconds", self.seconds, above=0))
-        checks.boolean("found_best", self.found_best)
+        validation.text("searcher", self.searcher)
+        validation.instance("setting", self.setting, CommConfig)
+        object.__setattr__(self, "seconds", validation.real("seconds", self.seconds, above=0))
+        validation.boolean("found_best", self.found_best)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Search:
         by = ", ".join(f"{name} {len(found)} ({sum(found)})" for name, found in used.items())
         text = (
             f"of {len(self.seconds)} settings in {len(self.trials)} steps the best is"
-            f" {self.best.describe()}, {units.time(self.seconds[self.best])}"
+            f" {self.best.describe()}, {formatting.time(self.seconds[self.best])}"
         )
         return f"{text}; steps by searcher (new bests): {by}" if by else text
 
@@ -106,9 +106,11 @@ class Search:
     @classmethod
     def from_document(cls, document: Any) -> "Search":
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
-        entries: Sequence[Any] = checks.sequence("search", document)
+        entries: Sequence[Any] = validation.sequence("search", document)
         trials = []
         for index, entry in enumerate(entries):
-            values = checks.keys(f"search[{index}]", entry, *checks.field_names(SettingTrial))
+            values = validation.keys(
+                f"search[{index}]", entry, *validation.field_names(SettingTrial)
+            )
             trials.append(SettingTrial(**{**values, "setting": setting_of(values["setting"])}))
         return cls(tuple(trials))

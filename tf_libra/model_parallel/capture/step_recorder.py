@@ -12,7 +12,6 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.types import core
 
-from tf_libra import patches
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.instrumented_function import (
     InstrumentedFunction,
@@ -21,6 +20,7 @@ from tf_libra.capture.instrumented_function import (
     step_name,
 )
 from tf_libra.capture.variables import plain, variable_name
+from tf_libra.internal import patches
 from tf_libra.model_parallel.capture import conditional_updates
 from tf_libra.model_parallel.capture.horovod_reductions import reduced_variables
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import logs
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal import log_utils
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.execution.metrics import is_sum
 from tf_libra.model_parallel.execution.transport import Transport
@@ -137,7 +137,7 @@ class StageVariables:
         old = [one for one in self._alive(self._behind | self._gone) if rank not in one.ranks]
         if old:
             self._has_warned = True
-            logs.logger(rank).warning(
+            log_utils.logger(rank).warning(
                 "%s is gone, and %d variables that it has trained, %s the first of them, are up to"
                 " date on other ranks alone, until another optimized function uses them: call"
                 " synchronize_variables() while it is there",

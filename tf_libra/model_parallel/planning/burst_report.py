@@ -2,7 +2,7 @@
 
 import textwrap
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.planning.pipeline_report import beside
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers
@@ -19,14 +19,14 @@ def in_a_line(plan: BurstPlan) -> str:
         f"{named(plan, one)} on {_ranks(one.first_device, one.num_devices)}"
         for one in stages_of(plan)
     ]
-    return f"predicted {units.time(plan.iteration_seconds)}: {'; '.join(stages)}"
+    return f"predicted {formatting.time(plan.iteration_seconds)}: {'; '.join(stages)}"
 
 
 def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
     """What an iteration takes, as measured and as predicted."""
     return (
-        f"an iteration takes {units.time(measured.seconds)}; predicted:"
-        f" {units.time(plan.iteration_seconds)}"
+        f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
+        f" {formatting.time(plan.iteration_seconds)}"
     )
 
 
@@ -50,9 +50,9 @@ def explained(
         limit = f"amplification at most {plan.max_amplification:g}"
     lines = [
         f"{name}: a burst plan under {plan.strategy}, {limit}",
-        *([] if measured is None else [f"measured iteration: {units.time(measured.seconds)}"]),
-        f"predicted iteration: {units.time(plan.iteration_seconds)},"
-        f" {units.time(plan.device_seconds)} of all ranks together",
+        *([] if measured is None else [f"measured iteration: {formatting.time(measured.seconds)}"]),
+        f"predicted iteration: {formatting.time(plan.iteration_seconds)},"
+        f" {formatting.time(plan.device_seconds)} of all ranks together",
         "",
         f"{'ranks':>5}  {'comes in':>10}  {'computes':>10}  {'all-reduce':>10}"
         f"  {'amplified':>9}  layers",
@@ -62,21 +62,23 @@ def explained(
         bar = "#" * max(1, _BAR * one.num_devices // most)
         place = f"from rank {one.first_device} on: " if one.first_device else ""
         columns = (
-            f"{one.num_devices:>5}  {units.time(one.comes_in):>10}  {units.time(one.computes):>10}"
-            f"  {units.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
+            f"{one.num_devices:>5}  {formatting.time(one.comes_in):>10} "
+            f" {formatting.time(one.computes):>10}"
+            f"  {formatting.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
         )
         lines += beside(columns, f"{place}{one.name}")
     lines += ["", "of the whole batch, forward and backward"]
     both = None if measured is None else (measured.bars, measured.seconds)
     for picture in pictures(plan, both):
-        idle = ", ".join(map(units.time, picture.idle_seconds))
+        idle = ", ".join(map(formatting.time, picture.idle_seconds))
         text = f"{picture.title}: from rank 0 on, ranks are idle for {idle}"
         lines += textwrap.wrap(text, _COLUMNS)
     busy = sum(one.stop_seconds - one.start_seconds for one in execution.executed)
     if execution.executed:
         end = max(one.stop_seconds for one in execution.executed)
         lines.append(
-            f"this rank computed {units.time(busy)} of the {units.time(end)} until its last layer"
+            f"this rank computed {formatting.time(busy)} of the {formatting.time(end)} until its"
+            " last layer"
             " of the last step; else it waited"
         )
     else:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.simulation.viz.pipeline_gantt import (
@@ -28,15 +28,15 @@ def in_a_line(plan: PipelinePlan) -> str:
     stages = "; ".join(_stage(plan, index) for index in range(len(plan.stages)))
     return (
         f"{_kind(plan)}, {plan.num_microbatches} microbatches, predicted"
-        f" {units.time(plan.predicted_seconds)}: {stages}"
+        f" {formatting.time(plan.predicted_seconds)}: {stages}"
     )
 
 
 def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
     """What an iteration takes, as predicted and as measured."""
     return (
-        f"an iteration takes {units.time(measured.seconds)}; predicted:"
-        f" {units.time(plan.predicted_seconds)}"
+        f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
+        f" {formatting.time(plan.predicted_seconds)}"
     )
 
 
@@ -72,9 +72,9 @@ def explained(
     """
     lines = [
         f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
-        ("" if measured is None else f"measured iteration: {units.time(measured.seconds)}, ")
+        ("" if measured is None else f"measured iteration: {formatting.time(measured.seconds)}, ")
         + f"predicted{' iteration' if measured is None else ''}:"
-        f" {units.time(plan.predicted_seconds)}",
+        f" {formatting.time(plan.predicted_seconds)}",
         *textwrap.wrap(bottleneck(layers, plan, cluster), _COLUMNS),
         "",
         *_table(plan, layers),
@@ -100,9 +100,9 @@ def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
         sends = 0.0 if stage.stop == len(layers.layers) else layers.activation_bytes[stage.stop - 1]
         forward, backward = stage_seconds(layers, stage)
         columns = (
-            f"{index:>5}  {units.time(forward):>9}  {units.time(backward):>9}"
-            f"  {units.size(float(layers.parameter_bytes[own].sum())):>10}"
-            f"  {units.size(sends):>9}  "
+            f"{index:>5}  {formatting.time(forward):>9}  {formatting.time(backward):>9}"
+            f"  {formatting.size(float(layers.parameter_bytes[own].sum())):>10}"
+            f"  {formatting.size(sends):>9}  "
         )
         yield from beside(columns, _stage(plan, index))
     yield (
@@ -129,7 +129,7 @@ def _charts(
     longest = max(one.seconds for one in found)
     ranks = [rank for stage in plan.stages for rank in stage.devices]
     for one in found:
-        yield f"{one.title}, {units.time(one.seconds)} of {units.time(longest)}:"
+        yield f"{one.title}, {formatting.time(one.seconds)} of {formatting.time(longest)}:"
         for rank, line in chart(one.bars, ranks, longest, _CHART_COLUMNS).items():
             yield f"rank {rank:<4} {line.rstrip('.')}"
         yield from _idle(plan, one)
@@ -141,6 +141,6 @@ def _idle(plan: PipelinePlan, picture: PipelineGantt) -> Iterator[str]:
     for one in idle(plan, picture):
         if one.longest is not None:
             yield (
-                f"rank {one.device} computes nothing for {units.percent(one.share)}; longest"
-                f" {units.time(one.longest.seconds)}, for {one.longest.why}"
+                f"rank {one.device} computes nothing for {formatting.percent(one.share)}; longest"
+                f" {formatting.time(one.longest.seconds)}, for {one.longest.why}"
             )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.burst.data_parallel_strategy import given
 from tf_libra.planning.burst.planner import make_burst_plan
 from tf_libra.planning.burst.schedule import make_schedule
@@ -42,7 +42,7 @@ def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstP
         blocks.
     """
     positions = [scaling.index(count) for count in num_devices]
-    checks.same_length("num_devices", positions, "layer", scaling.num_layers)
+    validation.same_length("num_devices", positions, "layer", scaling.num_layers)
     return make_schedule(scaling, given(scaling, positions), "given", None)
 
 

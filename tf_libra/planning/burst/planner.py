@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstStrategy, resolve
 from tf_libra.specs.burst import BurstPlan
@@ -31,7 +31,7 @@ def make_burst_plan(
       ValueError: an unknown strategy, a limit below 1 or not finite, a device count outside of the
         profile or not supported by the strategy, or branches that form no blocks.
     """
-    checks.instance("scaling", scaling, ScalingProfile)
+    validation.instance("scaling", scaling, ScalingProfile)
     strategy = resolve(strategy)
     if max_amplification is not None:
         strategy = replace(strategy, max_amplification=max_amplification)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra import checks
+from tf_libra.internal import validation
+from tf_libra.internal.registry import Registry
 from tf_libra.planning.burst.assignment import ChainRun
-from tf_libra.registry import Registry
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 
@@ -64,7 +64,7 @@ class Limited:
 
     def __post_init__(self) -> None:
         if self.max_amplification is not None:
-            limit = checks.real("max_amplification", self.max_amplification, minimum=1)
+            limit = validation.real("max_amplification", self.max_amplification, minimum=1)
             object.__setattr__(self, "max_amplification", limit)
 
     @property

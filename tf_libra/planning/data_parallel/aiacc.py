@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
@@ -143,21 +143,21 @@ class Aiacc(ChosenThreads):
     def __post_init__(self) -> None:
         super().__post_init__()
         streams = {
-            checks.integer("streams", count, 1, checks.MAX_INT32)
-            for count in checks.sequence("streams", self.streams)
+            validation.integer("streams", count, 1, validation.MAX_INT32)
+            for count in validation.sequence("streams", self.streams)
         }
         if not streams:
             raise ValueError("streams must hold at least one number of streams, got ()")
         object.__setattr__(self, "streams", tuple(sorted(streams)))
         if self.unit_bytes is not None:
-            unit = checks.integer("unit_bytes", self.unit_bytes, minimum=1)
+            unit = validation.integer("unit_bytes", self.unit_bytes, minimum=1)
             object.__setattr__(self, "unit_bytes", unit)
         if self.contention is not None:
-            contention = checks.real("contention", self.contention, minimum=1)
+            contention = validation.real("contention", self.contention, minimum=1)
             object.__setattr__(self, "contention", contention)
-        exploration = checks.real("exploration", self.exploration, minimum=0)
+        exploration = validation.real("exploration", self.exploration, minimum=0)
         object.__setattr__(self, "exploration", exploration)
-        object.__setattr__(self, "seed", checks.integer("seed", self.seed))
+        object.__setattr__(self, "seed", validation.integer("seed", self.seed))
 
     @property
     def num_streams(self) -> int:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.strategy import Strategy, resolve
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -21,8 +21,8 @@ def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | st
     Raises:
       ValueError: an unknown strategy, or a rate that is not positive at its threads.
     """
-    checks.instance("profile", profile, BackwardProfile)
-    checks.instance("cost", cost, CostModel)
+    validation.instance("profile", profile, BackwardProfile)
+    validation.instance("cost", cost, CostModel)
     strategy = resolve(strategy)
     draft = strategy.draft(profile, cost)
     plan = Plan.for_profile(

@@ -10,8 +10,8 @@ next tensor must be waited for (Q4). The authors' public code only merges what n
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks, units
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import formatting, validation
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
@@ -81,8 +81,9 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
         if alone >= least * (1 - _TIE):
             return Draft(groups, (), strategy.gamma)
         note = (
-            f"one all-reduce at a time, merged as by mg-wfbp, is predicted {units.time(alone)},"
-            f" this plan {units.time(least)}, with a contention of {strategy.gamma:.3g}"
+            "one all-reduce at a time, merged as by mg-wfbp, is predicted"
+            f" {formatting.time(alone)},"
+            f" this plan {formatting.time(least)}, with a contention of {strategy.gamma:.3g}"
         )
         return Draft(groups, (note,), strategy.gamma)
     streams = 2
@@ -201,12 +202,12 @@ class AscWfbp(FixedThreads):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.contention is not None:
-            contention = checks.real("contention", self.contention, minimum=1)
+            contention = validation.real("contention", self.contention, minimum=1)
             object.__setattr__(self, "contention", contention)
         if not isinstance(self.rule, str) or self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         if self.max_streams is not None:
-            streams = checks.integer("max_streams", self.max_streams, 2, checks.MAX_INT32)
+            streams = validation.integer("max_streams", self.max_streams, 2, validation.MAX_INT32)
             object.__setattr__(self, "max_streams", streams)
 
     @property

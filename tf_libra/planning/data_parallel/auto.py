@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
@@ -39,8 +39,10 @@ class Auto(ChosenThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        streams = checks.sequence("streams", self.streams)
-        counts = {checks.integer("streams", count, 1, checks.MAX_INT32) for count in streams}
+        streams = validation.sequence("streams", self.streams)
+        counts = {
+            validation.integer("streams", count, 1, validation.MAX_INT32) for count in streams
+        }
         if not counts:
             raise ValueError("streams must hold at least one number of streams, got ()")
         object.__setattr__(self, "streams", tuple(sorted(counts)))

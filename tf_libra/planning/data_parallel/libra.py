@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
@@ -65,11 +65,13 @@ class Libra(ChosenThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, 1, MOST_CHUNKS))
-        groups = checks.integer("max_groups", self.max_groups, minimum=1)
+        object.__setattr__(
+            self, "chunks", validation.integer("chunks", self.chunks, 1, MOST_CHUNKS)
+        )
+        groups = validation.integer("max_groups", self.max_groups, minimum=1)
         object.__setattr__(self, "max_groups", groups)
-        checks.boolean("exact", self.exact)
-        checks.boolean("race", self.race)
+        validation.boolean("exact", self.exact)
+        validation.boolean("race", self.race)
 
     @property
     def races(self) -> bool:

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
 from tf_libra.planning.data_parallel.step_refinement import least_step
@@ -136,8 +136,10 @@ class LibraM(ChosenThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, 1, MOST_CHUNKS))
-        per_group = checks.integer("chunks_per_group", self.chunks_per_group)
+        object.__setattr__(
+            self, "chunks", validation.integer("chunks", self.chunks, 1, MOST_CHUNKS)
+        )
+        per_group = validation.integer("chunks_per_group", self.chunks_per_group)
         object.__setattr__(self, "chunks_per_group", per_group)
         object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
         if self.num_threads is not None:

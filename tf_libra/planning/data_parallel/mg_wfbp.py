@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -52,7 +52,7 @@ def merge_stops(
 
 def check_min_elements(min_elements: int) -> int:
     """Return the size below which groups are merged, an int of at least 0, or `ValueError`."""
-    return checks.integer("min_elements", min_elements)
+    return validation.integer("min_elements", min_elements)
 
 
 @register

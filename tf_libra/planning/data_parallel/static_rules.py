@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tf_libra import checks
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -86,9 +86,9 @@ class HorovodFusion(FixedThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        cycle = checks.real("cycle_seconds", self.cycle_seconds, above=0)
+        cycle = validation.real("cycle_seconds", self.cycle_seconds, above=0)
         object.__setattr__(self, "cycle_seconds", cycle)
-        buffer = checks.integer("buffer_bytes", self.buffer_bytes, minimum=0)
+        buffer = validation.integer("buffer_bytes", self.buffer_bytes, minimum=0)
         object.__setattr__(self, "buffer_bytes", buffer)
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
@@ -45,7 +45,7 @@ class GPipe(Microbatches):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
+        object.__setattr__(self, "num_stages", validation.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Return the stages."""

@@ -1,6 +1,6 @@
 """Check of stages against the memory of devices."""
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.planning.tolerance import within
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -17,8 +17,8 @@ def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
     if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
         raise ValueError(
             f"layer {largest.name!r} fits no device: its parameters and their gradients take"
-            f" {units.size(needed)}, and memory_bytes of cluster is"
-            f" {units.size(cluster.memory_bytes)}"
+            f" {formatting.size(needed)}, and memory_bytes of cluster is"
+            f" {formatting.size(cluster.memory_bytes)}"
         )
 
 
@@ -32,6 +32,7 @@ def check_stages_fit(
             raise ValueError(
                 f"stage {number} of the plan of {strategy}, layers {stage.start} to"
                 f" {stage.stop - 1}, fits no device: its parameters and their gradients take"
-                f" {units.size(needed)}, and memory_bytes of cluster is"
-                f" {units.size(cluster.memory_bytes)}; strategy 'spp' looks for stages that fit"
+                f" {formatting.size(needed)}, and memory_bytes of cluster is"
+                f" {formatting.size(cluster.memory_bytes)}; strategy 'spp' looks for stages that"
+                " fit"
             )

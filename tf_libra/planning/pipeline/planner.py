@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
@@ -71,14 +71,14 @@ def checked(
     Raises:
       ValueError: the arguments allow no plan, for any links and planner.
     """
-    checks.instance("layers", layers, LayerGraph)
-    checks.instance("cluster", cluster, Cluster)
+    validation.instance("layers", layers, LayerGraph)
+    validation.instance("cluster", cluster, Cluster)
     strategy = resolve(strategy)
     if num_microbatches is None:
         num_microbatches = strategy.num_microbatches
     if num_microbatches is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
-    count = checks.integer("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
+    count = validation.integer("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     check_layers_fit(layers, cluster)
     limits = {"layers": len(layers.layers), "devices": cluster.num_devices}
     for what, limit in limits.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks, units
+from tf_libra.internal import formatting, validation
 from tf_libra.planning.pipeline.device_ordering import device_order
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.partitioning import Partitions, StageRange
@@ -37,7 +37,7 @@ class Spp(Microbatches):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
+        object.__setattr__(self, "num_stages", validation.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Return the plan of Algorithm 3; raises as `drafts`."""
@@ -70,7 +70,7 @@ class Spp(Microbatches):
                 raise ValueError(
                     f"no plan of all {cluster.num_devices} devices{wanted} has stages whose"
                     f" parameters and gradients fit into memory_bytes of cluster,"
-                    f" {units.size(cluster.memory_bytes)}, and links where they are needed"
+                    f" {formatting.size(cluster.memory_bytes)}, and links where they are needed"
                 )
             raise ValueError(
                 "bytes_per_second of cluster must link the devices that a plan of all "

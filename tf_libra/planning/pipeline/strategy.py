@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra import checks
-from tf_libra.registry import Registry
+from tf_libra.internal import validation
+from tf_libra.internal.registry import Registry
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelineStage
@@ -68,7 +68,7 @@ class Microbatches:
     num_microbatches: int | None = None
 
     def __post_init__(self) -> None:
-        microbatches = checks.count("num_microbatches", self.num_microbatches)
+        microbatches = validation.count("num_microbatches", self.num_microbatches)
         object.__setattr__(self, "num_microbatches", microbatches)
 
     @property

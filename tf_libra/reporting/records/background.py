@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.json_codec import fields, read, set_field, written
 from tf_libra.specs.background_stats import BackgroundStats
@@ -28,16 +28,16 @@ class BackgroundRecord(BackgroundStats):
     KIND: ClassVar[str] = "background"
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        checks.text("command", self.command)
+        validation.text("function", self.function)
+        validation.text("command", self.command)
         for field in ("rank", "step", "num_pauses"):
-            set_field(self, field, checks.integer(field, getattr(self, field)))
+            set_field(self, field, validation.integer(field, getattr(self, field)))
         for field in ("max_slowdown", "share_of_steps", "seconds"):
-            set_field(self, field, checks.real(field, getattr(self, field), minimum=0))
+            set_field(self, field, validation.real(field, getattr(self, field), minimum=0))
         if self.slowdown is not None:
-            set_field(self, "slowdown", checks.real("slowdown", self.slowdown))
+            set_field(self, "slowdown", validation.real("slowdown", self.slowdown))
         if self.num_steps is not None:
-            set_field(self, "num_steps", checks.integer("num_steps", self.num_steps))
+            set_field(self, "num_steps", validation.integer("num_steps", self.num_steps))
 
     @property
     def tag(self) -> str:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
 from tf_libra.simulation.viz.pipeline_gantt import Bar
@@ -41,13 +41,13 @@ class BurstRecord:
     KIND: ClassVar[str] = "burst"
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        set_field(self, "step", checks.integer("step", self.step, minimum=1))
-        checks.instance("plan", self.plan, BurstPlan)
-        set_field(self, "bars", checks.items("bars", self.bars, Bar))
-        set_field(self, "seconds", checks.real("seconds", self.seconds, minimum=0))
+        validation.text("function", self.function)
+        set_field(self, "step", validation.integer("step", self.step, minimum=1))
+        validation.instance("plan", self.plan, BurstPlan)
+        set_field(self, "bars", validation.items("bars", self.bars, Bar))
+        set_field(self, "seconds", validation.real("seconds", self.seconds, minimum=0))
         if self.profile is not None:
-            checks.instance("profile", self.profile, ScalingProfile)
+            validation.instance("profile", self.profile, ScalingProfile)
             if self.profile.names != self.plan.layer_names:
                 raise ValueError("profile must be of the layers of the plan, got one of others")
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.reporting.records.record_types import VERSION, Readable
 
 _TAG_DIGITS = 12
@@ -27,10 +27,10 @@ def written(kind: str, document: dict[str, Any]) -> str:
 
 def read(kind: type[Readable], document: str) -> dict[str, Any]:
     """Parse the fields of a record from JSON; a `ValueError` names what is wrong."""
-    required, optional = checks.field_names(kind)
+    required, optional = validation.field_names(kind)
     name = format_of(kind.KIND)
-    value = checks.json_document(name, VERSION, document)
-    return dict(checks.keys(name, value, required, optional))
+    value = validation.json_document(name, VERSION, document)
+    return dict(validation.keys(name, value, required, optional))
 
 
 def fields(record: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
 from tf_libra.simulation.viz.pipeline_gantt import Bar
@@ -43,12 +43,12 @@ class PipelineRecord:
     KIND: ClassVar[str] = "pipeline"
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        set_field(self, "step", checks.integer("step", self.step, minimum=1))
+        validation.text("function", self.function)
+        set_field(self, "step", validation.integer("step", self.step, minimum=1))
         for field, kind in _OF_PIPELINES.items():
-            checks.instance(field, getattr(self, field), kind)
-        set_field(self, "bars", checks.items("bars", self.bars, Bar))
-        set_field(self, "seconds", checks.real("seconds", self.seconds, minimum=0))
+            validation.instance(field, getattr(self, field), kind)
+        set_field(self, "bars", validation.items("bars", self.bars, Bar))
+        set_field(self, "seconds", validation.real("seconds", self.seconds, minimum=0))
 
     @property
     def tag(self) -> str:

@@ -4,8 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import checks, strategies
+from tf_libra import strategies
 from tf_libra.autotune import PlanSource, TuningResult
+from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_threads
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.json_codec import fields, format_of, series_tag, set_field, written
@@ -48,17 +49,17 @@ class PlanRecord:
         return hash((self.function, self.step, self.plan.fingerprint))
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        set_field(self, "step", checks.integer("step", self.step, minimum=1))
+        validation.text("function", self.function)
+        set_field(self, "step", validation.integer("step", self.step, minimum=1))
         if self.origin not in ORIGINS:
             raise ValueError(f"origin must be one of {', '.join(ORIGINS)}, got {self.origin!r}")
         strategies.resolve(self.strategy)
-        threads = checks.sequence("threads", self.threads)
+        threads = validation.sequence("threads", self.threads)
         set_field(self, "threads", tuple(check_threads("threads", r) for r in threads))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
-        checks.instance("conclusion", self.conclusion, TuningResult)
-        set_field(self, "versions", checks.texts("versions", self.versions))
+        validation.instance("conclusion", self.conclusion, TuningResult)
+        set_field(self, "versions", validation.texts("versions", self.versions))
 
     @property
     def plan(self) -> Plan:
@@ -85,13 +86,13 @@ class PlanRecord:
     @classmethod
     def from_json(cls, document: str) -> "PlanRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        value = checks.json_document(format_of(cls.KIND), VERSION, document)
+        value = validation.json_document(format_of(cls.KIND), VERSION, document)
         # Earlier versions stored steps of another time there, which are not comparable.
         value.pop("baseline_seconds", None)
-        required, optional = checks.field_names(cls)
+        required, optional = validation.field_names(cls)
         required.remove("conclusion")
         own = {name: value.pop(name) for name in (*required, *optional) if name in value}
-        checks.keys(format_of(cls.KIND), own, required, optional)
+        validation.keys(format_of(cls.KIND), own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
         return cls(**own, conclusion=TuningResult.from_document(value))
 
@@ -102,8 +103,8 @@ def _strategy(value: Any) -> strategies.Strategy:
             f"strategy: name must be one of {', '.join(strategies.BY_NAME)}, got {value!r:.80}"
         )
     kind = strategies.BY_NAME[value["name"]]
-    required, optional = checks.field_names(kind)
-    checks.keys("strategy", value, ("name",), (*required, *optional))
+    required, optional = validation.field_names(kind)
+    validation.keys("strategy", value, ("name",), (*required, *optional))
     try:
         return kind(**{name: given for name, given in value.items() if name != "name"})
     except ValueError as error:

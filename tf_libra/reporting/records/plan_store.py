@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_libra import checks
 from tf_libra.autotune import TensorSpec, TuningResult
 from tf_libra.cost_model import cost_model_from_json
+from tf_libra.internal import validation
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -45,7 +45,7 @@ def load(folder: Path, key: str) -> TuningResult | None:
     if not path.exists():
         return None
     size = path.stat().st_size
-    if size > 2 * checks.MAX_JSON_CHARACTERS:
+    if size > 2 * validation.MAX_JSON_CHARACTERS:
         raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
     text = path.read_text()
     try:

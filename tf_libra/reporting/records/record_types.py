@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 VERSION = 1
 PLUGIN_NAME = "libra"
@@ -66,8 +66,8 @@ def kind_of(content: bytes) -> str:
     Raises:
       ValueError: malformed, another version, or an unknown kind.
     """
-    value = checks.keys(
-        _SUMMARY, checks.json_document(_SUMMARY, VERSION, content.decode("utf-8")), ("kind",)
+    value = validation.keys(
+        _SUMMARY, validation.json_document(_SUMMARY, VERSION, content.decode("utf-8")), ("kind",)
     )
     kinds = (*KINDS, HISTORY_KIND)
     if value["kind"] not in kinds:

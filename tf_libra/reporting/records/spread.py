@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.reporting.records.json_codec import set_field
 
 
@@ -19,7 +19,7 @@ class Spread:
 
     def __post_init__(self) -> None:
         for field in ("low", "median", "high"):
-            set_field(self, field, checks.real(field, getattr(self, field)))
+            set_field(self, field, validation.real(field, getattr(self, field)))
         if not self.low <= self.median <= self.high:
             raise ValueError(
                 "low, median and high must ascend, got "
@@ -39,4 +39,4 @@ def checked(field: str, value: Any) -> Spread:
     """Return the spread of a field, which may be a JSON value, or raise `ValueError`."""
     if isinstance(value, Spread):
         return value
-    return checks.built(field, value, Spread)
+    return validation.built(field, value, Spread)

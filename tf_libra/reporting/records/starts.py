@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tf_libra import checks
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
+from tf_libra.internal import validation
 from tf_libra.planning.comm_config import setting_of
 
 _FORMAT = "tf-libra start"
@@ -58,23 +58,23 @@ def _modified(path: Path) -> float:
 
 
 def _read(text: str) -> WarmStart:
-    value: dict[str, Any] = checks.keys(
+    value: dict[str, Any] = validation.keys(
         _FORMAT,
-        checks.json_document(_FORMAT, _VERSION, text),
+        validation.json_document(_FORMAT, _VERSION, text),
         required=("job", "strategy", "outline"),
         optional=("settings", "setting"),
     )
-    job = dict(checks.keys("job", value["job"], *checks.field_names(JobSignature)))
-    job["layers"] = checks.items("layers", job["layers"], LayerSignature)
+    job = dict(validation.keys("job", value["job"], *validation.field_names(JobSignature)))
+    job["layers"] = validation.items("layers", job["layers"], LayerSignature)
     outline = PlanOutline(
-        **checks.keys("outline", value["outline"], *checks.field_names(PlanOutline))
+        **validation.keys("outline", value["outline"], *validation.field_names(PlanOutline))
     )
-    settings = checks.sequence("settings", value.get("settings", ()))
+    settings = validation.sequence("settings", value.get("settings", ()))
     if value.get("setting") is not None:  # as earlier versions kept it: the best alone
         settings = (value["setting"],)
     return WarmStart(
         JobSignature(**job),
-        checks.text("strategy", value["strategy"]),
+        validation.text("strategy", value["strategy"]),
         outline,
         tuple(setting_of(setting) for setting in settings),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.json_codec import read, series_tag, set_field, written
@@ -46,10 +46,10 @@ class AllReduceSpan:
         for field in dataclasses.fields(self):
             if field.name != "tensors":
                 minimum = -1 if field.name == "group" else 0
-                value = checks.integer(field.name, getattr(self, field.name), minimum)
+                value = validation.integer(field.name, getattr(self, field.name), minimum)
                 set_field(self, field.name, value)
-        tensors = checks.sequence("tensors", self.tensors)
-        set_field(self, "tensors", tuple(checks.integer("tensors", index) for index in tensors))
+        tensors = validation.sequence("tensors", self.tensors)
+        set_field(self, "tensors", tuple(validation.integer("tensors", index) for index in tensors))
 
     @classmethod
     def of(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
@@ -104,24 +104,28 @@ class StepRecord:
     KIND: ClassVar[str] = "step"
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        checks.text("plan", self.plan)
+        validation.text("function", self.function)
+        validation.text("plan", self.plan)
         for field in ("rank", "step", "started_ns", "finished_ns"):
-            set_field(self, field, checks.integer(field, getattr(self, field)))
-        set_field(self, "all_reduces", checks.items("all_reduces", self.all_reduces, AllReduceSpan))
+            set_field(self, field, validation.integer(field, getattr(self, field)))
+        set_field(
+            self, "all_reduces", validation.items("all_reduces", self.all_reduces, AllReduceSpan)
+        )
         if self.backward_start_ns is not None:
-            start = checks.integer("backward_start_ns", self.backward_start_ns)
+            start = validation.integer("backward_start_ns", self.backward_start_ns)
             set_field(self, "backward_start_ns", start)
-        produced = checks.sequence("produced_ns", self.produced_ns)
-        set_field(self, "produced_ns", tuple(checks.integer("produced_ns", at) for at in produced))
+        produced = validation.sequence("produced_ns", self.produced_ns)
+        set_field(
+            self, "produced_ns", tuple(validation.integer("produced_ns", at) for at in produced)
+        )
         pairs = []
-        for pair in checks.sequence("exchanges_ns", self.exchanges_ns):
-            times = tuple(checks.integer("exchanges_ns", at) for at in pair)
+        for pair in validation.sequence("exchanges_ns", self.exchanges_ns):
+            times = tuple(validation.integer("exchanges_ns", at) for at in pair)
             if len(times) != 2:
                 raise ValueError(f"exchanges_ns must hold pairs, got {len(times)} entries")
             pairs.append(times)
         set_field(self, "exchanges_ns", tuple(pairs))
-        checks.text("host", self.host)
+        validation.text("host", self.host)
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
+from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_threads
 from tf_libra.reporting.records import record_types, spread
 from tf_libra.reporting.records.json_codec import read, set_field
@@ -35,9 +35,9 @@ class SpanRecord:
     end: Spread
 
     def __post_init__(self) -> None:
-        set_field(self, "group", checks.integer("group", self.group, minimum=-1))
+        set_field(self, "group", validation.integer("group", self.group, minimum=-1))
         set_field(self, "num_threads", check_threads("num_threads", self.num_threads))
-        set_field(self, "num_bytes", checks.integer("num_bytes", self.num_bytes))
+        set_field(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
         for field in ("ready", "start", "end"):
             set_field(self, field, spread.checked(field, getattr(self, field)))
 
@@ -74,11 +74,11 @@ class TimelineRecord:
     KIND: ClassVar[str] = "timeline"
 
     def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        checks.text("plan", self.plan)
-        set_field(self, "step", checks.integer("step", self.step, minimum=1))
-        set_field(self, "num_steps", checks.integer("num_steps", self.num_steps, minimum=1))
-        set_field(self, "spans", checks.items("spans", self.spans, SpanRecord))
+        validation.text("function", self.function)
+        validation.text("plan", self.plan)
+        set_field(self, "step", validation.integer("step", self.step, minimum=1))
+        set_field(self, "num_steps", validation.integer("num_steps", self.num_steps, minimum=1))
+        set_field(self, "spans", validation.items("spans", self.spans, SpanRecord))
         for field in ("compute", "backward"):
             set_field(self, field, spread.checked(field, getattr(self, field)))
 

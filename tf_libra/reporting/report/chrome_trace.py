@@ -7,7 +7,7 @@ Format: "Trace Event Format", the JSON object form; times are microseconds since
 from collections.abc import Iterator
 from typing import Any
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.reporting.records.clock_sync import ClockOffset, clock_offsets
 from tf_libra.reporting.records.exchanges import shared_exchanges
 from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
@@ -59,8 +59,8 @@ def _clock(offset: ClockOffset | None) -> str:
     if offset is None:
         return "not aligned: it has exchanged nothing with the first"
     return (
-        f"{units.time(offset.offset_ns * 1e-9)} ahead, between"
-        f" {units.time(offset.lower_ns * 1e-9)} and {units.time(offset.upper_ns * 1e-9)}"
+        f"{formatting.time(offset.offset_ns * 1e-9)} ahead, between"
+        f" {formatting.time(offset.lower_ns * 1e-9)} and {formatting.time(offset.upper_ns * 1e-9)}"
     )
 
 

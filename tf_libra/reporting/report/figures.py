@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.reporting.report.bundle import Answers
 from tf_libra.reporting.tensorboard.record_lookup import job_of
 
@@ -152,7 +152,7 @@ def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
         axis.axvline(1e3 * timeline["backward"]["median"], color="black", lw=0.8, ls=":")
         axis.set_yticks([1.5, 0.5], ["computation", "communication"], fontsize=8)
         steps = f", median of {timeline['num_steps']} steps" if timeline["num_steps"] else ""
-        total = units.time(timeline["backward"]["median"])
+        total = formatting.time(timeline["backward"]["median"])
         axis.set_title(f"{name}{steps}: {total}", fontsize=9, loc="left")
     axes[-1].set_xlim(left=0)
     axes[-1].set_xlabel("ms since the start of backward")
@@ -212,7 +212,7 @@ def _strategies(figure: Any, table: dict[str, Any]) -> None:
     seconds = [1e3 * row["backward_seconds"] for row in rows]
     bars = axis.barh(names, seconds, color=_COMPUTATION)
     axis.bar_label(
-        bars, [units.time(row["backward_seconds"]) for row in rows], fontsize=7, padding=2
+        bars, [formatting.time(row["backward_seconds"]) for row in rows], fontsize=7, padding=2
     )
     axis.margins(x=0.1)
     axis.invert_yaxis()

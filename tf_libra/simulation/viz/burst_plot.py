@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.simulation.viz.figure_io import save
 from tf_libra.specs.burst import BurstPlan
 
@@ -37,7 +37,7 @@ def plot_burst(
     rows = figure.subplots(1 + len(plans), 1, height_ratios=[1.6] + [1] * len(plans))
     layers = len(plans[0][1].layer_names)
     for (title, plan), colour in zip(plans, _cycle(len(plans)), strict=True):
-        label = f"{title}: {units.time(plan.iteration_seconds)}"
+        label = f"{title}: {formatting.time(plan.iteration_seconds)}"
         rows[0].step(range(layers), plan.num_devices, where="mid", label=label, color=colour)
     rows[0].set_yscale("log", base=2)
     rows[0].set_yticks(plans[0][1].device_counts, [str(n) for n in plans[0][1].device_counts])
@@ -65,7 +65,7 @@ def plot_burst(
         axes.set_ylim(devices, 0)
         axes.set_ylabel("device", fontsize=8)
         axes.set_title(
-            f"{title}: devices idle for {units.percent(idle)} of the iteration", fontsize=9
+            f"{title}: devices idle for {formatting.percent(idle)} of the iteration", fontsize=9
         )
     rows[-1].set_xlabel("ms (blue: computation, orange: all-reduce, red: transition)")
     save(figure, path, salt)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tf_libra import checks, units
+from tf_libra.internal import formatting, validation
 from tf_libra.simulation.pipeline import (
     PipelineTimeline,
     all_reduce_seconds,
@@ -51,12 +51,12 @@ class Bar:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r:.80}")
-        checks.integer("device", self.device)
-        checks.integer("stage", self.stage)
+        validation.integer("device", self.device)
+        validation.integer("stage", self.stage)
         if self.microbatch is not None:
-            checks.integer("microbatch", self.microbatch)
-        start = checks.real("start_seconds", self.start_seconds, minimum=0)
-        checks.real("stop_seconds", self.stop_seconds, minimum=start)
+            validation.integer("microbatch", self.microbatch)
+        start = validation.real("start_seconds", self.start_seconds, minimum=0)
+        validation.real("stop_seconds", self.stop_seconds, minimum=start)
 
     @property
     def computes(self) -> bool:
@@ -255,7 +255,8 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
         loads.append(
             (
                 count * each,
-                f"stage {number}, {layers_of(plan, number)}, which computes {units.time(each)} for"
+                f"stage {number}, {layers_of(plan, number)}, which computes {formatting.time(each)}"
+                " for"
                 f" each of {count} microbatches",
             )
         )
@@ -266,7 +267,7 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
             (
                 count * each,
                 f"the channel between stages {number} and {number + 1}, which takes"
-                f" {units.time(each)} for the {units.size(num_bytes)} of each of {count}"
+                f" {formatting.time(each)} for the {formatting.size(num_bytes)} of each of {count}"
                 " microbatches, each way",
             )
         )
@@ -275,14 +276,14 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
         loads.append(
             (
                 all_reduce_seconds(layers, cluster, stage),
-                f"the all-reduce of stage {number}, {units.size(num_bytes)} among devices"
+                f"the all-reduce of stage {number}, {formatting.size(num_bytes)} among devices"
                 f" {', '.join(map(str, stage.devices))}",
             )
         )
         loads.append((update_seconds(layers, stage), f"the update of stage {number}"))
     seconds, what = max(loads, key=lambda one: one[0])
-    of = "" if plan.predicted_seconds is None else f" of {units.time(plan.predicted_seconds)}"
-    return f"the bottleneck is {what}: {units.time(seconds)}{of}"
+    of = "" if plan.predicted_seconds is None else f" of {formatting.time(plan.predicted_seconds)}"
+    return f"the bottleneck is {what}: {formatting.time(seconds)}{of}"
 
 
 def layers_of(plan: PipelinePlan, stage: int) -> str:

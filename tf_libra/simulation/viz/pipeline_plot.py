@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.simulation.pipeline import PipelineTimeline
 from tf_libra.simulation.viz.figure_io import save
 from tf_libra.simulation.viz.pipeline_gantt import COMPUTING, KINDS, Bar
@@ -53,7 +53,8 @@ def plot_pipelines(
         axes.set_yticks([0.5 + stage for stage in range(len(labels))], labels, fontsize=7)
         axes.set_ylim(len(labels), 0)
         axes.set_title(
-            f"{title}: {len(labels)} stages, {units.time(timeline.iteration_seconds)}", fontsize=10
+            f"{title}: {len(labels)} stages, {formatting.time(timeline.iteration_seconds)}",
+            fontsize=10,
         )
     longest = max(timeline.iteration_seconds for *_, timeline in pictures)
     panels[-1].set_xlim(0, 1e3 * longest or 1)
@@ -95,7 +96,7 @@ def plot_devices(
         labels = [str(device) for device in devices]
         axes.set_yticks([0.5 + row for row in range(len(labels))], labels, fontsize=8)
         axes.set_ylim(len(labels), 0)
-        axes.set_title(f"{title}: {units.time(seconds)}", fontsize=10)
+        axes.set_title(f"{title}: {formatting.time(seconds)}", fontsize=10)
     panels[-1].set_xlim(0, 1e3 * max(seconds for *_, seconds in pictures) or 1)
     panels[-1].set_xlabel("ms since the start of the iteration")
     handles = [Patch(color=_COLOURS[kind], label=kind.replace("_", " ")) for kind in KINDS]

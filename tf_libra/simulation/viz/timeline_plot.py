@@ -2,7 +2,7 @@
 
 import os
 
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.simulation.timeline import Timeline
 from tf_libra.simulation.viz.figure_io import save
 from tf_libra.specs.plan import Plan
@@ -44,6 +44,6 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
     axes.set_xlim(0, 1e3 * timeline.backward_seconds or 1)
     axes.set_xlabel("ms since the start of backward (light: overlapped computation)")
     axes.set_title(
-        f"{plan.strategy}: {len(plan.groups)} groups, {units.time(timeline.backward_seconds)}"
+        f"{plan.strategy}: {len(plan.groups)} groups, {formatting.time(timeline.backward_seconds)}"
     )
     save(figure, path)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.reporting.tensorboard import examples
-from tf_libra import units
+from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning import pipeline_report
 from tf_libra.reporting.tensorboard.views.pipeline import pipeline_view
 
@@ -19,4 +19,4 @@ def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:
     text = pipeline_report.explained("step", record.plan, record.layers, record.cluster)
     [row] = [line for line in text.splitlines() if line.startswith("    0  ")]
     for kind in ("forward", "backward"):
-        assert units.time(stage[f"{kind}_seconds"]) in row
+        assert formatting.time(stage[f"{kind}_seconds"]) in row

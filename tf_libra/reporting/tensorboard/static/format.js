@@ -1,4 +1,4 @@
-// Numbers as a person reads them, as tf_libra/units.py writes them; a test compares the two.
+// Numbers as a person reads them, as tf_libra/internal/formatting.py writes them; a test compares the two.
 
 const NONE = '-';
 /** What is said of two plans whose steps, in turns, do not differ. */

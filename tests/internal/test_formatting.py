@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra import units
+from tf_libra.internal import formatting
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from tf_libra import units
     ],
 )
 def test_times(seconds: float | None, told: str) -> None:
-    assert units.time(seconds) == told
+    assert formatting.time(seconds) == told
 
 
 @pytest.mark.parametrize(
@@ -38,28 +38,34 @@ def test_times(seconds: float | None, told: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (4_002_000, "4.002 MB"), (25e8, "2.5 GB")],
 )
 def test_sizes(num_bytes: int, told: str) -> None:
-    assert units.size(num_bytes) == told
-    assert units.rate(num_bytes) == f"{told}/s"
+    assert formatting.size(num_bytes) == told
+    assert formatting.rate(num_bytes) == f"{told}/s"
 
 
 def test_changes_have_signs() -> None:
-    assert units.change(0.0204) == "+2.0 %"
-    assert units.change(-0.3) == "-30.0 %"
-    assert units.change(-0.0001) == "0.0 %"
-    assert units.difference(-1.5e-3) == "-1.5 ms"
-    assert units.difference(1e-12) == "no change"
-    assert units.difference(None) == "not possible"
+    assert formatting.change(0.0204) == "+2.0 %"
+    assert formatting.change(-0.3) == "-30.0 %"
+    assert formatting.change(-0.0001) == "0.0 %"
+    assert formatting.difference(-1.5e-3) == "-1.5 ms"
+    assert formatting.difference(1e-12) == "no change"
+    assert formatting.difference(None) == "not possible"
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_can_be_written(number: float) -> None:
-    for write in (units.time, units.size, units.rate, units.percent, units.change):
+    for write in (
+        formatting.time,
+        formatting.size,
+        formatting.rate,
+        formatting.percent,
+        formatting.change,
+    ):
         assert write(number)
 
 
 @given(st.floats(1e-9, 1e6))
 def test_a_time_is_read_back_to_its_digits(seconds: float) -> None:
-    number, unit = units.time(seconds).split()
+    number, unit = formatting.time(seconds).split()
     factor = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
     # Half of the fourth digit, or of the third decimal and, below 1 us, of the fourth digit, too.
     assert float(number) * factor == pytest.approx(seconds, rel=5.1e-4, abs=0.56e-3 * factor)
@@ -82,7 +88,7 @@ _OWN_IN_BROWSER = re.compile(
         ('f"({a:.3g} s against"', True),
         ('f"{size:.3g} bytes"', True),
         ('f"{share:.1%} of them"', True),
-        ('f"{units.time(seconds)} each"', False),
+        ('f"{formatting.time(seconds)} each"', False),
         ('f"{largest:,} bytes"', False),
         ('f"{ratio:.2f} times as long"', False),
     ],
@@ -105,11 +111,11 @@ def test_formats_of_its_own_are_seen_in_the_browser(line: str, is_own: bool) -> 
 
 
 def test_times_bytes_and_shares_are_written_in_one_place() -> None:
-    package = Path(units.__file__).parent
+    package = Path(formatting.__file__).parents[1]
     found = [
         f"{path.relative_to(package)}:{number}: {line.strip()}"
         for pattern, suffix, own in (
-            (_OWN_IN_PYTHON, "py", "units.py"),
+            (_OWN_IN_PYTHON, "py", "formatting.py"),
             (_OWN_IN_BROWSER, "js", "format.js"),
         )
         for path in sorted(package.rglob(f"*.{suffix}"))

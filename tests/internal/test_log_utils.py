@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tf_libra import logs
+from tf_libra.internal import log_utils
 
 
 @contextlib.contextmanager
@@ -30,11 +30,11 @@ def fresh_process() -> Iterator[logging.Logger]:
 
 
 def test_rank_0_speaks_and_the_others_warn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
+    monkeypatch.delenv(log_utils.LEVEL_VARIABLE, raising=False)
     with fresh_process() as log:
-        assert logs.logger(0).level == logging.INFO
-        assert logs.logger(3).level == logging.WARNING
-        assert logs.logger(0).level == logging.INFO  # an elastic job's ranks change
+        assert log_utils.logger(0).level == logging.INFO
+        assert log_utils.logger(3).level == logging.WARNING
+        assert log_utils.logger(0).level == logging.INFO  # an elastic job's ranks change
         assert len(log.handlers) == 1
 
 
@@ -45,10 +45,10 @@ def test_rank_0_speaks_and_the_others_warn(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_environment_names_a_level(
     named: str, of_0: str, of_1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(logs.LEVEL_VARIABLE, named)
+    monkeypatch.setenv(log_utils.LEVEL_VARIABLE, named)
     with fresh_process():
-        assert logging.getLevelName(logs.logger(0).level) == of_0
-        assert logging.getLevelName(logs.logger(1).level) == of_1
+        assert logging.getLevelName(log_utils.logger(0).level) == of_0
+        assert logging.getLevelName(log_utils.logger(1).level) == of_1
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_the_environment_names_a_level(
 def test_what_names_no_level_is_said(
     named: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(logs.LEVEL_VARIABLE, named)
+    monkeypatch.setenv(log_utils.LEVEL_VARIABLE, named)
     with fresh_process() as log:
         log.addHandler(logging.StreamHandler(told := io.StringIO()))
-        logs.warn_of_unknown_level(logs.logger(0))
+        log_utils.warn_of_unknown_level(log_utils.logger(0))
     assert told.getvalue().startswith(said)
     assert bool(told.getvalue()) == bool(said)
 
 
 def test_what_the_application_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
+    monkeypatch.delenv(log_utils.LEVEL_VARIABLE, raising=False)
     with fresh_process() as log:
         log.setLevel(logging.ERROR)
-        assert logs.logger(0).level == logging.ERROR
+        assert log_utils.logger(0).level == logging.ERROR
     with fresh_process() as log:
         root = logging.getLogger()
         root.setLevel(logging.ERROR)
         root.addHandler(logging.NullHandler())
-        assert logs.logger(0).level == logging.ERROR
+        assert log_utils.logger(0).level == logging.ERROR
         assert log.handlers == []  # the root's serve

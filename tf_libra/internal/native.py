@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PATH = Path(__file__).resolve().parent / "_tf_libra.so"
+PATH = Path(__file__).resolve().parent.parent / "_tf_libra.so"
 
 _TEXT = ctypes.c_char_p
 _INT = ctypes.c_int

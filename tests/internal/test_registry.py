@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 
 import pytest
 
-from tf_libra.registry import Registry
+from tf_libra.internal.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra import checks
+from tf_libra.internal import validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,47 +20,51 @@ class Point:
     y: int = 0
 
     def __post_init__(self) -> None:
-        checks.integer("x", self.x)
+        validation.integer("x", self.x)
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float64(3.0), np.float32(3)])
 def test_whole_numbers_are_integers(value: Any) -> None:
-    found = checks.integer("count", value, 3, 3)
+    found = validation.integer("count", value, 3, 3)
     assert (type(found), found) == (int, 3)
 
 
 @pytest.mark.parametrize("value", [0.25, 1, np.float32(0.25), np.int8(1)])
 def test_numbers_are_floats(value: Any) -> None:
-    found = checks.real("share", value, minimum=0.25, above=0.2)
+    found = validation.real("share", value, minimum=0.25, above=0.2)
     assert (type(found), found) == (float, float(value))
 
 
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [
-        (checks.integer, 2.5, "n must be an integer, got 2.5"),
-        (checks.integer, True, "n must be an integer, got True"),
-        (checks.integer, "3", "n must be an integer, got '3'"),
-        (checks.integer, math.inf, "n must be an integer, got inf"),
-        (checks.integer, -1, "n must be from 0 to 9223372036854775807, got -1"),
-        (checks.integer, 2**63, "n must be from 0 to 9223372036854775807, got 9223372036854775808"),
-        (checks.integer, float, "n must be an integer, got <class 'float'>"),
-        (checks.integer, np.array([3, 4]), "n must be an integer, got array([3, 4])"),
-        (checks.real, True, "n must be a finite number, got True"),
-        (checks.real, "1", "n must be a finite number, got '1'"),
-        (checks.real, math.nan, "n must be a finite number, got nan"),
-        (checks.real, 10**400, "n must be a finite number, got 1000"),
-        (checks.text, b"a", "n must be a string, got b'a'"),
-        (checks.text, "\ud800", "n must be valid Unicode"),
-        (checks.boolean, 1, "n must be true or false, got 1"),
-        (checks.sequence, "ab", "n must be a list, got 'ab'"),
-        (checks.sequence, {"a": 1}, "n must be a list, got {'a': 1}"),
-        (checks.sequence, 3, "n must be a list, got 3"),
-        (checks.text, np.eye(2), "n must be a string, got array([[1., 0.],        [0., 1.]])"),
-        (checks.sequence, np.array(3), "n must be a list, got array(3)"),
-        (checks.integers, [1, 2.5], "n must be an integer, got 2.5"),
-        (checks.names, ["a", "a"], "n must be unique"),
-        (checks.text, list(range(100)), "..."),  # what is long is cut
+        (validation.integer, 2.5, "n must be an integer, got 2.5"),
+        (validation.integer, True, "n must be an integer, got True"),
+        (validation.integer, "3", "n must be an integer, got '3'"),
+        (validation.integer, math.inf, "n must be an integer, got inf"),
+        (validation.integer, -1, "n must be from 0 to 9223372036854775807, got -1"),
+        (
+            validation.integer,
+            2**63,
+            "n must be from 0 to 9223372036854775807, got 9223372036854775808",
+        ),
+        (validation.integer, float, "n must be an integer, got <class 'float'>"),
+        (validation.integer, np.array([3, 4]), "n must be an integer, got array([3, 4])"),
+        (validation.real, True, "n must be a finite number, got True"),
+        (validation.real, "1", "n must be a finite number, got '1'"),
+        (validation.real, math.nan, "n must be a finite number, got nan"),
+        (validation.real, 10**400, "n must be a finite number, got 1000"),
+        (validation.text, b"a", "n must be a string, got b'a'"),
+        (validation.text, "\ud800", "n must be valid Unicode"),
+        (validation.boolean, 1, "n must be true or false, got 1"),
+        (validation.sequence, "ab", "n must be a list, got 'ab'"),
+        (validation.sequence, {"a": 1}, "n must be a list, got {'a': 1}"),
+        (validation.sequence, 3, "n must be a list, got 3"),
+        (validation.text, np.eye(2), "n must be a string, got array([[1., 0.],        [0., 1.]])"),
+        (validation.sequence, np.array(3), "n must be a list, got array(3)"),
+        (validation.integers, [1, 2.5], "n must be an integer, got 2.5"),
+        (validation.names, ["a", "a"], "n must be unique"),
+        (validation.text, list(range(100)), "..."),  # what is long is cut
     ],
 )
 def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: str) -> None:
@@ -70,7 +74,7 @@ def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: 
     assert len(str(raised.value)) < 130
 
 
-@pytest.mark.parametrize("check", [checks.integer, checks.real, checks.text])
+@pytest.mark.parametrize("check", [validation.integer, validation.real, validation.text])
 def test_a_number_that_python_does_not_write_is_named(check: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match=r"n must be .*, got a number of too many digits"):
         check("n", 10**5000)
@@ -78,23 +82,23 @@ def test_a_number_that_python_does_not_write_is_named(check: Callable[..., Any])
 
 def test_bounds_are_named() -> None:
     with pytest.raises(ValueError, match=r"n must be at least 0.5, got 0.25"):
-        checks.real("n", 0.25, minimum=0.5)
+        validation.real("n", 0.25, minimum=0.5)
     with pytest.raises(ValueError, match=r"n must be greater than 0, got 0.0"):
-        checks.real("n", 0, above=0)
+        validation.real("n", 0, above=0)
     with pytest.raises(ValueError, match=r"n must be from 1 to 4, got 5"):
-        checks.integer("n", 5, 1, 4)
+        validation.integer("n", 5, 1, 4)
 
 
 def test_columns_have_an_entry_per_row() -> None:
-    checks.same_length("sizes", [1, 2], "tensor", 2)
+    validation.same_length("sizes", [1, 2], "tensor", 2)
     with pytest.raises(ValueError, match="sizes must have one entry per tensor: 3, got 2"):
-        checks.same_length("sizes", [1, 2], "tensor", 3)
+        validation.same_length("sizes", [1, 2], "tensor", 3)
 
 
 def test_objects_are_built_of_what_they_have_to_have() -> None:
-    assert checks.built("p", {"x": 1}, Point) == Point(1, 0)
-    assert checks.items("ps", [Point(1), {"x": 2, "y": 3}], Point) == (Point(1), Point(2, 3))
-    assert checks.field_names(Point) == (["x"], ["y"])
+    assert validation.built("p", {"x": 1}, Point) == Point(1, 0)
+    assert validation.items("ps", [Point(1), {"x": 2, "y": 3}], Point) == (Point(1), Point(2, 3))
+    assert validation.field_names(Point) == (["x"], ["y"])
     for value, message in (
         ({"y": 1}, r"ps\[1\] lacks the keys \['x'\]"),
         ({"x": 1, "z": 1}, r"ps\[1\] has unknown keys \['z'\]; known are \['x', 'y'\]"),
@@ -102,9 +106,9 @@ def test_objects_are_built_of_what_they_have_to_have() -> None:
         (3, r"ps\[1\] must be an object, got 3"),
     ):
         with pytest.raises(ValueError, match=message):
-            checks.items("ps", [{"x": 0}, value], Point)
+            validation.items("ps", [{"x": 0}, value], Point)
     with pytest.raises(ValueError, match="p must be a Point, got int"):
-        checks.instance("p", 3, Point)
+        validation.instance("p", 3, Point)
 
 
 json_values = st.recursive(
@@ -119,21 +123,21 @@ json_values = st.recursive(
 def test_equal_values_have_equal_digests(value: dict[str, Any], random: Any) -> None:
     names = list(value)
     random.shuffle(names)
-    digest = checks.digest("kind", 1, value)
-    assert checks.digest("kind", 1, {name: value[name] for name in names}) == digest
-    assert checks.digest("kind", 2, value) != digest
-    assert checks.digest("kind", 1, value | {"more": 1}) != digest or "more" in value
+    digest = validation.digest("kind", 1, value)
+    assert validation.digest("kind", 1, {name: value[name] for name in names}) == digest
+    assert validation.digest("kind", 2, value) != digest
+    assert validation.digest("kind", 1, value | {"more": 1}) != digest or "more" in value
 
 
 def test_a_fingerprint_has_to_be_that_of_the_content() -> None:
-    checks.same_fingerprint("ab", "ab")
+    validation.same_fingerprint("ab", "ab")
     with pytest.raises(ValueError, match="must be that of the plan's content, ab, got 'cd'"):
-        checks.same_fingerprint("cd", "ab")
+        validation.same_fingerprint("cd", "ab")
 
 
 def test_a_document_is_what_it_says() -> None:
     text = json.dumps({"format": "plan", "version": 2, "a": [1]})
-    assert checks.json_document("plan", 2, text) == {"a": [1]}
+    assert validation.json_document("plan", 2, text) == {"a": [1]}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +157,6 @@ def test_a_document_is_what_it_says() -> None:
 )
 def test_what_is_no_document_is_named(text: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        checks.json_document("plan", 2, text)
+        validation.json_document("plan", 2, text)
     with pytest.raises(ValueError, match="plan must have at most 16777216 characters"):
-        checks.json_document("plan", 2, " " * (checks.MAX_JSON_CHARACTERS + 1))
+        validation.json_document("plan", 2, " " * (validation.MAX_JSON_CHARACTERS + 1))

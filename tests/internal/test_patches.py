@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import chain, loss_of, traced
-from tf_libra import patches
 from tf_libra.capture import horovod_ops
 from tf_libra.capture.gradient_interception import marking
-from tf_libra.patches import OF_TRACES, TABLE, Patch
+from tf_libra.internal import patches
+from tf_libra.internal.patches import OF_TRACES, TABLE, Patch
 
 _ABSENT = object()
-PACKAGE = Path(patches.__file__).parent
+PACKAGE = Path(patches.__file__).parents[1]
 EVERY = pytest.mark.parametrize("patch", TABLE, ids=lambda patch: patch.path)
 
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tf_libra import library
+from tf_libra.internal import native
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # A function's declaration: its name, and its arguments up to the closing parenthesis.
 DECLARATION = re.compile(r"\b(TfLibra\w+)\(([^)]*)\)\s*;")
 
@@ -30,7 +30,7 @@ def declared() -> dict[str, int]:
 
 
 def test_every_c_function_is_called_with_as_many_arguments_as_it_has() -> None:
-    c = library.load().c
+    c = native.load().c
     found = declared()
     assert found
     for name, number in found.items():
@@ -38,29 +38,29 @@ def test_every_c_function_is_called_with_as_many_arguments_as_it_has() -> None:
 
 
 def test_messages_are_utf8_whatever_they_are_made_of() -> None:
-    assert library.message("m\N{LATIN SMALL LETTER A WITH DIAERESIS}") == b"m\xc3\xa4"
-    assert library.message("m\udce4\0") == rb"m\udce4\0"
+    assert native.message("m\N{LATIN SMALL LETTER A WITH DIAERESIS}") == b"m\xc3\xa4"
+    assert native.message("m\udce4\0") == rb"m\udce4\0"
 
 
 def test_to_ask_whether_an_engine_runs_loads_nothing() -> None:
     """A lone process trains where the library cannot be loaded, too."""
     script = (
-        "from tf_libra import library; from tf_libra.backends import engine;"
-        " assert engine.running() is None and not library.is_loaded()"
+        "from tf_libra.internal import native; from tf_libra.backends import engine;"
+        " assert engine.running() is None and not native.is_loaded()"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 def test_it_is_loaded_once() -> None:
-    assert library.load() is library.load()
-    assert library.load().path == library.PATH
-    assert callable(library.load().ops.libra_all_reduce)
+    assert native.load() is native.load()
+    assert native.load().path == native.PATH
+    assert callable(native.load().ops.libra_all_reduce)
 
 
 def test_library_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library, "PATH", tmp_path / "_tf_libra.so")
+    monkeypatch.setattr(native, "PATH", tmp_path / "_tf_libra.so")
     with pytest.raises(ImportError, match=r"installed without its library \(_tf_libra\.so\)"):
-        library.load.__wrapped__()
+        native.load.__wrapped__()
 
 
 def test_library_of_another_tensorflow_is_said(
@@ -68,16 +68,16 @@ def test_library_of_another_tensorflow_is_said(
 ) -> None:
     path = tmp_path / "_tf_libra.so"
     path.write_bytes(b"no library")
-    monkeypatch.setattr(library, "PATH", path)
+    monkeypatch.setattr(native, "PATH", path)
     with pytest.raises(ImportError, match=f"not built for TensorFlow {tf.__version__}"):
-        library.load.__wrapped__()
+        native.load.__wrapped__()
 
 
 def test_arrays_hold_what_they_are_given() -> None:
-    assert list(library.int_array((3, -1, 2**31 - 1))) == [3, -1, 2**31 - 1]
-    texts = library.text_array(["a", "\u00fc/kernel"])
+    assert list(native.int_array((3, -1, 2**31 - 1))) == [3, -1, 2**31 - 1]
+    texts = native.text_array(["a", "\u00fc/kernel"])
     assert [text.decode() for text in texts] == ["a", "\u00fc/kernel"]
-    assert ctypes.sizeof(library.int_array(())) == 0
+    assert ctypes.sizeof(native.int_array(())) == 0
 
 
 def test_gradient_of_an_all_reduce_is_all_reduced_likewise() -> None:
@@ -86,7 +86,7 @@ def test_gradient_of_an_all_reduce_is_all_reduced_likewise() -> None:
         given = tf.constant([1.0, -2.0, 4.0])
         with tf.GradientTape() as tape:
             tape.watch(given)
-            (reduced,) = library.load().ops.libra_all_reduce(
+            (reduced,) = native.load().ops.libra_all_reduce(
                 tensors=[given], tensor_names=["w"], function="step", reduction="average"
             )
             loss = tf.reduce_sum(reduced**2)

@@ -1,0 +1,1 @@
+"""Helpers of all other packages, which are no public API."""
