@@ -4,9 +4,9 @@ The planners run in one thread; CPU seconds are what they take on a machine with
 
     python -m benchmarks.planning [--repeats 3] [--exact] [--markdown FILE] [--json FILE]
 
-The networks are those of `tf_libra.zoo`. Where a size grows alone, profiles are drawn from a fixed
-seed instead: log-normal tensor sizes and uniform computation times. Computation is scaled so that
-sending everything overlapped with 1024 threads takes a given multiple of it. Where there are
+The networks are those of `benchmarks.networks`. Where a size grows alone, profiles are drawn from a
+fixed seed instead: log-normal tensor sizes and uniform computation times. Computation is scaled so
+that sending everything overlapped with 1024 threads takes a given multiple of it. Where there are
 updates after the last gradient, they take `UPDATES` of computation's time, each by its tensor's
 bytes; plans are then made for the step, and changed one thing at a time until it gets no shorter.
 """
@@ -25,7 +25,8 @@ import numpy as np
 from absl import app, flags, logging
 
 import tf_libra
-from tf_libra import strategies, zoo
+from benchmarks import networks
+from tf_libra import strategies
 from tf_libra.simulation import simulate
 
 COST = tf_libra.ContentionModel(
@@ -89,7 +90,7 @@ def profile_of(case: Case) -> tf_libra.BackwardProfile:
         rng = np.random.default_rng(case.tensors)
         sizes, seconds = rng.lognormal(10, 2, case.tensors), rng.random(case.tensors) * 1e-3
     else:
-        profile = zoo.load(case.network).profile_at(1e13, 32)
+        profile = networks.load(case.network).profile_at(1e13, 32)
         sizes, seconds = profile.num_bytes, profile.compute_seconds
     num_bytes = np.ceil(sizes).astype(np.int64)
     sent = float(COST.overlapped_seconds(num_bytes.sum(), 1024))
@@ -186,7 +187,7 @@ def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
     """Measures every table: the models, with updates, growth in each size alone, the optimum."""
     fields = {"L": "tensors", "K": "max_groups", "Z": "chunks", "|R|": "threads"}
     cases = [
-        Case(network=name, tensors=len(zoo.load(name).tensors), ratio=ratio)
+        Case(network=name, tensors=len(networks.load(name).tensors), ratio=ratio)
         for name in LIMITS
         for ratio in RATIOS
     ]

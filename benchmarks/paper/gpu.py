@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import tf_libra
+from benchmarks import networks
 from benchmarks.gpu import documents
 from benchmarks.paper.parameters import Parameters, Workload
-from tf_libra import zoo
 
 _WORKERS = 8  # LIBRA's testbed
 _THREADS = (128, 256, 512, 1024, 2048, 4096)
@@ -35,7 +35,7 @@ def of_gpu(folder: Path, library_threads: int = 1024) -> Parameters:
         run = runs[name]
         workloads.append(
             Workload(
-                zoo.load(name).title if name in zoo.NAMES else name,
+                networks.load(name).title if name in networks.NAMES else name,
                 run["batch_size"],
                 run["forward_seconds"],
                 profile,

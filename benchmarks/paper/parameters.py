@@ -11,7 +11,8 @@ from pathlib import Path
 from scipy.optimize import brentq
 
 import tf_libra
-from tf_libra import strategies, zoo
+from benchmarks import networks
+from tf_libra import strategies
 from tf_libra.internal import validation
 
 _THROUGHPUTS = Path(__file__).parent.parent / "data" / "v100_throughput.json"
@@ -147,7 +148,7 @@ def sustained_share() -> float:
     ASC-WFBP's paper, section VI-E: the backward computation of ResNet-152 takes 0.182 s for 32
     samples on an RTX 2080 Ti.
     """
-    operations = zoo.load("resnet152").backward_operations * 32
+    operations = networks.load("resnet152").backward_operations * 32
     return operations / 0.182 / _RTX2080TI_PEAK
 
 
@@ -192,7 +193,8 @@ def of_published_throughputs() -> Parameters:
     """
     published = json.loads(_THROUGHPUTS.read_text())
     rates = {
-        name: images * (zoo.load(name).forward_operations + zoo.load(name).backward_operations)
+        name: images
+        * (networks.load(name).forward_operations + networks.load(name).backward_operations)
         for name, images in published["images_per_second"].items()
     }
     others = sorted(_LIBRA_BATCHES.keys() - rates.keys())
@@ -219,12 +221,14 @@ def of_published_throughputs() -> Parameters:
             *(s for s in first.sources if not s.startswith(("computation", "gamma3", "p = q"))),
             "computation, measured: "
             + ", ".join(
-                f"{zoo.load(name).title} {images} images per second ({known[name] / 1e12:.1f} T "
+                f"{networks.load(name).title} {images} images per second ({known[name] / 1e12:.1f}"
+                " T "
                 "operations per second)"
                 for name, images in published["images_per_second"].items()
             )
             + f"; {published['source']}",
-            f"computation, assumed: {' and '.join(zoo.load(name).title for name in others)} at "
+            f"computation, assumed: {' and '.join(networks.load(name).title for name in others)} at"
+            " "
             "ResNet-152's rate, as no such throughput of them is published",
             f"fitted: p = {penalty:.2f} q, so that MG-CF is {100 * _FIGURE_6_MG_CF:.1f} % over "
             "MG-WFBP in the mean (Fig. 6). Assumption 3 asks for at most "
@@ -249,7 +253,7 @@ def _mg_cf_over_mg_wfbp(workload: Workload) -> float:
 
 def figure_1b(rate: float, cost: tf_libra.ContentionModel, batch: int) -> float:
     """Backward of ResNet-152 with 2048 threads, over that with 128 (LIBRA, Fig. 1(b))."""
-    profile = zoo.load("resnet152").profile_at(rate, batch)
+    profile = networks.load("resnet152").profile_at(rate, batch)
     seconds = []
     for threads in (128, 2048):
         strategy = strategies.HorovodFusion(
@@ -290,7 +294,7 @@ def _libra_workloads(
     """LIBRA's networks, each at a rate of its own in operations per second."""
     workloads = []
     for name, batch in _LIBRA_BATCHES.items():
-        network = zoo.load(name)
+        network = networks.load(name)
         workloads.append(
             Workload(
                 network.title,
@@ -355,7 +359,7 @@ def of_asc_wfbp() -> tuple[AscWorkload, ...]:
     """
     workloads = []
     for name, (speedup, iteration, million) in _ASC_NETWORKS.items():
-        network = zoo.load(name)
+        network = networks.load(name)
         computation = speedup * iteration / 32
         backward = computation * 2 / 3
         profile = network.profile_at(network.backward_operations / backward, 1)

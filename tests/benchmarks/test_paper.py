@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import tf_libra
+from benchmarks import networks
 from benchmarks.gpu import documents
 from benchmarks.paper import document, evaluation, parameters
 from benchmarks.paper.__main__ import run
 from benchmarks.paper.gpu import of_gpu
-from tf_libra import zoo
 
 
 def small(name="Small", library_threads=4):
@@ -257,6 +257,6 @@ def test_results_of_a_gpu_may_lack_something(tmp_path, changes, words):
 
 
 def test_the_papers_networks_are_in_the_zoo():
-    titles = {zoo.load(name).title for name in zoo.NAMES}
+    titles = {networks.load(name).title for name in networks.NAMES}
     assert {w.name for w in parameters.of_libra().workloads} < titles
     assert {w.name for w in parameters.of_asc_wfbp()} < titles

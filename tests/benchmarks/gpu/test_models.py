@@ -3,15 +3,15 @@ from collections import Counter
 import pytest
 import torch
 
+from benchmarks import networks
 from benchmarks.gpu import models
 from benchmarks.gpu.device import Cpu
 from benchmarks.gpu.gradients import FlatGradients, backward_order
-from tf_libra import zoo
 
 
 @pytest.mark.parametrize("name", models.MODELS)
 def test_gradients_are_those_of_the_paper_networks(name: str) -> None:
-    theirs = Counter(tensor.num_bytes for tensor in zoo.load(name).tensors)
+    theirs = Counter(tensor.num_bytes for tensor in networks.load(name).tensors)
     assert Counter(size for _, size in models.tensor_bytes(name)) == theirs
 
 

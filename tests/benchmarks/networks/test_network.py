@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tf_libra import zoo
-from tf_libra.zoo.network import from_json
+from benchmarks import networks
+from benchmarks.networks.network import from_json
 
 # Tensors: Table III of ASC-WFBP's paper, where it names the network. Parameters: as published.
 PUBLISHED = {
@@ -21,20 +21,20 @@ PUBLISHED = {
 
 
 def test_every_network_is_checked():
-    assert set(PUBLISHED) == set(zoo.NAMES)
+    assert set(PUBLISHED) == set(networks.NAMES)
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", networks.NAMES)
 def test_has_as_many_tensors_and_parameters_as_published(name):
-    network = zoo.load(name)
+    network = networks.load(name)
     tensors, parameters = PUBLISHED[name]
     assert len(network.tensors) == tensors
     assert sum(tensor.num_bytes for tensor in network.tensors) == 4 * parameters
 
 
-@pytest.mark.parametrize("name", zoo.NAMES)
+@pytest.mark.parametrize("name", networks.NAMES)
 def test_backward_is_about_twice_forward(name):
-    network = zoo.load(name)
+    network = networks.load(name)
     assert 1.9 < network.backward_operations / network.forward_operations < 2.1
     on_cpu = float(network.profile_on_cpu().compute_after[0])
     assert 1.0 < on_cpu / network.cpu.forward_seconds < 4.0
@@ -43,14 +43,14 @@ def test_backward_is_about_twice_forward(name):
 
 
 def test_the_last_layer_comes_first():
-    assert "predictions" in zoo.load("vgg16").tensors[0].name
-    assert "block1_conv1" in zoo.load("vgg16").tensors[-1].name
-    last = {tensor.name.partition("/")[0] for tensor in zoo.load("bert_base").tensors[-3:]}
+    assert "predictions" in networks.load("vgg16").tensors[0].name
+    assert "block1_conv1" in networks.load("vgg16").tensors[-1].name
+    last = {tensor.name.partition("/")[0] for tensor in networks.load("bert_base").tensors[-3:]}
     assert last == {"words", "positions", "segments"}
 
 
 def test_arithmetic_scales_with_batch_and_rate():
-    network = zoo.load("bert_base")
+    network = networks.load("bert_base")
     one, other = network.profile_at(1e12, 8), network.profile_at(4e12, 64)
     assert other.compute_seconds == pytest.approx(2 * one.compute_seconds)
     assert one.compute_after[0] == pytest.approx(network.backward_operations * 8 / 1e12)
@@ -62,9 +62,9 @@ def test_arithmetic_scales_with_batch_and_rate():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: zoo.load("alexnet"), "name must be one of vgg16"),
-        (lambda: zoo.load("vgg16").profile_at(0, 1), "operations_per_second must be greater"),
-        (lambda: zoo.load("vgg16").profile_at(1e12, 0), "batch must be from 1"),
+        (lambda: networks.load("alexnet"), "name must be one of vgg16"),
+        (lambda: networks.load("vgg16").profile_at(0, 1), "operations_per_second must be greater"),
+        (lambda: networks.load("vgg16").profile_at(1e12, 0), "batch must be from 1"),
     ],
 )
 def test_bad_arguments_are_named(call, words):
@@ -95,6 +95,8 @@ def test_bad_documents_are_named(change, words):
 
 
 def test_loading_imports_no_tensorflow():
-    code = "import sys, tf_libra.zoo as z; z.load('vgg16'); print('tensorflow' in sys.modules)"
+    code = (
+        "import sys, benchmarks.networks as z; z.load('vgg16'); print('tensorflow' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,6 +1,6 @@
-"""Traces and measures the networks, and writes them down for `tf_libra.zoo.load`.
+"""Traces and measures the networks, and writes them down for `benchmarks.networks.load`.
 
-    python -m benchmarks.zoo.make [--networks vgg16 --networks ...] [--batch 2] [--steps 8]
+    python -m benchmarks.networks.make [--networks vgg16 --networks ...] [--batch 2] [--steps 8]
 
 Gradients, their sizes and their order come from the trace of a training step. The arithmetic of
 every backward op counts for the first gradient that needs it; so do its seconds on this CPU, on one
@@ -19,13 +19,13 @@ from typing import Any
 import tensorflow as tf
 from absl import app, flags
 
-from benchmarks.zoo.models import TASKS, Task
-from benchmarks.zoo.operations import ancestors, count_operations, first_needed
-from tf_libra import zoo
+from benchmarks import networks
+from benchmarks.networks.models import TASKS, Task
+from benchmarks.networks.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
+from benchmarks.networks.operations import ancestors, count_operations, first_needed
 from tf_libra.capture.backward_order import backward_order
 from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.profiling.profiler_session import TraceSession, read_events
-from tf_libra.zoo.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
 
 _DIGITS = 4  # significant, of what is written down
 
@@ -77,7 +77,7 @@ def make(name: str, task: Task, batch: int, steps: int) -> Network:
 
 
 def to_json(network: Network) -> str:
-    """Returns JSON text that `tf_libra.zoo.network.from_json` reads, one line per tensor."""
+    """Returns JSON text that `benchmarks.networks.network.from_json` reads, one line per tensor."""
     value = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(network)
     rows = [json.dumps(dataclasses.astuple(tensor)) for tensor in network.tensors]
     value["tensors"] = []
@@ -195,6 +195,6 @@ if __name__ == "__main__":
     _BATCH = flags.DEFINE_integer("batch", 2, "samples per step", 1)
     _STEPS = flags.DEFINE_integer("steps", 8, "steps to measure", 1)
     _FOLDER = flags.DEFINE_string(
-        "folder", str(Path(zoo.__file__).parent / "networks"), "where to write"
+        "folder", str(Path(networks.__file__).parent / "data"), "where to write"
     )
     app.run(main)

@@ -1,4 +1,4 @@
-"""A network's gradient tensors, read from what `benchmarks.zoo.make` wrote down."""
+"""A network's gradient tensors, read from what `benchmarks.networks.make` wrote down."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -122,7 +122,7 @@ def load(name: str) -> Network:
     """
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
-    path = resources.files("tf_libra.zoo") / "networks" / f"{name}.json"
+    path = resources.files("benchmarks.networks") / "data" / f"{name}.json"
     return from_json(path.read_text())
 
 

@@ -1,5 +1,5 @@
 """Networks that the papers train: their gradient tensors, as data. Loading needs no TensorFlow."""
 
-from tf_libra.zoo.network import NAMES, Network, Tensor, load
+from benchmarks.networks.network import NAMES, Network, Tensor, load
 
 __all__ = ["NAMES", "Network", "Tensor", "load"]

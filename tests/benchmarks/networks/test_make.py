@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.zoo.make import make, to_json, trace
-from benchmarks.zoo.models import TASKS, Task
-from tf_libra import zoo
-from tf_libra.zoo.network import from_json
+from benchmarks import networks
+from benchmarks.networks.make import make, to_json, trace
+from benchmarks.networks.models import TASKS, Task
+from benchmarks.networks.network import from_json
 
 
 def small_task() -> Task:
@@ -54,7 +54,7 @@ def test_counts_what_each_gradient_is_the_first_to_need():
 
 @pytest.mark.parametrize("name", ["inceptionv4"])
 def test_what_is_kept_is_what_is_traced(name):
-    network = zoo.load(name)
+    network = networks.load(name)
     traced = trace(TASKS[name](), batch=network.cpu.batch)
     # Keras numbers the layers of a process on, so the order and the sizes are compared.
     assert [t.num_bytes for t in network.tensors] == traced.num_bytes

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from benchmarks.zoo.operations import ancestors, count_operations, first_needed
+from benchmarks.networks.operations import ancestors, count_operations, first_needed
 
 
 def operations_of(function, *shapes):
