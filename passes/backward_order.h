@@ -45,7 +45,7 @@ struct Wait {
 // reduced gradients that lead to no producer. A while loop counts as one node (IndexedGraph). Where
 // TensorFlow merges a node with the only one that reads it, the merged node waits for nothing that
 // the reader did not wait for. What it merges besides counts as one node here, of one level
-// (merged_later.h).
+// (post_grappler_fusions.h).
 //
 // `steps` are the copies in `graph`, none before one that it depends on; nodes that `graph` does
 // not have are passed over. O(n log n) in nodes and edges, however many copies there are.

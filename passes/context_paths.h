@@ -13,7 +13,7 @@
 
 #include "passes/contracted_dag.h"
 #include "passes/indexed_graph.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 
 namespace tf_libra {
 

@@ -14,7 +14,8 @@ namespace tf_libra {
 
 // Ports of what is no data.
 constexpr int kControl = -1;
-constexpr int kOnceMerged = -2;  // is waited for once TensorFlow has merged ops, see merged_later.h
+constexpr int kOnceMerged =
+    -2;  // is waited for once TensorFlow has merged ops, see post_grappler_fusions.h
 
 struct Fanin {
   int node;

@@ -7,9 +7,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "passes/fusions.h"
+#include "passes/all_reduce_grouping.h"
 #include "passes/indexed_graph.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"

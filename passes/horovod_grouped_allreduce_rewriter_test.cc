@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "passes/fuse_groups.h"
+#include "passes/libra_rewrite.h"
 #include "passes/testing.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"

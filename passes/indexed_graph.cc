@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "passes/loop_frames.h"
-#include "passes/merged_later.h"
+#include "passes/post_grappler_fusions.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/op_types.h"
 

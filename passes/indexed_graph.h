@@ -20,7 +20,7 @@ struct IndexedGraph {
   const tensorflow::GraphDef* def = nullptr;
   std::unordered_map<absl::string_view, int> index;
   // The inputs as they stand in `def`, but without the back edges of loops; for these, Exits have
-  // further ones (loop_frames.h). So has what TensorFlow may merge (merged_later.h).
+  // further ones (loop_frames.h). So has what TensorFlow may merge (post_grappler_fusions.h).
   std::vector<std::vector<Fanin>> fanins;
   std::vector<int> order;  // topological
   // Of what a node puts out, and of what it takes: an Enter takes what is outside of the loop.

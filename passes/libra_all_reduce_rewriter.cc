@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
 namespace tf_libra {

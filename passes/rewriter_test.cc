@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "passes/fuse_groups.h"
+#include "passes/libra_rewrite.h"
 #include "passes/testing.h"
 #include "tensorflow/core/framework/node_def_util.h"
 

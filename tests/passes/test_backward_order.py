@@ -19,7 +19,7 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
-from tests.passes.later_merges import MERGED, closes_no_cycle, siblings, whole_loops
+from tests.passes.post_grappler_fusions import MERGED, closes_no_cycle, siblings, whole_loops
 from tests.passes.training_graphs import training_graphs
 
 

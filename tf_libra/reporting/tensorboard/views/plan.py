@@ -62,7 +62,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
                 "num_threads": group.num_threads,
                 "stream": group.stream,
                 "num_bytes": plan.group_bytes[index],
-                # The node name of the pass; see passes/fusions.cc.
+                # The node name of the pass; see passes/all_reduce_grouping.cc.
                 "node": f"tf_libra/{plan.short_id}/group_{index}",
             }
             for index, group in enumerate(plan.groups)

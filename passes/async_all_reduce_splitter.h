@@ -1,7 +1,7 @@
 // Takes all-reduces apart into their start and the wait for their end.
 
-#ifndef TF_LIBRA_PASSES_START_AND_WAIT_H_
-#define TF_LIBRA_PASSES_START_AND_WAIT_H_
+#ifndef TF_LIBRA_PASSES_ASYNC_ALL_REDUCE_SPLITTER_H_
+#define TF_LIBRA_PASSES_ASYNC_ALL_REDUCE_SPLITTER_H_
 
 #include <string>
 #include <vector>
@@ -18,4 +18,4 @@ void StartApart(const std::vector<std::string>& names, tensorflow::GraphDef* gra
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_START_AND_WAIT_H_
+#endif  // TF_LIBRA_PASSES_ASYNC_ALL_REDUCE_SPLITTER_H_

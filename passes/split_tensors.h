@@ -1,7 +1,7 @@
 // Takes all-reduces of gradients apart that a plan has in several groups.
 
-#ifndef TF_LIBRA_PASSES_CUT_TENSORS_H_
-#define TF_LIBRA_PASSES_CUT_TENSORS_H_
+#ifndef TF_LIBRA_PASSES_SPLIT_TENSORS_H_
+#define TF_LIBRA_PASSES_SPLIT_TENSORS_H_
 
 #include <string>
 #include <unordered_set>
@@ -29,4 +29,4 @@ void CutTensors(const RegisteredPlan& plan, const std::unordered_set<std::string
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_CUT_TENSORS_H_
+#endif  // TF_LIBRA_PASSES_SPLIT_TENSORS_H_

@@ -1,6 +1,6 @@
 // When there is something to fuse, and what comes of groups of none, one and several tensors.
 
-#include "passes/fuse_groups.h"
+#include "passes/libra_rewrite.h"
 
 #include <map>
 #include <string>

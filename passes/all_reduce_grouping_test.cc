@@ -1,13 +1,13 @@
 // Decisions are read off the report of FuseGroups, whose groups stand in the order in which they
 // run, and off the control edges of what stays.
 
-#include "passes/fusions.h"
+#include "passes/all_reduce_grouping.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "passes/fuse_groups.h"
+#include "passes/libra_rewrite.h"
 #include "passes/testing.h"
 
 namespace tf_libra {

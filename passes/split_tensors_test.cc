@@ -1,13 +1,13 @@
 // What becomes of an all-reduce whose tensor is cut, and of what was around it.
 
-#include "passes/cut_tensors.h"
+#include "passes/split_tensors.h"
 
 #include <string>
 #include <vector>
 
-#include "passes/fuse_groups.h"
 #include "passes/indexed_graph.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/libra_rewrite.h"
+#include "passes/pending_all_reduces.h"
 #include "passes/testing.h"
 
 namespace tf_libra {

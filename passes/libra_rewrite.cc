@@ -1,4 +1,4 @@
-#include "passes/fuse_groups.h"
+#include "passes/libra_rewrite.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,12 +7,12 @@
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "passes/all_reduce_grouping.h"
 #include "passes/contracted_dag.h"
-#include "passes/cut_tensors.h"
-#include "passes/fusions.h"
 #include "passes/graph_writer.h"
 #include "passes/indexed_graph.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
+#include "passes/split_tensors.h"
 
 namespace tf_libra {
 

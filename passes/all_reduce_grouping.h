@@ -1,7 +1,7 @@
 // Decides what is fused, and what waits for what.
 
-#ifndef TF_LIBRA_PASSES_FUSIONS_H_
-#define TF_LIBRA_PASSES_FUSIONS_H_
+#ifndef TF_LIBRA_PASSES_ALL_REDUCE_GROUPING_H_
+#define TF_LIBRA_PASSES_ALL_REDUCE_GROUPING_H_
 
 #include <map>
 #include <optional>
@@ -10,7 +10,7 @@
 
 #include "passes/contracted_dag.h"
 #include "passes/indexed_graph.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 #include "passes/rewrite_report.h"
 
 namespace tf_libra {
@@ -81,4 +81,4 @@ std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* d
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_FUSIONS_H_
+#endif  // TF_LIBRA_PASSES_ALL_REDUCE_GROUPING_H_

@@ -1,4 +1,4 @@
-#include "passes/merged_later.h"
+#include "passes/post_grappler_fusions.h"
 
 #include <optional>
 #include <string>

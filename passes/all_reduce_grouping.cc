@@ -1,4 +1,4 @@
-#include "passes/fusions.h"
+#include "passes/all_reduce_grouping.h"
 
 #include <algorithm>
 #include <optional>

@@ -26,7 +26,7 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
-from tests.passes.later_merges import closes_no_cycle, siblings, whole_loops
+from tests.passes.post_grappler_fusions import closes_no_cycle, siblings, whole_loops
 from tests.passes.training_graphs import cases_of
 
 

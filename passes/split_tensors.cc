@@ -1,4 +1,4 @@
-#include "passes/cut_tensors.h"
+#include "passes/split_tensors.h"
 
 #include <cstdint>
 #include <map>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/graph.h"

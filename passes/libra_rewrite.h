@@ -1,7 +1,7 @@
 // Merges the all-reduces of single gradients into the tensor groups of a plan.
 
-#ifndef TF_LIBRA_PASSES_FUSE_GROUPS_H_
-#define TF_LIBRA_PASSES_FUSE_GROUPS_H_
+#ifndef TF_LIBRA_PASSES_LIBRA_REWRITE_H_
+#define TF_LIBRA_PASSES_LIBRA_REWRITE_H_
 
 #include "passes/graph_writer.h"
 #include "passes/plan_registry.h"
@@ -16,7 +16,7 @@ namespace tf_libra {
 // Returns true and fills `rewritten` if there was something to do; otherwise `rewritten` is not
 // touched. Either way `report` says what was done and what was left out, and why.
 //
-// 0. An all-reduce of a tensor that the plan cuts becomes one of each part (cut_tensors.h); what
+// 0. An all-reduce of a tensor that the plan cuts becomes one of each part (split_tensors.h); what
 //    follows knows no difference between a part and a tensor.
 // 1. All-reduces in another branch or loop than the rest of their step are fused there, with those
 //    of their group that are in the same.
@@ -46,4 +46,4 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_FUSE_GROUPS_H_
+#endif  // TF_LIBRA_PASSES_LIBRA_REWRITE_H_

@@ -1,6 +1,6 @@
 // What follows the start of an all-reduce, and what its end.
 
-#include "passes/start_and_wait.h"
+#include "passes/async_all_reduce_splitter.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "passes/start_and_wait.h"
+#include "passes/async_all_reduce_splitter.h"
 
 #include <unordered_map>
 #include <unordered_set>

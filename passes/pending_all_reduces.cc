@@ -1,4 +1,4 @@
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // Nodes that TensorFlow may make one op of after Grappler, although none of them reads the other.
 
-#ifndef TF_LIBRA_PASSES_MERGED_LATER_H_
-#define TF_LIBRA_PASSES_MERGED_LATER_H_
+#ifndef TF_LIBRA_PASSES_POST_GRAPPLER_FUSIONS_H_
+#define TF_LIBRA_PASSES_POST_GRAPPLER_FUSIONS_H_
 
 #include <utility>
 #include <vector>
@@ -28,4 +28,4 @@ std::vector<std::pair<int, int>> JoinMergedLater(const tensorflow::GraphDef& gra
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_MERGED_LATER_H_
+#endif  // TF_LIBRA_PASSES_POST_GRAPPLER_FUSIONS_H_

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "passes/libra_optimizer.h"
-#include "passes/marked_all_reduces.h"
+#include "passes/pending_all_reduces.h"
 #include "passes/rewrite_report.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.pb.h"

@@ -1,7 +1,7 @@
 // The all-reduces in a graph that a plan is about, and the paths between them.
 
-#ifndef TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
-#define TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
+#ifndef TF_LIBRA_PASSES_PENDING_ALL_REDUCES_H_
+#define TF_LIBRA_PASSES_PENDING_ALL_REDUCES_H_
 
 #include <cstdint>
 #include <functional>
@@ -99,4 +99,4 @@ bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
+#endif  // TF_LIBRA_PASSES_PENDING_ALL_REDUCES_H_
