@@ -34,7 +34,7 @@ from absl import app, flags
 from benchmarks import native
 
 SIMULATED = (256, 512, 1024, 2048)
-# kMaxConnecting of ops/lanes/calling.cc.
+# kMaxConnecting of ops/lanes/connector.cc.
 MAX_CALLS_AT_A_TIME = 8
 # What a rank's connections are for; on those that are watched nothing is sent.
 CONNECTIONS = ("lanes", "messages", "watched", "control")
@@ -242,9 +242,9 @@ def simulated_seconds(num_ranks: int, per_peer_seconds: float, num_cores: int) -
 def _turns(num_ranks: int) -> int:
     """The same where each rank has a core of its own, in units of what a peer takes at one end.
 
-    As in `ops/lanes/calling.cc` and `mesh.cc`: a rank calls the lower ones in their order, so many
-    at a time, and goes on to the next when one of them has accepted. Meanwhile it accepts, in the
-    order in which it is called; a rank that has too few to call for a thread calls them first.
+    As in `ops/lanes/connector.cc` and `mesh.cc`: a rank calls the lower ones in their order, so
+    many at a time, and goes on to the next when one of them has accepted. Meanwhile it accepts, in
+    the order in which it is called; a rank that has too few to call for a thread calls them first.
     What a rank has to do, on either side, goes through its core in the order in which it comes up.
     """
     # By rank: a lower one that it calls, or a higher one that it accepts.

@@ -11,8 +11,8 @@
 
 #include "ops/engine_slot.h"
 #include "ops/horovod_executor.h"
-#include "ops/lanes/closing.h"
-#include "ops/lanes/executions.h"
+#include "ops/lanes/engine_shutdown.h"
+#include "ops/lanes/execution_counter.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"

@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "ops/async_handle.h"
 #include "ops/engine_slot.h"
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
-#include "ops/pending.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_util.h"

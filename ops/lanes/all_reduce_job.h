@@ -7,8 +7,8 @@
 
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/clock.h"
+#include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/engine.h"
-#include "ops/lanes/lane_exchange.h"
 #include "ops/lanes/lane_queue.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/telemetry.h"

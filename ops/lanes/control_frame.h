@@ -1,4 +1,4 @@
-// What ranks tell each other over the tree (control.h), as it goes over a connection.
+// What ranks tell each other over the tree (control_plane.h), as it goes over a connection.
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 

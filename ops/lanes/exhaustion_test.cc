@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/lanes/closing.h"
+#include "ops/lanes/engine_shutdown.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 

@@ -21,11 +21,11 @@
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/control.h"
+#include "ops/lanes/control_plane.h"
 #include "ops/lanes/frame.h"
 #include "ops/lanes/messenger.h"
-#include "ops/lanes/ring_moves.h"
 #include "ops/lanes/shared_memory.h"
+#include "ops/lanes/shm_ring_io.h"
 #include "ops/lanes/testing.h"
 
 namespace tf_libra {

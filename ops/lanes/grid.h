@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/lanes/lane_exchange.h"
+#include "ops/lanes/direct_all_reduce.h"
 
 namespace tf_libra {
 

@@ -1,6 +1,6 @@
 // The engine over lanes: each lane is a thread with connections of its own, which runs its slice of
-// an all-reduce by RunOnGrid (grid.h), and that by RunExchange (lane_exchange.h), once or along
-// rows and columns. Messages and control have threads of their own (messenger.h, control.h).
+// an all-reduce by RunOnGrid (grid.h), and that by RunExchange (direct_all_reduce.h), once or along
+// rows and columns. Messages and control have threads of their own (messenger.h, control_plane.h).
 #ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "ops/lanes/all_reduce_job.h"
-#include "ops/lanes/control.h"
+#include "ops/lanes/control_plane.h"
+#include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/engine.h"
-#include "ops/lanes/lane_exchange.h"
 #include "ops/lanes/lane_queue.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/messenger.h"

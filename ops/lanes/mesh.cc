@@ -13,10 +13,10 @@
 #include <sstream>
 #include <utility>
 
-#include "ops/lanes/calling.h"
-#include "ops/lanes/connection_numbers.h"
+#include "ops/lanes/connect_polling.h"
+#include "ops/lanes/connection_ids.h"
+#include "ops/lanes/connector.h"
 #include "ops/lanes/descriptors.h"
-#include "ops/lanes/meeting.h"
 
 namespace tf_libra {
 namespace {

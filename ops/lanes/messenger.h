@@ -24,17 +24,17 @@
 #include <utility>
 #include <vector>
 
-#include "ops/lanes/channels.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/connection.h"
+#include "ops/lanes/event_fd.h"
 #include "ops/lanes/frame.h"
-#include "ops/lanes/incoming.h"
-#include "ops/lanes/outgoing.h"
-#include "ops/lanes/ring_moves.h"
+#include "ops/lanes/message_matcher.h"
+#include "ops/lanes/message_transfer.h"
+#include "ops/lanes/receive_parser.h"
+#include "ops/lanes/send_queue.h"
+#include "ops/lanes/shm_ring_io.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
-#include "ops/lanes/transfer.h"
-#include "ops/lanes/waker.h"
 
 namespace tf_libra {
 

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/lane_exchange.h"
+#include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"

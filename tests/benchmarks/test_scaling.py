@@ -46,7 +46,7 @@ def test_few_ranks_meet_as_by_hand() -> None:
 
 
 def test_ranks_call_as_many_at_a_time_as_in_the_engine() -> None:
-    source = (native.ROOT / "ops/lanes/calling.cc").read_text()
+    source = (native.ROOT / "ops/lanes/connector.cc").read_text()
     assert f"constexpr int kMaxConnecting = {scaling.MAX_CALLS_AT_A_TIME};" in source
     assert "std::min(kMaxConnecting, options_.rank / 2)" in source
 

@@ -152,7 +152,7 @@ def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
 
 
 def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
-    """The descriptors that lanes take on each rank, at most (ops/lanes/connection_numbers.h).
+    """The descriptors that lanes take on each rank, at most (ops/lanes/connection_ids.h).
 
     To every other rank one for messages, and a watched one where that is on another machine or
     reached by TCP; to those with which a rank exchanges one for each lane: on a grid, those of its

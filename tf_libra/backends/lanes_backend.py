@@ -50,7 +50,7 @@ class Lanes:
     max_threads: ClassVar[int] = MAX_LANES
     leaves_records: ClassVar[bool] = True
     runs_streams: ClassVar[bool] = True
-    # A direct reduce-scatter and a direct all-gather (ops/lanes/lane_exchange.h).
+    # A direct reduce-scatter and a direct all-gather (ops/lanes/direct_all_reduce.h).
     hops: ClassVar[int | None] = 2
 
     def check_plan(self, plan: Plan) -> None:

@@ -1,0 +1,44 @@
+// Which connections two ranks of a mesh have: each by a number, that of a lane or below zero, so
+// that both sides mean the same; and where the mesh keeps them.
+#ifndef TF_LIBRA_OPS_LANES_CONNECTION_IDS_H_
+#define TF_LIBRA_OPS_LANES_CONNECTION_IDS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/lanes/connection.h"
+#include "ops/lanes/mesh.h"
+#include "ops/lanes/socket.h"
+
+namespace tf_libra {
+
+inline constexpr int32_t kLink = -3;
+inline constexpr int32_t kMessages = -2;
+inline constexpr int32_t kControlLane = -1;
+
+// The first of the numbers that connections between two ranks have; the last is num_lanes - 1.
+int FirstConnection(const MeshOptions& options);
+
+// Whether two ranks have the connection of this number. Within one host there is no cable that
+// could be pulled.
+bool Wants(const MeshOptions& options, const Mesh& mesh, int number, int rank);
+
+// Where this rank reaches another one, and whether that is by a Unix socket.
+const Address& AddressOf(const MeshOptions& options, int rank);
+bool IsLocal(const MeshOptions& options, int rank);
+
+// Whether a connection may have memory that both ranks share.
+bool SharesMemory(const MeshOptions& options, int number, int rank);
+
+// Of each ring of a connection: the same on both of its sides. Large enough that a rank seldom
+// waits for another one; all those of a rank together stay within a few times the processor's
+// second cache, but for many ranks and lanes.
+size_t RingBytes(const MeshOptions& options);
+
+// Of those that Wants.
+void Keep(const MeshOptions& options, int number, int rank, Connection connection, Mesh* mesh);
+bool Has(const MeshOptions& options, int number, int rank, Mesh* mesh);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_CONNECTION_IDS_H_

@@ -1,0 +1,179 @@
+// Small messages between all ranks: agreement before training, a plan from rank 0, a farewell.
+//
+// They go over a tree (tree.h), and every rank passes on what comes from one neighbour to its
+// others, by a thread of its own: so also while it computes, and long before it wants to know. A
+// rank that gives up tells its neighbours, and the neighbours of one that is gone tell the rest.
+// Who waits in vain for what others might only have kept back asks all on the way to it whether
+// they are there: a rank that is stopped answers nobody.
+#ifndef TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
+#define TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "ops/lanes/clock.h"
+#include "ops/lanes/control_frame.h"
+#include "ops/lanes/event_fd.h"
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+#include "ops/lanes/tree.h"
+
+namespace tf_libra {
+
+struct ControlOptions {
+  // Of what a neighbour sends, or is to be sent, so much may wait before no more is taken in.
+  size_t max_waiting_bytes = 64 << 20;
+  // `warn` is called once per collective that has waited for so long, with the ranks that are
+  // missing.
+  double stall_warning_seconds = 30;
+  std::function<void(const std::string& ranks)> warn;
+  std::function<void()> on_thread;  // called once, by the thread, as it starts
+  // Called at most once, from the thread, with what makes it impossible to go on.
+  std::function<void(const Status&)> on_failure;
+};
+
+// Messages are at most `kMaxMessageBytes`; sizes are checked before memory is allocated.
+// Every method may be called from any thread; collectives must be called by every rank in the
+// same order, from one thread at a time. A collective that fails is the last one.
+class ControlPlane {
+ public:
+  static constexpr uint32_t kMaxMessageBytes = ControlFrame::kMaxDataBytes;
+
+  // `peers[rank]`, those of neighbours in the tree. `links`, watched as in EnableKeepalive, outlive
+  // this.
+  ControlPlane(Tree tree, std::vector<Socket> peers, ControlOptions options = {},
+               const std::vector<Socket>* links = nullptr);
+  ~ControlPlane();
+  // Starts the thread, before anything else. ResourceExhausted: none can start.
+  Status Start();
+  // Until the thread has ended. After Shutdown, which another thread may be about to call.
+  void Join();
+
+  // Everybody's message, by rank. Fails with a rank's own words if it has given up before its
+  // message came, as soon as it is known to be gone, and at the deadline naming all that are
+  // missing, or that keep back what others have said.
+  Status AllGather(const std::string& mine, double timeout_seconds, std::vector<std::string>* all);
+  // Rank `root`'s message; `message` is ignored elsewhere. Likewise.
+  Status Broadcast(int root, double timeout_seconds, std::string* message);
+
+  // Unavailable, with the first of them, where a rank is known to have given up, or to be gone.
+  // Waits for nobody.
+  Status Standing();
+
+  // Tells every rank why this one gives up, once, without waiting for anyone. It sends nothing of
+  // its own from then on.
+  void Farewell(const std::string& reason) noexcept;
+  // Waits for at most `seconds` until a rank gives up or is gone, and returns what was first said
+  // of any: "" if all are silent.
+  std::string HearFarewells(double seconds);
+
+  // Ends the thread, and with it whatever waits here.
+  void Shutdown() noexcept;
+
+ private:
+  using FramePtr = std::shared_ptr<const ControlFrame>;
+
+  // To a neighbour.
+  struct Edge {
+    int rank = 0;
+    Socket socket;
+
+    // Of the thread: what comes in.
+    std::shared_ptr<ControlFrame> incoming;
+    size_t received = 0;
+
+    // Guarded by mutex_.
+    bool is_open = true;
+    bool is_deaf = false;        // it takes nothing any more
+    bool has_lost_data = false;  // what it was to have
+    std::deque<FramePtr> queue;  // what goes out
+    size_t front_sent = 0;       // bytes of the first of them
+    size_t queued_bytes = 0;     // of them all, as they take memory
+    // Probes and answers among them, by kind, origin and target: each once.
+    std::set<std::tuple<uint32_t, int32_t, int32_t>> queued_probes;
+    uint64_t num_sent = 0;    // frames, since the beginning
+    size_t unread_bytes = 0;  // that came from it, and wait to be asked for
+  };
+  struct Statement {
+    int rank = 0;  // of whom
+    Status status;
+  };
+  // What a collective may have to do while it waits.
+  enum class Turn { kProbe, kWarn, kEnd };
+  struct Due {
+    TimePoint time;
+    Turn turn;
+  };
+
+  // Of the thread.
+  void Main() noexcept;
+  // Waits for what happens next, and deals with it; whether to go on.
+  bool Serve();
+  // Whole frames, until there is no more, or no room for it. An error: nothing more comes.
+  Status Read(Edge* edge);
+
+  // All of these with the lock held.
+  // An error: the neighbour says more than it can have cause to.
+  Status Deliver(Edge* edge, const FramePtr& frame);
+  void Lose(Edge* edge, const Status& why);
+  // Notes what is said of a rank for the first time, and passes it on.
+  void Note(const FramePtr& said, const Status& status, const Edge* from);
+  void Pass(const FramePtr& frame, const Edge* from);
+  void Enqueue(Edge* edge, const FramePtr& frame);
+  void Send(Edge* edge);
+  void Drop(Edge* edge);
+  bool HasRoom(const Edge& edge) const;
+  // Whether a collective waits for a rank behind the edge.
+  bool LacksFrom(const Edge& edge) const;
+  Edge* EdgeToward(int rank);
+
+  // A collective: what this rank says, unless it is null, and what comes from `root`, or from all
+  // where that is kAll, unless it is this rank.
+  Status Run(const FramePtr& mine, int root, double timeout_seconds,
+             std::vector<std::string>* messages);
+  // With the lock, which it gives up while it waits.
+  Status Wait(int root, double timeout_seconds, std::unique_lock<std::mutex>* lock);
+  std::vector<Due> Dues(double timeout_seconds) const;
+  bool Misses(int rank) const;
+  // What was said of ranks that makes it impossible that everything comes, and goes out.
+  Status Cut(int root) const;
+  void Probe();
+  // Those whom it waits for, with the neighbours that have not taken all. After a Probe.
+  std::string Missing(const std::vector<uint64_t>& to_send) const;
+  // Places in edges_ of neighbours that are still to take what there was to be sent.
+  std::vector<int> Owed(const std::vector<uint64_t>& to_send) const;
+
+  const Tree tree_;
+  const ControlOptions options_;
+  const std::vector<Socket>* const links_;
+  Waker waker_;
+  std::thread thread_;
+  std::mutex collective_mutex_;
+
+  std::mutex mutex_;  // guards what follows; never held while waiting for others
+  std::condition_variable changed_;
+  std::vector<Edge> edges_;                  // which are never more
+  std::vector<std::deque<FramePtr>> inbox_;  // [rank], what waits to be asked for
+  std::vector<Statement> statements_;        // in the order in which they came
+  std::vector<bool> is_stated_;              // [rank]
+  std::vector<bool> is_wanted_;              // [rank], by the collective that waits
+  int num_missing_ = 0;                      // of them
+  std::vector<bool> is_alive_;               // [rank], has answered since all were last asked
+  bool said_farewell_ = false;
+  bool is_over_ = false;
+  Status failure_;  // of the thread
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_

@@ -1,0 +1,30 @@
+#include "ops/lanes/direct_all_reduce_header.h"
+
+#include <sstream>
+
+namespace tf_libra {
+
+std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& mine) {
+  std::ostringstream what;
+  if (theirs.magic != mine.magic) {
+    what << "sent something that is no all-reduce";
+  } else if (theirs.sequence != mine.sequence) {
+    what << "is at all-reduce " << theirs.sequence << ", this rank at " << mine.sequence;
+  } else if (theirs.group != mine.group) {
+    what << "reduces group " << theirs.group << ", this rank group " << mine.group;
+  } else if (theirs.num_bytes != mine.num_bytes) {
+    what << "reduces " << theirs.num_bytes << " bytes, this rank " << mine.num_bytes;
+  } else if (theirs.num_threads != mine.num_threads) {
+    what << "uses " << theirs.num_threads << " thread(s), this rank " << mine.num_threads;
+  } else if (theirs.element_type != mine.element_type || theirs.reduction != mine.reduction) {
+    what << "reduces another dtype or by another reduction than this rank";
+  } else if (theirs.digest != mine.digest) {
+    what << "reduces other tensors, or of other sizes, or by another plan than this rank";
+  }
+  if (theirs.magic != mine.magic || theirs.step == mine.step) return what.str();
+  if (what.tellp() > 0) what << ", and ";
+  what << "is in step " << theirs.step << ", this rank in step " << mine.step;
+  return what.str();
+}
+
+}  // namespace tf_libra

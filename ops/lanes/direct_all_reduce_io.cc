@@ -1,0 +1,297 @@
+#include "ops/lanes/direct_all_reduce_io.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tf_libra {
+namespace {
+
+// Bytes per system call: large enough to amortise it, small enough to take turns.
+constexpr size_t kCallBytes = 512 * 1024;
+
+// Of two that were tried.
+Step Both(Step one, Step other) {
+  if (one == Step::kFailed || other == Step::kFailed) return Step::kFailed;
+  return one == Step::kProgress ? one : other;
+}
+
+}  // namespace
+
+ExchangeMoves::ExchangeMoves(const ExchangeOptions& options, ByteRange own_chunk,
+                             size_t block_bytes)
+    : options_(options),
+      own_chunk_(own_chunk),
+      block_bytes_(block_bytes),
+      summed_(options.steps == ExchangeSteps::kAllGather ? own_chunk.size() : 0) {}
+
+bool ExchangeMoves::SentAll(const ExchangePeer& peer) const {
+  return peer.sum_sent == own_chunk_.size() && peer.part_sent == peer.chunk.size() &&
+         peer.header_sent == sizeof(ExchangeHeader);
+}
+
+bool ExchangeMoves::ReceivedAll(const ExchangePeer& peer) const {
+  return peer.sum_received == peer.chunk.size() && peer.part_received == own_chunk_.size() &&
+         peer.header_received == sizeof(ExchangeHeader);
+}
+
+size_t ExchangeMoves::BlockEnd() const {
+  return std::min(summed_ + block_bytes_, own_chunk_.size());
+}
+
+void ExchangeMoves::Summed(size_t end, std::vector<ExchangePeer>* peers) {
+  for (ExchangePeer& peer : *peers) {
+    if (peer.memory == nullptr) continue;
+    AdvanceRing(peer.fd, peer.memory->incoming_parts(), end - summed_);
+  }
+  summed_ = end;
+}
+
+const char* ExchangeMoves::PartOf(const ExchangePeer& peer) {
+  return peer.memory == nullptr ? peer.block : peer.memory->incoming_parts()->here();
+}
+
+bool ExchangeMoves::LacksPart(const ExchangePeer& peer) const {
+  return peer.header_received < sizeof(ExchangeHeader) || peer.part_received < BlockEnd();
+}
+
+bool ExchangeMoves::WantsToReceive(const ExchangePeer& peer) const {
+  if (LacksPart(peer)) return true;
+  const bool may_follow = peer.memory != nullptr || peer.part_received == own_chunk_.size();
+  return may_follow && peer.sum_received < peer.chunk.size();
+}
+
+bool ExchangeMoves::WantsToSend(const ExchangePeer& peer) const {
+  return peer.header_sent < sizeof(ExchangeHeader) || peer.part_sent < peer.chunk.size() ||
+         peer.sum_sent < summed_;
+}
+
+Step ExchangeMoves::Fail(StatusCode code, const ExchangePeer& peer, const std::string& what) {
+  result_.status = Status(code, "rank " + std::to_string(peer.rank) + " " + what);
+  return Step::kFailed;
+}
+
+template <typename Choose>
+size_t ExchangeMoves::Gather(ByteRange range, Runs* runs, Choose choose) const {
+  size_t bytes = 0;
+  options_.buffers->ForEachRun(range, [&](const char* input, char* output, size_t size) {
+    if (runs->count == kMaxRuns) return false;
+    runs->Add(choose(input, output), size);
+    bytes += size;
+    return true;
+  });
+  return bytes;
+}
+
+Step ExchangeMoves::Outcome(const ExchangePeer& peer, ssize_t bytes) {
+  if (bytes > 0) return Step::kProgress;
+  if (bytes == 0) return Fail(StatusCode::kUnavailable, peer, "closed the connection");
+  if (WouldBlock(errno)) return Step::kBlocked;
+  return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
+}
+
+Step ExchangeMoves::SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent) {
+  msghdr message{};
+  message.msg_iov = runs->runs;
+  message.msg_iovlen = runs->count;
+  const ssize_t bytes = sendmsg(peer->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const Step step = Outcome(*peer, bytes);
+  *sent = step == Step::kProgress ? static_cast<size_t>(bytes) : 0;
+  peer->is_full = step == Step::kBlocked;
+  return step;
+}
+
+Step ExchangeMoves::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received) {
+  msghdr message{};
+  message.msg_iov = runs->runs;
+  message.msg_iovlen = runs->count;
+  const ssize_t bytes = recvmsg(peer->fd, &message, MSG_DONTWAIT);
+  const Step step = Outcome(*peer, bytes);
+  *received = step == Step::kProgress ? static_cast<size_t>(bytes) : 0;
+  peer->is_drained = step == Step::kBlocked;
+  return step;
+}
+
+// The header, the part and what is summed, as far as they come next: small ones in one call.
+Step ExchangeMoves::Send(ExchangePeer* peer) {
+  if (peer->memory != nullptr) return SendInMemory(peer);
+  Runs runs;
+  const size_t header = sizeof(ExchangeHeader) - peer->header_sent;
+  if (header > 0) {
+    const char* const bytes = reinterpret_cast<const char*>(&options_.header);
+    runs.Add(const_cast<char*>(bytes) + peer->header_sent, header);
+  }
+  const size_t part_begin = peer->chunk.begin + peer->part_sent;
+  const size_t part =
+      Gather({part_begin, std::min(part_begin + kCallBytes, peer->chunk.end)}, &runs,
+             [](const char* input, char*) { return const_cast<char*>(input); });
+  const size_t sum_begin = own_chunk_.begin + peer->sum_sent;
+  if (peer->part_sent + part == peer->chunk.size() && peer->sum_sent < summed_) {
+    Gather({sum_begin, std::min(sum_begin + kCallBytes - part, own_chunk_.begin + summed_)}, &runs,
+           [](const char*, char* output) { return output; });
+  }
+  if (runs.count == 0) return Step::kBlocked;
+  size_t sent = 0;
+  const Step step = SendRuns(peer, &runs, &sent);
+  for (const auto& [size, moved] :
+       {std::pair(header, &peer->header_sent), std::pair(part, &peer->part_sent),
+        std::pair(SIZE_MAX, &peer->sum_sent)}) {
+    const size_t count = std::min(size, sent);
+    *moved += count;
+    sent -= count;
+  }
+  return step;
+}
+
+Step ExchangeMoves::Receive(ExchangePeer* peer) {
+  if (!WantsToReceive(*peer)) return Step::kBlocked;
+  if (peer->header_received == sizeof(ExchangeHeader)) {
+    if (peer->memory != nullptr) return ReceiveInMemory(peer);
+    if (peer->part_received == own_chunk_.size()) return ReceiveSum(peer);
+  }
+  const size_t header = sizeof(ExchangeHeader) - peer->header_received;
+  const bool is_first = peer->header_received == 0;
+  size_t received = 0;
+  Step step;
+  if (peer->memory != nullptr) {
+    step = ReceiveHeaderInMemory(peer);
+  } else {
+    Runs runs;
+    if (header > 0) {
+      runs.Add(reinterpret_cast<char*>(&peer->header) + peer->header_received, header);
+    }
+    const size_t part = BlockEnd() - peer->part_received;
+    if (part > 0) runs.Add(peer->block + (peer->part_received - summed_), part);
+    step = ReceiveRuns(peer, &runs, &received);
+    const size_t of_header = std::min(header, received);
+    peer->header_received += of_header;
+    received -= of_header;
+  }
+  if (step != Step::kProgress) return step;
+  if (is_first && ++arrived_ == options_.peers->size() - 1) {
+    result_.first_byte_nanos = SteadyNanos();
+  }
+  // Before the part that has come with it counts.
+  if (header > 0 && peer->header_received == sizeof(ExchangeHeader)) step = CheckHeader(peer);
+  if (step == Step::kProgress) peer->part_received += received;
+  return step;
+}
+
+Step ExchangeMoves::ReceiveSum(ExchangePeer* peer) {
+  // Nobody has a sum of what it was not sent.
+  const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
+  if (peer->sum_received >= most) return Step::kBlocked;
+  const size_t begin = peer->chunk.begin + peer->sum_received;
+  Runs runs;
+  Gather({begin, std::min(begin + kCallBytes, peer->chunk.end)}, &runs,
+         [](const char*, char* output) { return output; });
+  size_t received = 0;
+  const Step step = ReceiveRuns(peer, &runs, &received);
+  peer->sum_received += received;
+  return step;
+}
+
+Step ExchangeMoves::CheckHeader(ExchangePeer* peer) {
+  const std::string difference = DifferenceOf(peer->header, options_.header);
+  if (difference.empty()) return Step::kProgress;
+  // The peer is to see the difference as well, and not to wait for this rank to leave.
+  while (peer->header_sent < sizeof(ExchangeHeader) && Send(peer) == Step::kProgress) {
+  }
+  return Fail(StatusCode::kFailedPrecondition, *peer, difference);
+}
+
+Step ExchangeMoves::InMemory(const ExchangePeer& peer, Step step) {
+  if (step != Step::kFailed) return step;
+  return Fail(StatusCode::kFailedPrecondition, peer,
+              "has written into the shared memory what cannot be");
+}
+
+template <typename Copy>
+Step ExchangeMoves::CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit,
+                              size_t* moved, Copy copy) {
+  return InMemory(*peer, CopyThroughRing(*options_.buffers, range, limit, kMaxBlockBytes, peer->fd,
+                                         end, moved, copy));
+}
+
+bool ExchangeMoves::TakeWakes(const ExchangePeer& peer) {
+  if (peer.memory == nullptr || tf_libra::TakeWakes(peer.fd)) return true;
+  Fail(StatusCode::kFailedPrecondition, peer, "sends bytes without end beside the shared memory");
+  return false;
+}
+
+Step ExchangeMoves::SendHeaderInMemory(ExchangePeer* peer) {
+  const auto copy = [this](char* place) {
+    std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
+  };
+  return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->outgoing_parts(),
+                                               &peer->header_sent, copy));
+}
+
+Step ExchangeMoves::ReceiveHeaderInMemory(ExchangePeer* peer) {
+  const auto copy = [peer](char* place) {
+    std::memcpy(&peer->header, place, sizeof(ExchangeHeader));
+  };
+  return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->incoming_parts(),
+                                               &peer->header_received, copy));
+}
+
+Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
+  size_t there = 0;
+  const Step looked = LookIntoRing(peer->memory->incoming_parts(), &there);
+  if (InMemory(*peer, looked) == Step::kFailed) return looked;
+  const size_t received = std::min(own_chunk_.size(), summed_ + there);
+  if (received == peer->part_received) return Step::kBlocked;
+  peer->part_received = received;
+  return Step::kProgress;
+}
+
+Step ExchangeMoves::SendInMemory(ExchangePeer* peer) {
+  if (peer->header_sent < sizeof(ExchangeHeader)) return SendHeaderInMemory(peer);
+  const Step part = CopyRange(
+      peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(), &peer->part_sent,
+      [](const char* input, char*, char* place, size_t size) { std::memcpy(place, input, size); });
+  if (part == Step::kFailed) return part;
+  return Both(part,
+              CopyRange(peer, peer->memory->outgoing_sums(), own_chunk_, summed_, &peer->sum_sent,
+                        [](const char*, char* output, char* place, size_t size) {
+                          std::memcpy(place, output, size);
+                        }));
+}
+
+Step ExchangeMoves::ReceiveInMemory(ExchangePeer* peer) {
+  const Step part = ReceivePartInMemory(peer);
+  if (part == Step::kFailed) return part;
+  return Both(
+      part, CopyRange(peer, peer->memory->incoming_sums(), peer->chunk, peer->chunk.size(),
+                      &peer->sum_received, [](const char*, char* output, char* place, size_t size) {
+                        std::memcpy(output, place, size);
+                      }));
+}
+
+bool ExchangeMoves::Await(const ExchangePeer& peer, RingEnd* end, size_t left) {
+  return InMemory(peer, AwaitRing(end, left)) == Step::kBlocked;
+}
+
+bool ExchangeMoves::AwaitInMemory(const ExchangePeer& peer) {
+  SharedMemory* const memory = peer.memory;
+  if (peer.header_sent < sizeof(ExchangeHeader)) {
+    RingEnd* const end = memory->outgoing_parts();
+    if (!Await(peer, end, BytesToHeaderEnd(end->position()))) return false;
+  } else if (!Await(peer, memory->outgoing_parts(), peer.chunk.size() - peer.part_sent)) {
+    return false;
+  }
+  if (peer.header_received < sizeof(ExchangeHeader)) {
+    RingEnd* const end = memory->incoming_parts();
+    return Await(peer, end, BytesToHeaderEnd(end->position()));
+  }
+  // Parts stay in the ring from `summed_` on.
+  const size_t part = peer.part_received < BlockEnd() ? own_chunk_.size() - summed_ : 0;
+  return Await(peer, memory->incoming_parts(), part) &&
+         Await(peer, memory->incoming_sums(), peer.chunk.size() - peer.sum_received) &&
+         Await(peer, memory->outgoing_sums(), std::max(summed_, peer.sum_sent) - peer.sum_sent);
+}
+
+}  // namespace tf_libra

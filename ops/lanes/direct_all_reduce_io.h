@@ -1,0 +1,135 @@
+// What moves between one rank of an exchange (direct_all_reduce.h) and each of its peers: a header,
+// parts and sums, over a socket or through memory that both share. When which of them has its turn,
+// and what is summed of what has come, is the exchange's.
+#ifndef TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_IO_H_
+#define TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_IO_H_
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/buffers.h"
+#include "ops/lanes/direct_all_reduce.h"
+#include "ops/lanes/direct_all_reduce_header.h"
+#include "ops/lanes/shared_memory.h"
+#include "ops/lanes/shm_ring_io.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// What is still to be exchanged with one peer. Each direction carries a header, then the part
+// of the receiver's chunk, then the sender's own chunk, summed.
+struct ExchangePeer {
+  int place = 0;
+  int rank = 0;  // for messages
+  int fd = -1;
+  SharedMemory* memory = nullptr;
+  // Over a socket: nothing moved, and nothing that it depends on has changed.
+  bool rests = false;
+  // Over a socket: the last call found nothing, or no room, as would another without news of the
+  // peer.
+  bool is_drained = false, is_full = false;
+  bool is_through = false;
+  ByteRange chunk;  // owned by this peer
+  size_t header_sent = 0;
+  size_t part_sent = 0;  // of `chunk`
+  size_t sum_sent = 0;   // of the own chunk
+  ExchangeHeader header;
+  size_t header_received = 0;
+  size_t part_received = 0;  // of the own chunk
+  size_t sum_received = 0;   // of `chunk`
+  char* block = nullptr;     // holds a block of the own chunk from `summed` on; none with memory
+};
+
+class ExchangeMoves {
+ public:
+  // Parts of the own chunk are summed a block at a time, while they are in the cache: those of all
+  // peers together. Powers of two, as are the sizes of rings.
+  static constexpr size_t kMaxBlockBytes = 128 * 1024;
+
+  // `options` outlive this. Of the own chunk a block at a time is summed.
+  ExchangeMoves(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes);
+
+  // Moves what can be. kFailed: `result` says why.
+  Step Receive(ExchangePeer* peer);
+  Step Send(ExchangePeer* peer);
+
+  bool SentAll(const ExchangePeer& peer) const;
+  bool ReceivedAll(const ExchangePeer& peer) const;
+  // Nobody has a sum to send without every rank's part of its block.
+  bool LacksPart(const ExchangePeer& peer) const;
+  // Whether this peer may deliver now; over a socket not while its block is full and waits for
+  // other ranks.
+  bool WantsToReceive(const ExchangePeer& peer) const;
+  bool WantsToSend(const ExchangePeer& peer) const;
+
+  // Has a peer that shares memory wake this rank for what it waits for. False: there is something
+  // now, or a failure.
+  bool AwaitInMemory(const ExchangePeer& peer);
+
+  // Takes off the socket what a peer that shares memory has woken this rank with. False: a failure.
+  bool TakeWakes(const ExchangePeer& peer);
+
+  // Where the block that is next begins and ends, within the own chunk, and the most bytes of one.
+  size_t summed() const { return summed_; }
+  size_t block_bytes() const { return block_bytes_; }
+  size_t BlockEnd() const;
+  // So much of the own chunk is final, and may be sent; what memory held of its parts is free.
+  void Summed(size_t end, std::vector<ExchangePeer>* peers);
+  // What has come of a peer's part from `summed` on.
+  static const char* PartOf(const ExchangePeer& peer);
+
+  Step Fail(StatusCode code, const ExchangePeer& peer, const std::string& what);
+  ExchangeResult* result() { return &result_; }
+
+ private:
+  static constexpr size_t kMaxRuns = 64;
+  // Of one system call.
+  struct Runs {
+    iovec runs[kMaxRuns];
+    size_t count = 0;
+
+    void Add(char* data, size_t size) { runs[count++] = iovec{data, size}; }
+  };
+
+  // Adds runs of `range`, inputs to send, or outputs to receive into; the bytes of them.
+  template <typename Choose>
+  size_t Gather(ByteRange range, Runs* runs, Choose choose) const;
+  // `bytes` > 0 moved, or what errno says; zero means that the peer has closed.
+  Step Outcome(const ExchangePeer& peer, ssize_t bytes);
+  Step SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent);
+  Step ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received);
+  Step ReceiveSum(ExchangePeer* peer);
+  Step CheckHeader(ExchangePeer* peer);
+
+  // A step in shared memory, whose failure has one cause.
+  Step InMemory(const ExchangePeer& peer, Step step);
+  // Up to a block.
+  template <typename Copy>
+  Step CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit, size_t* moved,
+                 Copy copy);
+  Step SendHeaderInMemory(ExchangePeer* peer);
+  Step ReceiveHeaderInMemory(ExchangePeer* peer);
+  // What is there stays there until it is summed.
+  Step ReceivePartInMemory(ExchangePeer* peer);
+  Step SendInMemory(ExchangePeer* peer);
+  // After the header.
+  Step ReceiveInMemory(ExchangePeer* peer);
+  // False: there is something now, or a failure.
+  bool Await(const ExchangePeer& peer, RingEnd* end, size_t left);
+
+  const ExchangeOptions& options_;
+  const ByteRange own_chunk_;
+  const size_t block_bytes_;
+  size_t summed_ = 0;   // bytes of the own chunk that are final
+  size_t arrived_ = 0;  // peers that have sent anything
+  ExchangeResult result_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_IO_H_

@@ -1,0 +1,41 @@
+#include "ops/lanes/engine_shutdown.h"
+
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "ops/lanes/clock.h"
+
+namespace tf_libra {
+
+Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
+  const Status reason(StatusCode::kUnavailable, why);
+  const double timeout_seconds = engine->timeout_seconds();
+  engine->Flush();
+  // What a `done` leads to may be anything, the user's code included.
+  // Held from here where no thread can start: then nobody may wait for the lanes.
+  auto* const held = new std::shared_ptr<Engine>(std::move(engine));
+  std::future<void> end;
+  try {
+    std::promise<void> ended;
+    end = ended.get_future();
+    std::thread([held, reason, ended = std::move(ended)]() mutable {
+      (*held)->Abort(reason);
+      delete held;
+      ended.set_value();
+    }).detach();
+  } catch (...) {  // threads or memory
+    (*held)->Abort(reason);
+    return Status(StatusCode::kResourceExhausted,
+                  "no thread can start that would end the engine's; they are left behind");
+  }
+  if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
+    return Status();
+  }
+  return Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
+                                                   SecondsText(timeout_seconds) +
+                                                   " s; the engine's threads are left behind");
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,63 @@
+#include "ops/lanes/epoll_set.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "ops/lanes/descriptors.h"
+
+namespace tf_libra {
+namespace {
+
+constexpr int kEventsAtOnce = 64;
+
+bool Add(const Socket& set, const Socket& socket, uint32_t events, uint64_t number) {
+  epoll_event event{};
+  event.events = events | EPOLLET;
+  event.data.u64 = number;
+  return epoll_ctl(set.fd(), EPOLL_CTL_ADD, socket.fd(), &event) == 0;
+}
+
+}  // namespace
+
+Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>* names,
+                   const std::vector<Socket>* links, std::unique_ptr<Watch>* watch) {
+  Socket set;
+  Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &set);
+  if (!status.ok()) return status;
+  for (size_t place = 0; place < peers.size(); ++place) {
+    const Connection& peer = peers[place];
+    if (!peer.valid()) continue;
+    // Over a socket beside memory nobody waits for room.
+    const uint32_t room = peer.memory == nullptr ? EPOLLOUT : 0u;
+    bool added = Add(set, peer.socket, EPOLLIN | EPOLLRDHUP | room, place);
+    const size_t rank = names == nullptr ? place : static_cast<size_t>((*names)[place]);
+    if (links != nullptr && rank < links->size() && (*links)[rank].valid()) {
+      added = added && Add(set, (*links)[rank], 0, peers.size() + place);  // errors alone
+    }
+    if (!added) return OutOfDescriptors("epoll_ctl", errno);
+  }
+  watch->reset(new Watch(std::move(set), peers.size()));
+  return status;
+}
+
+Status Watch::Wait(TimePoint deadline, std::vector<int>* places) {
+  places->clear();
+  epoll_event events[kEventsAtOnce];
+  const int count = epoll_wait(set_.fd(), events, std::size(events), PollMilliseconds(deadline));
+  if (count < 0 && errno != EINTR) return OutOfDescriptors("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) {
+    const size_t number = events[i].data.u64;
+    const size_t place = number % has_ended_.size();
+    const bool of_link = number >= has_ended_.size();
+    if (of_link) is_link_broken_[place] = true;
+    if (!of_link && (events[i].events & ~(EPOLLIN | EPOLLOUT)) != 0) has_ended_[place] = true;
+    has_trouble_ = has_trouble_ || is_link_broken_[place] || has_ended_[place];
+    places->push_back(static_cast<int>(place));
+  }
+  return Status();
+}
+
+}  // namespace tf_libra

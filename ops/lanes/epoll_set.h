@@ -1,0 +1,47 @@
+// Which of a lane's connections have news: the system keeps the set of them, so that waiting costs
+// what has happened, however many there are.
+#ifndef TF_LIBRA_OPS_LANES_EPOLL_SET_H_
+#define TF_LIBRA_OPS_LANES_EPOLL_SET_H_
+
+#include <memory>
+#include <vector>
+
+#include "ops/lanes/clock.h"
+#include "ops/lanes/connection.h"
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// Of one row or column. For one thread at a time.
+class Watch {
+ public:
+  // Of peers by place, and of the links to them: those at `names` among `links`, or at their places
+  // where `names` is nullptr; nullptr or invalid: none. ResourceExhausted: the system has no room.
+  static Status Make(const std::vector<Connection>& peers, const std::vector<int>* names,
+                     const std::vector<Socket>* links, std::unique_ptr<Watch>* watch);
+
+  // Sleeps until there is news or the deadline passes, perhaps less; `places` are those of it. News
+  // is what has changed: bytes that came, room after there was none, an end. Who leaves bytes
+  // unread is not told of them again.
+  // An error: the system cannot say.
+  Status Wait(TimePoint deadline, std::vector<int>* places);
+
+  // What was seen so far, and stays. The other side writes no more; the link has broken.
+  bool has_ended(int place) const { return has_ended_[place]; }
+  bool is_link_broken(int place) const { return is_link_broken_[place]; }
+  // Whether either holds for any.
+  bool has_trouble() const { return has_trouble_; }
+
+ private:
+  Watch(Socket set, size_t num_places)
+      : set_(std::move(set)), has_ended_(num_places), is_link_broken_(num_places) {}
+
+  Socket set_;
+  std::vector<bool> has_ended_, is_link_broken_;  // [place]
+  bool has_trouble_ = false;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_EPOLL_SET_H_

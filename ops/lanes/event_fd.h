@@ -1,0 +1,27 @@
+// Wakes a thread that waits for descriptors, in poll(2) or epoll(7), when there is other news.
+#ifndef TF_LIBRA_OPS_LANES_EVENT_FD_H_
+#define TF_LIBRA_OPS_LANES_EVENT_FD_H_
+
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+class Waker {
+ public:
+  // ResourceExhausted: there is no descriptor for it.
+  Status Open();
+  // Becomes readable when the thread is to wake.
+  const Socket& descriptor() const { return event_; }
+  // From any thread; nothing before Open.
+  void Wake() noexcept;
+  // By the thread, once it is awake: then Wake wakes it anew.
+  void Rest() noexcept;
+
+ private:
+  Socket event_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_EVENT_FD_H_

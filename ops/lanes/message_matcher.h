@@ -1,0 +1,48 @@
+// Where the two sides of messages meet (messenger.h), of one peer and one direction: the first of a
+// key that this rank has posted, and that the peer has announced, are of the same message.
+#ifndef TF_LIBRA_OPS_LANES_MESSAGE_MATCHER_H_
+#define TF_LIBRA_OPS_LANES_MESSAGE_MATCHER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "ops/lanes/message_transfer.h"
+
+namespace tf_libra {
+
+struct Announced {
+  uint64_t id = 0;
+  uint64_t num_bytes = 0;
+  std::string content;
+};
+
+class Channels {
+ public:
+  void Post(const TransferPtr& transfer);
+  void Announce(const std::string& key, Announced announced);
+  // Takes out the next two of a key that meet. False: there are none.
+  bool Meet(const std::string& key, TransferPtr* transfer, Announced* announced);
+
+  // What has met nothing yet.
+  size_t num_announced() const { return num_announced_; }
+  // Of their texts.
+  size_t announced_bytes() const { return announced_bytes_; }
+  // The first of each name, so many of them, with what they are.
+  std::string NameAnnounced(size_t most) const;
+
+ private:
+  struct Channel {
+    std::deque<TransferPtr> posted;
+    std::deque<Announced> announced;
+  };
+
+  std::map<std::string, Channel> channels_;  // by key; none is empty
+  size_t num_announced_ = 0, announced_bytes_ = 0;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_MESSAGE_MATCHER_H_

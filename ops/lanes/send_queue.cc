@@ -1,0 +1,59 @@
+#include "ops/lanes/send_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/lanes/clock.h"
+#include "ops/lanes/frame.h"
+
+namespace tf_libra {
+
+void Outgoing::Add(const TransferPtr& send) {
+  if (send->is_queued || (send->num_movable() == 0 && send->num_bytes > 0)) return;
+  send->is_queued = true;
+  streaming_.push_back(send);
+}
+
+bool Outgoing::Next(iovec (&runs)[2]) {
+  if (frames_sent_ == frames_.size() && sending_ == nullptr) {
+    // Frames stand between fragments.
+    frames_sent_ = 0;
+    frames_.clear();
+    frames_.swap(next_frames_);
+    if (!streaming_.empty()) {
+      sending_ = std::move(streaming_.front());
+      streaming_.pop_front();
+      const size_t at = sending_->num_moved;
+      fragment_end_ = at + std::min(kFragmentBytes, sending_->num_movable());
+      Frame frame;
+      frame.kind = Frame::kData;
+      frame.id = sending_->asked_as;
+      frame.num_bytes = fragment_end_ - at;
+      frames_.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
+    }
+    if (frames_.empty()) return false;
+  }
+  runs[0] = {&frames_[frames_sent_], frames_.size() - frames_sent_};
+  runs[1] = {nullptr, 0};
+  if (sending_ != nullptr && fragment_end_ > sending_->num_moved) {
+    runs[1] = {sending_->data + sending_->num_moved, fragment_end_ - sending_->num_moved};
+  }
+  return true;
+}
+
+TransferPtr Outgoing::Sent(size_t num_bytes) {
+  const size_t of_frames = std::min(num_bytes, frames_.size() - frames_sent_);
+  frames_sent_ += of_frames;
+  if (sending_ == nullptr) return nullptr;
+  sending_->num_moved += num_bytes - of_frames;
+  sending_->last_progress = Clock::now();
+  if (frames_sent_ < frames_.size() || sending_->num_moved < fragment_end_) return nullptr;
+  TransferPtr sent = std::move(sending_);
+  sending_ = nullptr;
+  sent->is_queued = false;
+  if (sent->num_moved == sent->num_bytes) return sent;
+  Add(sent);
+  return nullptr;
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,41 @@
+// What goes out to one peer (messenger.h): frames, and between them fragments of messages, which
+// take turns.
+#ifndef TF_LIBRA_OPS_LANES_SEND_QUEUE_H_
+#define TF_LIBRA_OPS_LANES_SEND_QUEUE_H_
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <deque>
+#include <string>
+
+#include "ops/lanes/message_transfer.h"
+
+namespace tf_libra {
+
+class Outgoing {
+ public:
+  // What one message sends before the next has its turn.
+  static constexpr size_t kFragmentBytes = 512 << 10;
+
+  // A frame with its text.
+  void Add(const std::string& frame) { next_frames_ += frame; }
+  // A send that was asked for, if something of it may move and it is not here already.
+  void Add(const TransferPtr& send);
+
+  // The bytes that are next, in two runs, of which one may be empty. False: there are none.
+  bool Next(iovec (&runs)[2]);
+  // So many of these were sent. The message that is through with them, or null.
+  TransferPtr Sent(size_t num_bytes);
+
+ private:
+  std::string next_frames_, frames_;  // the last of these with a fragment behind it
+  size_t frames_sent_ = 0;
+  std::deque<TransferPtr> streaming_;  // to take turns
+  TransferPtr sending_;
+  size_t fragment_end_ = 0;  // within the message
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_SEND_QUEUE_H_
