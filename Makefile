@@ -93,7 +93,7 @@ pictures: setup
 # Every view of the tab, to be looked at: few groups and many, one rank and eight.
 looks: setup
 	tools/install_browser.sh
-	$(RUN) python -m tools.tab_looks --out build/looks
+	$(RUN) python -m tools.tab_layout_check --out build/looks
 
 bench: setup
 	@mkdir -p build

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks.meeting import meeting, tf_configs
+from benchmarks.rendezvous_env import meeting, tf_configs
 
 _NETNS = Path("/etc/netns")
 # Connections are told apart by so many values of each of their ports.

@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import cluster, models
-from benchmarks.meeting import free_addresses, tf_configs
+from benchmarks.rendezvous_env import free_addresses, tf_configs
 
 
 class WorkersFailedError(RuntimeError):

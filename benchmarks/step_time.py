@@ -35,7 +35,7 @@ On several hosts, which are network namespaces of this machine with shaped links
     python -m benchmarks.step_time --hosts 2 --rate 5gbit --mpich build/horovod-mpich ...
 
 Every worker has one core, one intra-op thread, and the same model, data and optimizer for all
-strategies (`benchmarks/jobs/interleaved.py`, with `mwms` `benchmarks/jobs/of_tensorflow.py`).
+strategies (`benchmarks/jobs/interleaved.py`, with `mwms` `benchmarks/jobs/mwms.py`).
 
 The JSON: {"strategies": {name: {"median_seconds", "p10_seconds", "p90_seconds"}}, "ratios":
 {"libra/horovod": {"median", "p10", "p90"}}, "seconds": {name: one per round}, "plan": {name: plan},
@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     here = machine()
     chosen = tuple(_CHOSEN.value)
     by_tf_config = "mwms" in chosen
-    module = "of_tensorflow" if by_tf_config else "interleaved"
+    module = "mwms" if by_tf_config else "interleaved"
     try:
         measured = _PLACING.measured(
             module, Job, by_tf_config=by_tf_config, strategies=chosen, rounds=_ROUNDS.value

@@ -14,7 +14,8 @@ import networkx as nx
 import pytest
 
 from benchmarks.cluster import Cluster, why_impossible
-from tests.launching import (
+from tests.forkserver import Nursery
+from tests.worker_processes import (
     DEADLINE_SECONDS,
     TAIL,
     Job,
@@ -24,7 +25,6 @@ from tests.launching import (
     running_workers,
     worker_environment,
 )
-from tests.nursery import Nursery
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # Elements of each tensor of `models.HandWritten`, in backward order.
@@ -232,8 +232,8 @@ def plans(run_job: Callable[..., Job], plan_file: Path) -> Job:
 
 @pytest.fixture(scope="session")
 def trouble(run_job: Callable[..., Job], plan_file: Path) -> Job:
-    """The job of `jobs/trouble.py`."""
-    return run_job("trouble.py", 2, str(plan_file))
+    """The job of `jobs/failure_cases.py`."""
+    return run_job("failure_cases.py", 2, str(plan_file))
 
 
 @pytest.fixture(scope="session")

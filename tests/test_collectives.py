@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 JOBS: dict[str, tuple[int, dict[str, str]]] = {
     "unix": (2, {}),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.specs.plan import Plan
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launching import JOBS, wait_until, worker_environment
-from tests.nursery import Child, Nursery
+from tests.forkserver import Child, Nursery
+from tests.worker_processes import JOBS, wait_until, worker_environment
 from tf_libra.specs.plan import Plan
 
 DEADLINE_SECONDS = 240.0
@@ -244,7 +244,7 @@ def test_stages_go_on_from_what_all_of_them_had(
     arguments = (str(ends[0]["step"]), str(story.folder / "alone.npz"))
     output = story.folder / "alone.txt"
     environment = worker_environment() | {"TF_LIBRA_JOB_FOLDER": str(story.folder)}
-    child = nursery.fork(JOBS / "stack.py", arguments, environment, output)
+    child = nursery.fork(JOBS / "layer_stack.py", arguments, environment, output)
     assert child.wait(DEADLINE_SECONDS) == 0, output.read_text()
     with np.load(story.folder / "alone.npz") as alone:
         for end in ends:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 LOGDIR = "runs/first"

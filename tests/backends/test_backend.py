@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra import config
 from tf_libra.backends import backend
 from tf_libra.backends.external_op_backend import ExternalOpBackend

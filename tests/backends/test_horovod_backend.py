@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.backends import horovod_backend
 from tf_libra.specs.plan import Plan, TensorGroup
 

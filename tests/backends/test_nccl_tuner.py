@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.backends import nccl_tuner
 from tf_libra.backends.horovod_backend import Horovod

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.background_jobs import manager
 from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard.run_listing import runs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import launching
+from tests import worker_processes
 from tf_libra.background_jobs.process import BackgroundProcess
 
 # Counts into a file, and says under which policy.
@@ -27,7 +27,7 @@ while True:
 
 def wait_until(true: Callable[[], bool]) -> None:
     """What runs on nobody's time may take long on a busy machine."""
-    launching.wait_until(true, 120.0)
+    worker_processes.wait_until(true, 120.0)
 
 
 def counted(path: Path) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster, ClusterError, Host
-from tests.launching import wait_until
+from tests.worker_processes import wait_until
 
 DEADLINE_SECONDS = 120.0
 # Listens, says so, and counts what comes.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 ROOT = Path(__file__).parents[2]
 RANKS = [0, 1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.launching import Job, under_tf_config
+from tests.worker_processes import Job, under_tf_config
 from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
 from tf_libra.specs.plan import Plan
 

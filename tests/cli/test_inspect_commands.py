@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.cli import main
 from tf_libra.specs.backward_profile import BackwardProfile
 

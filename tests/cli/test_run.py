@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Job, run_under_horovodrun
+from tests.worker_processes import Job, run_under_horovodrun
 from tf_libra.cli import run as launcher
 from tf_libra.launcher.__main__ import main as launch_main
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from benchmarks.meeting import free_addresses
-from tests.launching import under_tf_config, worker_environment
-from tests.nursery import Nursery
+from benchmarks.rendezvous_env import free_addresses
+from tests.forkserver import Nursery
+from tests.worker_processes import under_tf_config, worker_environment
 from tf_libra.backends import lanes_bootstrap
 from tf_libra.coordination import mwms_job
 from tf_libra.coordination.mwms_job import cluster_of

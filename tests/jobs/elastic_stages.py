@@ -21,7 +21,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from elastic import COMMIT_EVERY, HELD_STEP, MORE_STEPS, WORLD_SIZE, note
 from harness import FOLDER
-from stack import Stack, batch
+from layer_stack import Stack, batch
 
 import tf_libra
 import tf_libra.elastic

@@ -10,12 +10,12 @@ import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from stack import Stack, batch
+from layer_stack import Stack, batch
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 import tf_libra.elastic
-from benchmarks.meeting import meeting
+from benchmarks.rendezvous_env import meeting
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, fresh, plan_of, rank_of, run
 from tf_libra.capture.variables import plain

@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from halves import Halves
+from external_planner import Halves
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra

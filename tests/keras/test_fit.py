@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_libra.keras
-from tests.launching import Job, worker_environment
+from tests.worker_processes import Job, worker_environment
 from tf_libra import strategies
 from tf_libra.keras import fit
 from tf_libra.specs.plan import Plan

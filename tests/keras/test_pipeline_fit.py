@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.keras.staged_fit import looks
 
 # float32 weights after ten steps of Adam.

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tests.launching import Job
 from tests.model_parallel import models
 from tests.model_parallel.job import burst_plan, trained_alone
+from tests.worker_processes import Job
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
 from tf_libra.planning.burst import BurstStrategy, DataParallelBurst

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job, Workers, running_workers, wait_until
-from tests.nursery import Nursery
+from tests.forkserver import Nursery
+from tests.worker_processes import Job, Workers, running_workers, wait_until
 
 WORLD_SIZE = 3
 LAST = WORLD_SIZE - 1

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.launching import Job
 from tests.model_parallel.job import batches, fresh, trained_alone
 from tests.model_parallel.models import EVERY, deepest
+from tests.worker_processes import Job
 from tf_libra.cli import main
 from tf_libra.specs.pipeline import PipelinePlan
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.profiling.xplane import Trace, find_trace, read_trace
 from tf_libra.specs.plan import Plan
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tests.jobs.halves import Halves
-from tests.launching import Job
+from tests.jobs.external_planner import Halves
+from tests.worker_processes import Job
 from tf_libra import config, strategies
 from tf_libra.cli import main
 from tf_libra.planning.compare import compare, every_strategy

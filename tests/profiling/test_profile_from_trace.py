@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.cost_model import ContentionModel
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.gradient_timing import IncompleteTraceError

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job
 from tests.real import judging
+from tests.worker_processes import Job
 
 # Nobody waits as long as this while all goes well.
 TIMEOUT = {"TF_LIBRA_TIMEOUT_SECONDS": "120"}
 JOBS = {
     "pictures": ("images", "generative", "horovod_examples"),
     "sequences": ("sequences", "text", "fields"),
-    "practices": ("practices",),
+    "training_patterns": ("training_patterns",),
     "refused": ("refused",),
 }
 TRAINED = {
@@ -86,7 +86,7 @@ TRAINED = {
         "anomaly_scores_with_center",
         "gaussian_process_features",
     ],
-    "practices": [
+    "training_patterns": [
         "gradient_accumulation",
         "accumulation_by_keras",
         "average_of_weights",
@@ -180,7 +180,7 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
         assert "was not executed as it is" not in job.log(name, rank)
 
 
-@pytest.mark.parametrize("place", ["practices"])
+@pytest.mark.parametrize("place", ["training_patterns"])
 @pytest.mark.parametrize(
     ("name", "count"), [("recomputed_blocks", 9), ("recomputed_keras_layers", 6)]
 )
@@ -191,7 +191,7 @@ def test_what_is_computed_twice_is_all_reduced_once(
     assert sum(len(names) for _, names in step["groups"]) == count
 
 
-@pytest.mark.parametrize("place", ["practices"])
+@pytest.mark.parametrize("place", ["training_patterns"])
 def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place: str) -> None:
     log = job_of(place).log("starts_unequal")
     assert log.count("rank 0's values were copied to all") == 1
@@ -199,7 +199,10 @@ def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place
 
 @pytest.mark.parametrize(
     ("place", "name", "variable"),
-    [("practices", "unused_head", "'spare'"), ("sequences", "masked_language_model", "pooled")],
+    [
+        ("training_patterns", "unused_head", "'spare'"),
+        ("sequences", "masked_language_model", "pooled"),
+    ],
 )
 def test_a_gradient_that_is_none_is_said_once(
     job_of: Callable[[str], Job], place: str, name: str, variable: str

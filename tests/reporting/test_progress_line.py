@@ -15,7 +15,7 @@ from typing import TextIO
 import pytest
 
 import tf_libra
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.autotune import Phase
 from tf_libra.internal import log_utils
 from tf_libra.reporting import progress_line

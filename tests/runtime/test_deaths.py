@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import BURST_BYTES, Cluster
-from tests.launching import Job, Workers, running_workers, wait_for_output, wait_until
-from tests.nursery import Nursery
+from tests.forkserver import Nursery
+from tests.worker_processes import Job, Workers, running_workers, wait_for_output, wait_until
 from tf_libra.specs.plan import Plan, TensorGroup
 
 WORLD_SIZE = 3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster import Cluster
-from tests.launching import DEADLINE_SECONDS, Job, running_workers
-from tests.nursery import Nursery
+from tests.forkserver import Nursery
+from tests.worker_processes import DEADLINE_SECONDS, Job, running_workers
 
 JOBS: dict[str, tuple[int, dict[str, str]]] = {
     "unix": (2, {}),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job, running_workers, wait_until
-from tests.nursery import Nursery
+from tests.forkserver import Nursery
+from tests.worker_processes import Job, running_workers, wait_until
 
 RANKS = [0, 1]
 DEADLINE_SECONDS = 300.0

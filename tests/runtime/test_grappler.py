@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan
 

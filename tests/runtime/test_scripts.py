@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 RANKS = [0, 1]
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl.api import is_autograph_artifact
 
 import tf_libra
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.runtime import identity

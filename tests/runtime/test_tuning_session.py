@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 from tf_libra.autotune import CALLS_PER_LOOK, TuningResult
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.specs.backward_profile import BackwardProfile

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 RANKS = [0, 1]
 

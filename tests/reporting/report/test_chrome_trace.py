@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job
 from tests.reporting.tensorboard import examples
+from tests.worker_processes import Job
 from tf_libra.cli import main
 from tf_libra.reporting.report.chrome_trace import chrome_trace
 from tf_libra.reporting.report.run import Run, read_run

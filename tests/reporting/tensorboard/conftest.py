@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Job
 from tests.reporting.tensorboard import examples
+from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import plugin_content

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import worker_environment
-from tests.nursery import Nursery
+from tests.forkserver import Nursery
+from tests.worker_processes import worker_environment
 
 NEXT_PROCESS = Path("/proc/sys/kernel/ns_last_pid")
 

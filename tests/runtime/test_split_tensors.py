@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.worker_processes import Job
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -16,7 +16,7 @@ MOST_WORKERS = 5
 @pytest.fixture(scope="module")
 def parts(run_job: Callable[..., Job]) -> Job:
     """Even and odd numbers of workers, and more than there are elements in some parts."""
-    return run_job("parts.py", MOST_WORKERS)
+    return run_job("split_tensors.py", MOST_WORKERS)
 
 
 @pytest.mark.parametrize("size", range(2, MOST_WORKERS + 1))

@@ -1,4 +1,4 @@
-"""What goes wrong on two workers, and must be said: `trouble.py PLAN.json`."""
+"""What goes wrong on two workers, and must be said: `failure_cases.py PLAN.json`."""
 
 import json
 import logging

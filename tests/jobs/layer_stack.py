@@ -1,6 +1,6 @@
 """Layers that a pipeline can be cut between, trained with momentum; in one process:
 
-`stack.py STEPS FILE.npz`.
+`layer_stack.py STEPS FILE.npz`.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Pictures of every view of the Libra tab, to be looked at: few groups and many, 1 rank and 8.
 
-    python -m tools.tab_looks --out build/looks
-    python -m tools.tab_looks --out build/looks --cases g20_r8 --views timeline --themes dark
-    python -m tools.tab_looks --out build/looks --cases staged
+    python -m tools.tab_layout_check --out build/looks
+    python -m tools.tab_layout_check --out build/looks --cases g20_r8 --views timeline --themes dark
+    python -m tools.tab_layout_check --out build/looks --cases staged
 
 `staged` are a pipeline and bursts, of 2 ranks and of 8, and background jobs.
 

@@ -1,4 +1,6 @@
-"""Hosts of one rank, all with all or as a square: python -m benchmarks.squares [--ranks 9,16].
+"""Compares direct all-reduces with those on a grid, for hosts of one rank each.
+
+    python -m benchmarks.grid_all_reduce [--ranks 9,16]
 
 Where every host has one rank, lanes go to all other ranks or, from a number of ranks on, to those
 of a row and of a column alone (ops/lanes/grid.h). By this that number was chosen. Both are run by

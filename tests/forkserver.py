@@ -4,7 +4,7 @@ Importing them takes far longer than anything that most jobs do. Nothing of Tens
 started before a worker is forked, so a worker is a process like any other; it is alone in its
 session, and may live in a network namespace.
 
-    python tests/nursery.py
+    python tests/forkserver.py
 
 reads one request per line from its standard input and answers each with one line (`_serve`).
 """

@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster
-from benchmarks.meeting import free_addresses, meeting, tf_configs
-from tests.nursery import Nursery
+from benchmarks.rendezvous_env import free_addresses, meeting, tf_configs
+from tests.forkserver import Nursery
 
 JOBS = Path(__file__).resolve().parent / "jobs"
 # Below pytest's own timeout, which would not say what the workers were at.
