@@ -140,7 +140,7 @@ def test_dotted_names_are_there() -> None:
 def test_a_name_that_is_gone_is_noticed() -> None:
     """Of a module, of what it has, of what a class has; and names that packages hand on."""
     there = (
-        "tuning.by_search.SearchTuner",
+        "autotune.search_tuner.SearchTuner",
         "model_parallel.partition.layout.Layout.of_burst",
         "optimize",
     )

@@ -11,7 +11,7 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, burst_plan, fresh, names_of
-from tf_libra.planning.burst import DataParallelBurst, SearchLinear
+from tf_libra.planning.burst import DataParallel, SearchLinear
 from tf_libra.strategies import DeepPool
 
 hvd.init()
@@ -72,7 +72,7 @@ for name, make in models.BURSTS.items():
 cases.add("planned and written", lambda: train(models.mlp, strategy, steps + 3, logdir=LOGDIR))
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
 if harness.SIZE == 4:  # three are not among those that are measured otherwise
-    cases.add("fixed", lambda: train(models.mlp, DataParallelBurst(num_devices=3), 14))
+    cases.add("fixed", lambda: train(models.mlp, DataParallel(num_devices=3), 14))
 
 
 def of_other_layers():
@@ -89,7 +89,7 @@ def of_more_workers():
 if harness.SIZE == 2:
     cases.add("of other layers", of_other_layers)
     cases.add("of more workers", of_more_workers)
-    more = DataParallelBurst(num_devices=2 * harness.SIZE)
+    more = DataParallel(num_devices=2 * harness.SIZE)
     cases.add("fixed to more", lambda: refused(models.mlp, more))
     cases.add("no branches", lambda: refused(models.inception, SearchLinear()))
     cases.add("not cut", lambda: refused(models.plain, DeepPool()))

@@ -12,7 +12,7 @@ from tests.model_parallel.job import burst_plan, trained_alone
 from tests.worker_processes import Job
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
-from tf_libra.planning.burst import BurstStrategy, DataParallelBurst
+from tf_libra.planning.burst import BurstStrategy, DataParallel
 from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard.run_listing import runs
 from tf_libra.specs.burst import BurstPlan
@@ -156,8 +156,8 @@ def test_a_number_of_ranks_that_does_not_divide_the_batch_is_refused(trained: Jo
     [
         (DeepPool(device_counts=(1, 3)), "device_counts must divide the batch .* got 3"),
         (DeepPool(device_counts=(1, 8)), "device_counts must be at most the number .* 4, got 8"),
-        (DataParallelBurst(num_devices=3), "num_devices must divide the batch .* got 3"),
-        (DataParallelBurst(num_devices=8), "num_devices must be at most the number .* 4, got 8"),
+        (DataParallel(num_devices=3), "num_devices must divide the batch .* got 3"),
+        (DataParallel(num_devices=8), "num_devices must be at most the number .* 4, got 8"),
     ],
 )
 def test_what_the_user_has_set_is_named(strategy: BurstStrategy, message: str) -> None:

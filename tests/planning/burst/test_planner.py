@@ -29,7 +29,7 @@ def test_what_the_call_says_goes_before_what_the_strategy_says():
     assert (by_object.num_devices, by_object.max_amplification) == ((1,), 1.0)
     wide = tf_libra.make_burst_plan(SCALING, tight, max_amplification=2.0)
     assert (wide.num_devices, wide.max_amplification) == ((2,), 2.0)
-    two = burst.DataParallelBurst(num_devices=2)
+    two = burst.DataParallel(num_devices=2)
     assert tf_libra.make_burst_plan(SCALING, two).num_devices == (2,)
     assert tf_libra.make_burst_plan(SCALING, two, num_devices=1).num_devices == (1,)
 

@@ -25,7 +25,7 @@ from tf_libra.model_parallel.planning.link_benchmark import (
 from tf_libra.model_parallel.planning.scaling_measurement import MeasuredScaling, crossing, flows
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.planning.step_measurement import Measuring
-from tf_libra.planning.burst import BurstStrategy, DataParallelBurst, make_burst_plan
+from tf_libra.planning.burst import BurstStrategy, DataParallel, make_burst_plan
 from tf_libra.planning.burst.graph_reduction import reduce_graph
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
@@ -263,7 +263,7 @@ class BurstPlanner:
             self._check(plan)
         except ValueError as error:
             limit = plan.max_amplification
-            plan = make_burst_plan(scaling, DataParallelBurst(max_amplification=limit))
+            plan = make_burst_plan(scaling, DataParallel(max_amplification=limit))
             notes = (*notes, f"every layer has as many ranks, since: {error}")
         return dataclasses.replace(plan, notes=(*plan.notes, *notes))
 

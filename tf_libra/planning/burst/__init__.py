@@ -5,7 +5,7 @@ Importing the package registers its planners, in the order of these imports.
 
 # isort: off
 from tf_libra.planning.burst.deeppool import DeepPool
-from tf_libra.planning.burst.data_parallel_strategy import DataParallelBurst
+from tf_libra.planning.burst.data_parallel_strategy import DataParallel
 from tf_libra.planning.burst.greedy_linear import SearchLinear
 
 # isort: on
@@ -32,7 +32,7 @@ __all__ = [
     "BY_NAME",
     "BurstDraft",
     "BurstStrategy",
-    "DataParallelBurst",
+    "DataParallel",
     "DeepPool",
     "Limited",
     "Partition",

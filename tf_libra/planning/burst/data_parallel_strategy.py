@@ -15,7 +15,7 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DataParallelBurst(Limited):
+class DataParallel(Limited):
     """The fastest plan with the same number of devices for every layer.
 
     Under a limit, the fastest plan within it; if there is none, the plan with the least largest
