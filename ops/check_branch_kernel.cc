@@ -65,6 +65,12 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     try {
+      OP_REQUIRES_ASYNC(
+          context, tensorflow::TensorShapeUtils::IsScalar(context->input(0).shape()),
+          absl::InvalidArgumentError(absl::StrCat(kOp, ": the predicate of ", check_.condition,
+                                                  " must be a scalar, got shape ",
+                                                  context->input(0).shape().DebugString())),
+          done);
       const int32_t mine = check_.is_index
                                ? context->input(0).scalar<int32_t>()()
                                : static_cast<int32_t>(context->input(0).scalar<bool>()());
@@ -95,13 +101,18 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
     const int rank = engine->rank();
     Gather(engine, name, step, votes, [=](const Status& status) {
       if (!status.ok()) return End(context, ToTensorFlow(kOp, status), done);
-      const std::string difference = DescribeVotes(check_, votes->all, rank, step, turn);
-      if (difference.empty()) return End(context, absl::OkStatus(), done);
+      absl::Status difference;
+      std::shared_ptr<Votes> known;
+      try {
+        difference = Compare(votes->all, rank, step, turn);
+        if (!difference.ok()) known = std::make_shared<Votes>(*votes);
+      } catch (...) {
+        return End(context, CannotStart(kOp), done);
+      }
+      if (difference.ok()) return End(context, difference, done);
       // This rank fails now, and ends the engine: not before every other one knows why.
-      const auto known = std::make_shared<Votes>(*votes);
-      Gather(engine, name + "/known", step, known, [=](const Status&) {
-        End(context, absl::FailedPreconditionError(absl::StrCat(kOp, ": ", difference)), done);
-      });
+      Gather(engine, name + "/known", step, known,
+             [=](const Status&) { End(context, difference, done); });
     });
   }
 
@@ -117,17 +128,26 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
     by_horovod_->Sum(context, votes,
                      [=](const absl::Status& status, const tensorflow::Tensor& sums) {
                        if (!status.ok()) return End(context, status, done);
-                       std::vector<int32_t> all(sums.NumElements());
-                       for (size_t i = 0; i < all.size(); ++i) {
-                         all[i] = static_cast<int32_t>(sums.flat<float>()(i));
+                       absl::Status difference;
+                       try {
+                         std::vector<int32_t> all(sums.NumElements());
+                         for (size_t i = 0; i < all.size(); ++i) {
+                           all[i] = static_cast<int32_t>(sums.flat<float>()(i));
+                         }
+                         difference = Compare(all, rank, step, turn);
+                       } catch (...) {
+                         difference = CannotStart(kOp);
                        }
-                       const std::string difference = DescribeVotes(check_, all, rank, step, turn);
-                       End(context,
-                           difference.empty()
-                               ? absl::OkStatus()
-                               : absl::FailedPreconditionError(absl::StrCat(kOp, ": ", difference)),
-                           done);
+                       End(context, difference, done);
                      });
+  }
+
+  // FailedPrecondition: a rank's vote differs.
+  absl::Status Compare(const std::vector<int32_t>& votes, int rank, int64_t step,
+                       int64_t turn) const {
+    const std::string difference = DescribeVotes(check_, votes, rank, step, turn);
+    if (difference.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(kOp, ": ", difference));
   }
 
   static void End(tensorflow::OpKernelContext* context, const absl::Status& status,

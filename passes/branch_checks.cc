@@ -25,9 +25,12 @@ using tensorflow::NodeDef;
 
 // Ops whose results are the same on every rank, as they come from all of them.
 constexpr const char* kUniformOps[] = {
-    "LibraAllReduce",   "LibraAllReduceWait",     "LibraCheckBranch", "HorovodAllreduce",
-    "HorovodAllgather", "HorovodBroadcast",       "CollectiveReduce", "CollectiveGather",
-    "CollectiveBcast",  "HorovodGroupedAllreduce"};
+    "LibraAllReduce",         "LibraAllReduceWait",    "LibraCheckBranch",
+    "HorovodAllreduce",       "HorovodAllgather",      "HorovodBroadcast",
+    "CollectiveReduce",       "CollectiveReduceV2",    "CollectiveReduceV3",
+    "CollectiveGather",       "CollectiveGatherV2",    "CollectiveBcastSend",
+    "CollectiveBcastRecv",    "CollectiveBcastSendV2", "CollectiveBcastRecvV2",
+    "HorovodGroupedAllreduce"};
 
 bool IsAllReduce(const NodeDef& node) { return node.op() == "LibraAllReduce" || IsWritten(node); }
 
@@ -48,6 +51,8 @@ std::string Signature(const NodeDef& node) {
     absl::StrAppend(&signature, attr, "=", found->second.ShortDebugString(), ";");
   }
   for (const std::string& name : TensorNames(node)) absl::StrAppend(&signature, name, ",");
+  // Horovod matches all-reduces by the names of their nodes, which copies do not share.
+  if (!absl::StartsWith(node.op(), "Libra")) absl::StrAppend(&signature, ";node=", node.name());
   return signature;
 }
 
@@ -124,10 +129,11 @@ class Uniformity {
  private:
   static bool IsUniformOp(const NodeDef& node) {
     if (node.op() == "Const" || IsWritten(node)) return true;
-    return std::any_of(std::begin(kUniformOps), std::end(kUniformOps), [&node](const char* op) {
-      return node.op() == op ||
-             (absl::StartsWith(op, "Collective") && absl::StartsWith(node.op(), op));
-    });
+    // Ranks of a set of Horovod's have the same result, and others have none.
+    const auto set = node.attr().find("process_set_id");
+    if (set != node.attr().end() && set->second.i() != 0) return false;
+    return std::any_of(std::begin(kUniformOps), std::end(kUniformOps),
+                       [&node](const char* op) { return node.op() == op; });
   }
 
   // Arguments are a rank's own; a Merge of branches tells which one was taken, that of a loop not.
@@ -208,7 +214,7 @@ std::string FollowerOf(const IndexedGraph& graph, const Predicate& predicate, bo
 std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
                                           const std::function<bool(const NodeDef&)>& is_stateful) {
   const Uniformity uniformity(graph, is_stateful);
-  std::vector<std::tuple<std::string, size_t, std::string, BranchCheck>> found;
+  std::vector<std::tuple<std::string, size_t, std::string, BranchCheck, bool>> found;
   for (const auto& [predicate, of] : FindDependents(graph)) {
     BranchCheck check;
     const NodeDef& node = graph.def->node(predicate.first);
@@ -220,7 +226,7 @@ std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
     const auto& branches = of.by_branch;
     const bool are_alike = !check.is_loop && !is_switch_n && branches.size() == 2 &&
                            branches.begin()->second == branches.rbegin()->second;
-    if (are_alike || uniformity.IsUniform(check.predicate.node)) continue;
+    const bool is_needed = !are_alike && !uniformity.IsUniform(check.predicate.node);
     if (check.is_loop) {
       const std::string loop = NameInBody(NameOfControlFlow(node.name()));
       check.condition = absl::StrCat("the loop '", loop, "'");
@@ -233,16 +239,19 @@ std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
     for (const char* attr : {"function", "_tf_libra_function"}) {
       tensorflow::TryGetNodeAttr(graph.def->node(of.all_reduce), attr, &check.function);
     }
-    found.emplace_back(of.tensor, of.depth, name, std::move(check));
+    found.emplace_back(of.tensor, of.depth, name, std::move(check), is_needed);
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     if (std::get<0>(a) != std::get<0>(b)) return std::get<0>(a) < std::get<0>(b);
     if (std::get<1>(a) != std::get<1>(b)) return std::get<1>(a) < std::get<1>(b);
     return NaturallyLess(std::get<2>(a), std::get<2>(b));
   });
+  // Predicates without a check count, too: one that is left out on one rank moves no other's key.
   std::vector<BranchCheck> checks;
-  for (auto& [tensor, depth, name, check] : found) {
-    check.key = absl::StrCat(check.function, "/", check.tensor, "/", checks.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    auto& [tensor, depth, name, check, is_needed] = found[i];
+    if (!is_needed) continue;
+    check.key = absl::StrCat(check.function, "/", check.tensor, "/", i);
     checks.push_back(std::move(check));
   }
   return checks;

@@ -133,5 +133,50 @@ DOCTEST_TEST_CASE("KeysDoNotDependOnTheNumbersOfNames") {
   }
 }
 
+DOCTEST_TEST_CASE("CopiesOfHorovodsAllReduceDiffer") {
+  testing::Graph graph;
+  graph.Add("Data", "x");
+  AddSwitch(&graph, "cond", "x", "x");
+  graph.Add("Neg", "then", {"cond/switch_pred/_0:1"});
+  graph.Add("Neg", "else", {"cond/switch_pred/_0"});
+  for (const char* branch : {"then", "else"}) {
+    tensorflow::NodeDef* const node =
+        graph.Add("HorovodGroupedAllreduce", std::string("reduce_") + branch, {branch});
+    tensorflow::AddNodeAttr("_tf_libra_group", 0, node);
+    tensorflow::AddNodeAttr("_tf_libra_tensor_names", std::vector<std::string>{"w"}, node);
+  }
+  DOCTEST_CHECK_EQ(Found(graph).size(), 1u);
+}
+
+DOCTEST_TEST_CASE("ResultsOfSomeRanksAreNotTheSameEverywhere") {
+  for (const int set : {0, 1}) {
+    testing::Graph graph;
+    graph.Add("Data", "x");
+    tensorflow::AddNodeAttr("process_set_id", set, graph.Add("HorovodAllreduce", "sum", {"x"}));
+    graph.Add("IsFinite", "finite", {"sum"});
+    AddSwitch(&graph, "cond", "x", "finite");
+    graph.Add("Neg", "gradient", {"cond/switch_pred/_0:1"});
+    graph.Reduce("reduce", "gradient", "w");
+    DOCTEST_CHECK_EQ(Found(graph).size(), set == 0 ? 0u : 1u);
+  }
+}
+
+// On another rank the first predicate may be computed, and checked.
+DOCTEST_TEST_CASE("KeysDoNotDependOnPredicatesWithoutACheck") {
+  for (const bool is_constant : {false, true}) {
+    testing::Graph graph;
+    graph.Add("Data", "x");
+    graph.Add(is_constant ? "Const" : "Data", "first");
+    for (const std::string name : {"cond_1", "cond_2"}) {
+      AddSwitch(&graph, name, "x", name == "cond_1" ? "first" : "x");
+      graph.Add("Neg", name + "/gradient", {name + "/switch_pred/_0:1"});
+      graph.Reduce(name + "/reduce", name + "/gradient", "w");
+    }
+    const std::vector<BranchCheck> checks = Found(graph);
+    DOCTEST_REQUIRE_EQ(checks.size(), is_constant ? 1u : 2u);
+    DOCTEST_CHECK_EQ(checks.back().key, "/w/1");
+  }
+}
+
 }  // namespace
 }  // namespace tf_libra

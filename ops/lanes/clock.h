@@ -41,8 +41,8 @@ inline std::string SecondsText(double seconds) {
 inline std::string WaitedTooLong(double seconds, const std::string& whom) {
   return "waited " + SecondsText(seconds) + " s for " + whom +
          ", the limit of timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between"
-         " steps, as in an evaluation, raise it or let the others wait in a barrier, such as"
-         " hvd.barrier()";
+         " steps, as in an evaluation, raise it or let the others wait in a barrier without a"
+         " limit";
 }
 
 inline int64_t SteadyNanos() {

@@ -93,7 +93,7 @@ def test_auto_searches_them_beside_those_of_others() -> None:
 def test_what_it_lacks_is_named_before_anything_runs() -> None:
     told = (
         r"strategy 'odd' must have streams, exploration, seed, unit_sizes, pack to be tuned by"
-        r" 'search': tf_libra\.tuning\.search\.space\.Searched says"
+        r" 'search': tf_libra\.autotune\.search\.space\.Searched says"
     )
     with pytest.raises(ValueError, match=told):
         tf_libra.optimize("odd")

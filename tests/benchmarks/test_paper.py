@@ -256,7 +256,7 @@ def test_results_of_a_gpu_may_lack_something(tmp_path, changes, words):
         of_gpu(tmp_path)
 
 
-def test_the_papers_networks_are_in_the_zoo():
+def test_networks_of_the_papers_load():
     titles = {networks.load(name).title for name in networks.NAMES}
     assert {w.name for w in parameters.of_libra().workloads} < titles
     assert {w.name for w in parameters.of_asc_wfbp()} < titles

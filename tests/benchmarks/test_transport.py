@@ -84,6 +84,6 @@ def test_the_page_has_a_place_for_every_table() -> None:
         transport_report.blocks({"overlap": [], "latencies": [], "sums": []}), "| new |\n"
     )
     filled = fill(page, blocks, "transport_")
-    assert filled.count("| new |") == len(blocks) == 3
+    assert filled.count("| new |") == len(blocks) == 4
     with pytest.raises(ValueError, match="transport_sums"):
         fill(page, {"transport_sums": ""}, "transport_")

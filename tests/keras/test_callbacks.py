@@ -38,7 +38,7 @@ def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.Mo
     assert logs is not None
     assert logs["loss"] == 1.0 and type(logs["loss"]) is float
     np.testing.assert_array_equal(logs["of_classes"], [2.0, 3.5])
-    assert ranks.met == [("between steps: the end of an epoch, after 0 batches", "AverageMetrics")]
+    assert ranks.met == [("between steps: the end of an epoch", "AverageMetrics")]
 
 
 def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +78,11 @@ def test_variables_are_the_same_where_nobody_else_is(horovod: None) -> None:
     assert model.optimizer.built
     for one, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(one.numpy(), value)
+
+
+def test_metrics_that_keras_has_numbered_otherwise_are_averaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = Ranks({"auc": 0.5, "loss": 1.0})
+    monkeypatch.setattr(places, "current_control", lambda: ranks)
+    assert averaged({"auc_1": 1.0, "loss": 3.0}) == {"auc_1": 0.75, "loss": 2.0}

@@ -320,7 +320,7 @@ def test_rank_with_fewer_batches_is_named_by_all(
 ) -> None:
     kind, message = job.value("fewer_batches", rank)[f"{short} {phase}"]
     assert kind == "HorovodInternalError"
-    assert f"the end of an epoch, after {STEPS - 1} batches, AverageMetrics" in message
+    assert f"the end of an epoch, after {STEPS - 1} optimizer steps, AverageMetrics" in message
     assert f"rank {short}" in message
     assert "waited" not in message  # for the timeout
     if rank == short:

@@ -56,7 +56,7 @@ def test_memory_is_shared_within_a_host(engines: Job, request: pytest.FixtureReq
     """Unless the user has named an interface."""
     over_unix = "TF_LIBRA_INTERFACE" not in JOBS[request.node.callspec.params["engines"]][1]
     for rank in range(engines.world_size):
-        assert engines.value("memory_shared_with_others", rank) == int(over_unix)
+        assert engines.value("memory_shared_with_others", rank) == 2 * int(over_unix)
     check_weights(engines, "memory_shared_with_others")
 
 
@@ -76,7 +76,8 @@ def test_ranks_on_two_hosts_train_as_one_process(
         job = workers.job()
     assert job.returncodes == (0, 0, 0, 0), job.output(0)
     for rank in range(4):
-        assert job.value("memory_shared_with_others", rank) == 1
+        # One for the lane, one for messages.
+        assert job.value("memory_shared_with_others", rank) == 2
         assert job.value("functions_with_more_and_more_threads", rank)["lanes"][-1] == 6
     check_weights(job, "memory_shared_with_others")
     check_weights(job, "functions_with_more_and_more_threads")

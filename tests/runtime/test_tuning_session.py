@@ -426,7 +426,7 @@ def test_layers_that_one_rank_has_numbered_otherwise_are_matched(trouble: Job) -
     for i in range(6):
         np.testing.assert_array_equal(first[f"ours/{i}"], second[f"ours/{i}"])
         np.testing.assert_allclose(first[f"ours/{i}"], first[f"alone/{i}"], rtol=1e-7, atol=1e-9)
-    lines = [line for line in trouble.log(case).splitlines() if "names: rank 1 calls" in line]
+    lines = [line for line in trouble.log(case).splitlines() if "of rank 1 is matched with" in line]
     assert len(lines) == 1
     assert values[0]["names"][0] in lines[0]
 

@@ -1,11 +1,14 @@
 """Digests of buffers; two real ranks compare theirs in `test_initial_broadcast.py`."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_libra.coordination.control_plane import Control
 from tf_libra.variable_sync.bound_variables import BoundVariable
-from tf_libra.variable_sync.buffers import digest_sample
+from tf_libra.variable_sync.buffers import Buffers, digest_sample, untouched
 
 
 def held(value: tf.Tensor) -> BoundVariable:
@@ -36,3 +39,30 @@ def test_large_buffer_is_sampled_over_all_of_it() -> None:
         changed[rows] = 1
         digests.append(digest_sample(held(tf.constant(changed))))
     assert len(set(digests)) == 4
+
+
+class TwoRanks:
+    """A control plane whose rank 0 states its buffers, and this rank is rank 1."""
+
+    def __init__(self, first: dict[str, str]) -> None:
+        self.first = first
+
+    def all_gather(self, message: dict[str, str]) -> list[dict[str, str]]:
+        return [self.first, message]
+
+
+def differing(first: dict[str, float], own: dict[str, float]) -> list[str]:
+    def weights(values: dict[str, float]) -> list[tf.Variable]:
+        return [tf.Variable([one], trainable=False, name=name) for name, one in values.items()]
+
+    def digests(values: list[tf.Variable]) -> dict[str, str]:
+        return {one.name: digest_sample(one) for one in untouched((), values)}
+
+    control = cast(Control, TwoRanks(digests(weights(first))))
+    return Buffers().find_differing(control, (), {}, weights(own))
+
+
+def test_buffers_are_compared_under_names_that_keras_has_numbered_otherwise() -> None:
+    first = {"norm/mean": 1.0, "norm_1/mean": 2.0}
+    assert differing(first, {"norm_1/mean": 1.0, "norm_2/mean": 2.0}) == []
+    assert len(differing(first, {"norm_1/mean": 1.0, "norm_2/mean": 3.0})) == 1

@@ -33,6 +33,12 @@ def renames(own: Sequence[str], reference: Sequence[str]) -> dict[str, str]:
     return matched
 
 
+def matched(names: Sequence[str], reference: Sequence[str]) -> list[str]:
+    """Return names with each match replaced by the other rank's name; see `renames`."""
+    found = renames(names, reference)
+    return [found.get(name, name) for name in names]
+
+
 def without_numbers(name: str) -> str:
     """Returns the name without automatic numbers: "dense/bias" for "dense_1/bias"."""
     return _split(name)[0]

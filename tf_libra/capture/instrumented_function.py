@@ -317,8 +317,8 @@ class InstrumentedFunction:
                     " flag, has updated that variable with a gradient, or returned one, that"
                     " Horovod does not average; TF-Libra has averaged it, as it does for a plain"
                     " tape: average the gradient in both; or, for steps of each rank's own, call"
-                    " the function first in the way in which Horovod averages, and TF-Libra"
-                    " averages none of that variable"
+                    " the function first in the way in which Horovod averages, also after each"
+                    " reset of the job, and TF-Libra averages none of that variable"
                 )
 
 

@@ -7,6 +7,11 @@ from tf_libra.coordination.control_plane import Control
 
 Statement = Mapping[str, Any]
 
+NAMES_ADVICE = (
+    "; where only names differ, name layers and models explicitly, or call"
+    " keras.utils.clear_session() on every rank before they are built"
+)
+
 
 def agree(control: Control, statement: Statement) -> None:
     """Compares this rank's statement with every other rank's.

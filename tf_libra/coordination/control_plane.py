@@ -34,7 +34,14 @@ CLOSED = "it has closed its connections"
 LEFT = "it is in another job now"
 # How places begin that are no steps: a rank there and one in a step do not find each other.
 _BETWEEN_STEPS = "between steps: "
-_OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
+_OPS = (
+    "LibraAllReduce",
+    "LibraCheckBranch",
+    "LibraSend",
+    "LibraReceive",
+    "LibraCollective",
+    "LibraMessage",
+)
 
 
 def lost(error: BaseException) -> str | None:
@@ -98,7 +105,7 @@ def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
     return (
         f"rank {rank} has waited {formatting.time(timeout_seconds)} for {whom}, the limit of"
         " timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between steps, as in"
-        " an evaluation, raise it or let the others wait in a barrier, such as hvd.barrier()"
+        " an evaluation, raise it or let the others wait in a barrier without a limit"
     )
 
 

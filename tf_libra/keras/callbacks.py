@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_libra.capture.automatic_names import matched
 from tf_libra.capture.variables import is_random_state, plain
 from tf_libra.coordination import horovod_job, places
 from tf_libra.coordination.consistency_check import first_difference
@@ -42,16 +43,24 @@ class BroadcastVariables(keras.callbacks.Callback):
             known = {id(variable) for variable in variables}
             variables += [v for v in optimizer.variables if id(v) not in known]
         variables = [v for v in variables if not is_random_state(v)]
-        kinds = [f"{v.path}: {v.dtype} {tuple(v.shape)}" for v in variables]
+        paths = [v.path for v in variables]
+        kinds = [f"{v.dtype} {tuple(v.shape)}" for v in variables]
         control = places.current_control()
         if control is not None:  # a rank that still trains takes part in no other exchange
             places.at("the beginning of fit", type(self).__name__, control, lambda control: None)
-        everyone = horovod_job.exchange_json({"variable": kinds})
-        difference = first_difference(everyone)
+        everyone = horovod_job.exchange_json({"paths": paths, "kinds": kinds})
+        difference = first_difference([_variables_of(one, everyone[0]) for one in everyone])
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
         horovod_job.broadcast_variables([plain(variable) for variable in variables])
         _use_statistics(model)
+
+
+def _variables_of(rank: dict[str, list[str]], first: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return a rank's variables with their kinds, under rank 0's names."""
+    paths = matched(rank["paths"], first["paths"])
+    pairs = zip(paths, rank["kinds"], strict=True)
+    return {"variable": [f"{path}: {kind}" for path, kind in pairs]}
 
 
 def _use_statistics(model: keras.Model) -> None:
@@ -70,15 +79,16 @@ class AverageMetrics(keras.callbacks.Callback):
     that they decide alike everywhere.
     """
 
-    _batches_before = 0
+    _steps_before = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes how many batches were trained before."""
-        self._batches_before = self._num_batches()
+        """Note the number of optimizer steps before the epoch."""
+        self._steps_before = self._num_steps() or 0
 
-    def _num_batches(self) -> int:
+    def _num_steps(self) -> int | None:
+        # Keras converts logs in every step if a callback counts batches.
         optimizer = getattr(self.model, "optimizer", None)
-        return 0 if optimizer is None else int(optimizer.iterations)
+        return None if optimizer is None else int(optimizer.iterations)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Averages `logs` in place, arrays by element; leaves them where this process is alone.
@@ -93,16 +103,26 @@ class AverageMetrics(keras.callbacks.Callback):
         if control is None or logs is None:
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
-        place = f"the end of an epoch, after {self._num_batches() - self._batches_before} batches"
+        steps = self._num_steps()
+        place = (
+            "the end of an epoch"
+            if steps is None
+            else f"the end of an epoch, after {steps - self._steps_before} optimizer steps"
+        )
         everyone = places.at(
             place, type(self).__name__, control, lambda control: control.all_gather(mine)
         )
+        names = list(mine)
         for rank, theirs in enumerate(everyone):
-            if theirs.keys() != mine.keys():
+            if sorted(matched(list(theirs), names)) != sorted(names):
                 raise ValueError(
                     f"metrics: rank {rank} has {sorted(theirs)}, rank {control.rank}"
                     f" {sorted(mine)}; every rank must compute the same"
                 )
-        for name in mine:
-            average = np.mean([theirs[name] for theirs in everyone], axis=0)
+        values = [
+            dict(zip(matched(list(theirs), names), theirs.values(), strict=True))
+            for theirs in everyone
+        ]
+        for name in names:
+            average = np.mean([theirs[name] for theirs in values], axis=0)
             logs[name] = average if average.ndim else float(average)

@@ -10,7 +10,12 @@ from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
 from tf_libra.coordination import signal_handling
-from tf_libra.coordination.consistency_check import agree
+from tf_libra.coordination.consistency_check import (
+    NAMES_ADVICE,
+    agree,
+    check_equal,
+    exchange,
+)
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
@@ -248,7 +253,8 @@ class StagedTraining:
             has_branches=self._planner.has_branches,
             trained=None if is_first else self._first.whole,
         )
-        agree(control, {"computation": batch_axes.digest(traces.whole)})
+        computation = {"computation": batch_axes.digest(traces.whole)}
+        check_equal(exchange(control, computation), NAMES_ADVICE)
         self._holding.prepare(traces.variables)
         self._share(traces)
         if is_first:

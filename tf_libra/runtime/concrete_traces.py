@@ -1,4 +1,4 @@
-"""What is done at the end of every trace of a training function: what ranks must have alike."""
+"""Traces of a training function, compared between ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from tf_libra.capture.automatic_names import renames
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.coordination.consistency_check import (
+    NAMES_ADVICE,
     Statement,
     check_equal,
     exchange,
@@ -20,11 +21,6 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.trace import KnownTrace
-
-_ADVICE = (
-    "; where only names differ, name layers and models explicitly, or call"
-    " keras.utils.clear_session() on every rank before they are built"
-)
 
 
 class ConcreteTraces:
@@ -96,7 +92,7 @@ class ConcreteTraces:
             self.is_renamed = True
             return
         self.is_renamed = False
-        check_equal(everyone, "" if _have_same_names(everyone) else _ADVICE)
+        check_equal(everyone, "" if _have_same_names(everyone) else NAMES_ADVICE)
         self._agreed.add(marked)
 
     def _match_names(self, everyone: Sequence[Statement], rank: int, story: RunReporter) -> bool:
@@ -112,10 +108,10 @@ class ConcreteTraces:
             return False
         other = next(other for other, names in enumerate(found) if names)
         name, first = next(iter(found[other].items()))
-        story.log.info(
-            "names: rank %d calls %r what is %r on rank 0, and so on: Keras has numbered other"
-            " models there before; gradients are matched by their order, shapes and dtypes",
-            other, name, first,
+        story.log.warning(
+            "names: %r of rank %d is matched with %r of rank 0, and %d more, in the order of their"
+            " automatic numbers; if these are different layers, name them explicitly",
+            name, other, first, len(found[other]) - 1,
         )  # fmt: skip
         self.names.update(found[rank])
         return True

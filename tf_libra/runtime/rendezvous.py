@@ -13,6 +13,7 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import engine_selection
+from tf_libra.capture.automatic_names import without_numbers
 from tf_libra.capture.variables import variable_name
 from tf_libra.config.validators import AUTO_ENGINE
 from tf_libra.coordination import control_plane, jobs
@@ -345,7 +346,7 @@ class Rendezvous:
             "strategy": repr(options.strategy),
             "plan": None if self.given is None else self.given.fingerprint,
             "local_variables": [
-                one if isinstance(one, str) else variable_name(one)
+                one if isinstance(one, str) else without_numbers(variable_name(one))
                 for one in options.local_variables
             ],
             "Grappler switched off": grappler.is_switched_off(),

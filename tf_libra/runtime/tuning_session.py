@@ -144,7 +144,9 @@ class TuningSession:
                 **more,
             )
 
-        return postponing(make, Pause(budget), in_use, self.story.log.info)
+        # Trials of a retuning lie steps apart, so the time between them is not the profile's.
+        limit = replace(budget, max_seconds=math.inf) if "in_force" in more else budget
+        return postponing(make, Pause(limit), in_use, self.story.log.info)
 
     def _tune_again(self, in_force: Plan) -> PostponingTuner:
         if self._kept is not None and self._keeping is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_libra.capture.automatic_names import matched
 from tf_libra.capture.variables import handles, is_random_state, plain, variable_name
 from tf_libra.coordination.control_plane import Control
 from tf_libra.variable_sync.bound_variables import BoundVariable, matches
@@ -60,7 +61,11 @@ class Buffers:
             if one.key not in self._known and one.is_number and not matches(one, self.local):
                 self._known.add(one.key)
                 mine[one.name] = digest_sample(one)
-        first, *others = control.all_gather(mine)
+        everyone = control.all_gather(mine)
+        names = list(everyone[0])
+        first, *others = (
+            dict(zip(matched(list(one), names), one.values(), strict=True)) for one in everyone
+        )
         return [
             name
             for name, digest in first.items()

@@ -118,7 +118,7 @@ def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
         return vectorized_steps(profile, cost, stops, threads)
 
     monkeypatch.setattr(step_refinement, "_MOST_GROUPS", most)
-    monkeypatch.setattr(step_refinement, "steps_of_many", counted)
+    monkeypatch.setattr(step_refinement, "vectorized_steps", counted)
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.1), (1e10, 8e9, 0.3), (1e10, 8e9, 0.3))
     rng = random.Random(0)
     profile = tf_libra.BackwardProfile.from_arrays(

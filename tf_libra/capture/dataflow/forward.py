@@ -1,7 +1,7 @@
 """Where values go to that a trace has labelled: into which variables, and whether out of the step.
 
 Forwards from few nodes, in a graph that may still be traced, and through what variables hold.
-`variable_flow` answers the other question, from where all that a finished trace writes has come.
+`sources` answers the other question, from where all that a finished trace writes has come.
 """
 
 import re

@@ -1,6 +1,6 @@
 """What a traced step writes to its variables, and from where that comes.
 
-`label_flow` answers the other question, where a few values go to while the step is being traced.
+`forward` answers the other question, where a few values go to while the step is being traced.
 
 A set of sources is an integer with a bit for each: sets of thousands are united in no time. Sources
 are inputs of the graph, and small constants, which is what the size of a batch becomes.

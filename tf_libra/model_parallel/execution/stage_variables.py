@@ -117,20 +117,20 @@ class StageVariables:
 
     @property
     def is_behind(self) -> bool:
-        """See `Keeper`."""
+        """See `ShardOwner`."""
         return bool(self._behind or self._gone)
 
     @property
     def is_done(self) -> bool:
-        """See `Keeper`."""
+        """See `ShardOwner`."""
         return self._is_left and not self._alive(self._behind | self._gone)
 
     def is_left(self) -> None:
-        """See `Keeper`; nobody can ask by itself then for what only other ranks have."""
+        """See `ShardOwner`; nobody can ask by itself then for what only other ranks have."""
         self._is_left = True
 
     def warn(self) -> None:
-        """See `Keeper`."""
+        """See `ShardOwner`."""
         if not self._is_left or self._has_warned or self._reach is None:
             return
         rank = self._reach[1].rank
@@ -154,7 +154,7 @@ class StageVariables:
         ]
 
     def old(self) -> dict[int, BoundVariable]:
-        """See `Keeper`."""
+        """See `ShardOwner`."""
         found = {}
         for number, (key, one) in enumerate(self._owned.items()):
             tensor = self._variables[key]()
@@ -163,7 +163,7 @@ class StageVariables:
         return found
 
     def trained(self) -> dict[int, str]:
-        """See `Keeper`."""
+        """See `ShardOwner`."""
         keys = [key for key, one in self._owned.items() if one.is_written]
         return {one.key: one.name for one in self._alive(keys)}
 

@@ -10,7 +10,7 @@ branch lane, and count in the layer's amplification. So a branch is no single nu
 longer path through it may have a shorter final transition. A `Table` holds, per (g, h), all paths
 that are Pareto-optimal in both (`ways`).
 
-Links of one shape are solved in batches (`bundles`).
+Links of one shape are solved in batches (`edge_batches`).
 """
 
 import itertools

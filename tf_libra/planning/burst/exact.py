@@ -33,7 +33,7 @@ class ExactSearch:
         first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
         self._layers, links = _trunk(first, last, link)
         size = len(scaling.device_counts)
-        # Beyond `MANY` paths, times decide how many remain; see `bundles`.
+        # Beyond `MANY` paths, times decide how many remain; see `edge_batches`.
         groups = alike(links, max(1, _PLACES // size**2) if size <= MANY else 1)
         targets = np.array(self._layers[1:], np.intp)
         self._bundles = [bundle([links[i] for i in group], targets[group]) for group in groups]

@@ -12,7 +12,7 @@ from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 
 _TAB = resources.files("tf_libra.reporting.tensorboard") / "static"
 _OWN = resources.files("tf_libra.reporting.report") / "static"
-_IMPORT = re.compile(r"""(from\s+)['"]\./([a-z]+\.js)['"]""")
+_IMPORT = re.compile(r"""(from\s+)['"]\./([a-z_]+\.js)['"]""")
 # An inline module has no address to import, so an import map names the modules.
 _PREFIX = "libra/"
 _START = f"import {{render}} from '{_PREFIX}index.js'; render();"

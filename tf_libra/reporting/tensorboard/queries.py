@@ -1,7 +1,7 @@
 """Answers about a log directory, as JSON values.
 
 A request has a `LogSource` and typed arguments. Names are looked up in the source's listings, so a
-request cannot reach outside of them. A missing name is a `NotThereError`, any other fault a
+request cannot reach outside of them. A missing name is a `NotFoundError`, any other fault a
 `ValueError` with the reason.
 """
 

@@ -40,7 +40,7 @@ def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
     """Return the last activation of a series' plan.
 
     Raises:
-      NotThereError: no such series.
+      NotFoundError: no such series.
       ValueError: the record is unreadable.
     """
     found = source.documents(run, tag)

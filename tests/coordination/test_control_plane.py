@@ -1,0 +1,16 @@
+"""Errors that say that a rank is lost, by the op that raises them."""
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.coordination.control_plane import is_elsewhere, lost
+
+
+@pytest.mark.parametrize("op", ["LibraAllReduce", "LibraCheckBranch", "LibraSend", "LibraReceive"])
+def test_op_that_loses_a_rank_says_so(op: str) -> None:
+    text = f"{op}: rank 0, messages: rank 1 is gone: Connection reset by peer"
+    for kind in (tf.errors.AbortedError, tf.errors.DeadlineExceededError):
+        assert lost(kind(None, None, text)) == text
+        assert lost(kind(None, None, text.replace(op, "Another"))) is None
+    between = f"{op}: rank 1 is at between steps: the end of an epoch"
+    assert is_elsewhere(tf.errors.FailedPreconditionError(None, None, between))
