@@ -1,4 +1,4 @@
-"""How long the search for a burst plan takes, beside DeepPool's Table 3.
+"""Measures how long burst planning takes, and compares it with DeepPool's Table 3.
 
     python -m benchmarks.burst_planning [--repeats 5] [--markdown FILE]
 

@@ -1,16 +1,16 @@
-"""What bursts leave, and what a background job makes of it: training and background on one machine.
+"""Measures bursts with a background job: training and background on one machine.
 
     python -m benchmarks.bursts --np 2 --model vgg --json bursts.json
 
 Six ways take turns in blocks, all in one job, every rank on a core of its own (DeepPool, Fig. 9, at
 the scale of this machine):
 
-- `data parallel`: `strategy="libra"`, all layers on all ranks; and with a background beside it.
+- `data parallel`: `strategy="libra"`, all layers on all ranks; also with a concurrent background.
 - `static partition`: rank 0 trains on all samples by itself, the other ranks have the background.
 - `bursts`: `strategies.DeepPool`, layers on as many ranks as they are worth; and with a background.
 - `background`: it alone, on all ranks.
 
-The background multiplies matrices (`benchmarks/jobs/counting.py`); beside training it is that of
+The background multiplies matrices (`benchmarks/jobs/counting.py`); during training it is that of
 `tf_libra.background`, under the kernel's idle scheduling and paced.
 
 What a number means: a step's time is the mean of a block's steps on rank 0; background steps are
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 def judged(
     rounds: Sequence[Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, float | None]]:
-    """Of every way the medians over the rounds, its slowdown and its share of the capacity.
+    """Returns each way's medians over the rounds, its slowdown and its share of the capacity.
 
     Args:
         rounds: of every way, seconds of a step and background steps per second.

@@ -34,14 +34,15 @@ from absl import app, flags
 from benchmarks.rendezvous_env import meeting, tf_configs
 
 _NETNS = Path("/etc/netns")
-# Connections are told apart by so many values of each of their ports.
+# Connections are distinguished by this many values of each of their ports.
 _FLOW_BUCKETS = 8
 # Made by the process of this number: hosts, the host's ends of links, the bridge.
 _OURS = re.compile(r"tfl(\d+)(h\d+|v\d+|br)")
 # Of TensorFlow's server on each host.
 _TF_PORT = 23456
 _MOST_HOSTS = 64
-# What a link passes at once after a pause: in t seconds, no more bytes than this and t * rate.
+# Most bytes that a link passes immediately after a pause: in t seconds, it passes at most this
+# number of bytes plus t * rate.
 BURST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 # In the folder of an MPICH.
@@ -142,7 +143,7 @@ class Cluster:
         return process
 
     def set_rate(self, host: Host, rate: str) -> None:
-        """Shapes both directions of a host's link anew."""
+        """Shapes both directions of a host's link again, at a new rate."""
         shape = ["root", "tbf", "rate", rate, "burst", str(BURST_BYTES), "latency", "20ms"]
         _ip("netns", "exec", host.namespace, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _run("tc", "qdisc", "replace", "dev", host.link, *shape)
@@ -171,7 +172,7 @@ class Cluster:
         _run("ip", "netns", "exec", host.namespace, "tc", "-batch", "-", text=batch)
 
     def cut(self, host: Host) -> None:
-        """Pulls the cable: nothing goes in or out, and nobody is told."""
+        """Pulls the cable: nothing goes in or out, and no host is notified."""
         # The bridge forgets the port; the host's own end stays up, as a NIC behind a dead switch.
         _ip("link", "set", host.link, "nomaster")
 
@@ -281,7 +282,7 @@ def _settle(cores: frozenset[int]) -> None:
 
 @contextlib.contextmanager
 def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[str, str]]]:
-    """What the environment tells each host's workers about their places in a new job, by rank.
+    """Yields the environment that places each host's workers in a new job, by rank.
 
     The workers can meet for as long as it lasts. Those of one host have ranks in a row.
     """
@@ -291,7 +292,7 @@ def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[st
 
 
 def tf_places(cluster: Cluster) -> list[dict[str, str]]:
-    """What the environment tells each host's worker of TensorFlow's cluster, by rank."""
+    """Returns the environment that places each host's worker in TensorFlow's cluster, by rank."""
     places = tf_configs([f"{host.address}:{_TF_PORT}" for host in cluster.hosts])
     return [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in places]
 
@@ -338,7 +339,7 @@ def start_mpiexec(
 
 
 def on_mpich(mpich: Path, env: dict[str, str]) -> dict[str, str]:
-    """What a worker needs to find MPICH and its Horovod, and to use them."""
+    """Returns the environment with which a worker finds and uses MPICH and its Horovod."""
     packages = mpich / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     first = {
         "PATH": mpich / "bin",
@@ -408,7 +409,7 @@ def _end_on_signal(number: int, _: object) -> None:
 
 
 def end_on_signals() -> None:
-    """Lets this process clean up when it is told to end."""
+    """Lets this process clean up when a signal ends it."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_on_signal)
 

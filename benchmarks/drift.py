@@ -1,4 +1,4 @@
-"""What becomes of a plan while its network, or a core, changes: a link that drops, and a hog.
+"""Measures plans while their network, or a core, changes: a link that drops, and a hog.
 
     python -m benchmarks.drift --rate 5gbit --slow_rate 500mbit --steps 800 --json drift.json
 
@@ -178,7 +178,7 @@ def _stage(name: str, step: Any, batch: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def summary(seconds: Sequence[float], tried: Sequence[bool]) -> dict[str, Any]:
-    """What a stage's steps took, of which some tried things out.
+    """Summarizes the duration of a stage's steps, some of which are trials.
 
     Raises:
         ValueError: all of them did.

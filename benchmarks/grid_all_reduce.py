@@ -5,8 +5,8 @@
 Where every host has one rank, lanes go to all other ranks or, from a number of ranks on, to those
 of a row and of a column alone (ops/lanes/grid.h). By this that number was chosen. Both are run by
 real rank processes on this machine (`benchmarks/scaling.cc`), over TCP on loopback, as jobs that
-take turns, round by round. Those of a square are told that its rows are hosts which share nothing,
-and so have its lanes whatever their number. Reported are medians over rounds:
+take turns, round by round. The ranks of a square are configured as if its rows were hosts which
+share nothing, and so have its lanes whatever their number. Reported are medians over rounds:
 
 - lanes: connections that a rank has for them;
 - set-up, its CPU: seconds until the last rank was connected, and the most of a core of any rank;

@@ -1,4 +1,4 @@
-"""What an all-reduce sends over the link of each host, and how many connections a rank has for it.
+"""Counts what an all-reduce sends over each host's link, and each rank's connections for it.
 
 Counted on real ranks on hosts that are pretended (`benchmarks/scaling.cc`): those of one host share
 memory, and all that goes to others goes over TCP, where the kernel counts it by connection.
@@ -22,7 +22,7 @@ class Counted:
         is_grid: whether ranks know of hosts; otherwise each exchanges with every other one.
         connections: the most of a rank, by what they are for.
         sent: [host], bytes that its ranks have sent to those of others.
-        received: likewise.
+        received: [host], bytes that its ranks have received from those of others.
     """
 
     num_hosts: int
@@ -35,7 +35,7 @@ class Counted:
 
     @property
     def ring_bytes(self) -> float:
-        """What a ring over all ranks, host by host, sends over each host's link one way."""
+        """Bytes that a ring over all ranks, host by host, sends over each host's link one way."""
         num_ranks = self.num_hosts * self.ranks_per_host
         return 2 * (num_ranks - 1) / num_ranks * self.num_bytes
 
@@ -61,7 +61,7 @@ def count(
         ranks_per_host: at least 1.
         num_lanes: of each rank.
         num_bytes: that are all-reduced.
-        is_grid: whether ranks are told of hosts.
+        is_grid: whether ranks know of hosts.
 
     Raises:
         RuntimeError: a rank has failed; its own words are on standard error.

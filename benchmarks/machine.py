@@ -1,4 +1,4 @@
-"""Where something was measured, and with what."""
+"""Machine, system and library versions of a measurement."""
 
 import importlib.metadata
 import os
@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
 
 
 def congestion_control() -> str:
-    """What TCP does by default where this process runs; a network namespace has its own."""
+    """Returns TCP's default where this process runs; each network namespace has its own."""
     return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 
 def measured(program: str, command: Sequence[str], written: Path) -> dict[str, Any] | None:
-    """What a benchmark has written; None, and a line, where it failed.
+    """Runs a benchmark and returns its document; prints a line and returns None if it fails.
 
     Args:
-        program: who asks, for what is printed.
-        command: which is told where to write.
-        written: where to.
+        program: name of the caller, for the printed lines.
+        command: the benchmark; `--json` is added to it.
+        written: path of the document.
     """
     print(f"{program}: {shlex.join(command[1:])}", file=sys.stderr, flush=True)
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}

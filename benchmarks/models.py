@@ -46,7 +46,7 @@ def vgg() -> Built:
 
 
 def vgg13() -> Built:
-    """VGG-13, likewise: two convolutions more."""
+    """VGG-13, the same with two convolutions more."""
     return _vgg((2, 2, 2, 2, 2))
 
 
@@ -102,7 +102,7 @@ def transformer() -> Built:
 
 
 def embedding() -> Built:
-    """One table of 12.8 M parameters, whose gradient is made dense, and little beside it."""
+    """One table of 12.8 M parameters, whose gradient is made dense, and few other parameters."""
     keras, layers = _keras()
     rows, width, length = 100_000, 128, 16
     tokens = keras.Input((length,), dtype="int32")

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def folder_of(name: str) -> Path:
-    """Where a program, and what else it is made of, is built."""
+    """Returns the folder, made if missing, in which a program and its dependencies are built."""
     folder = ROOT / "build" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""What keeping backward order costs: control edges, and how much longer the critical path gets.
+"""Measures the cost of keeping backward order: control edges, and a longer critical path.
 
     python -m benchmarks.pinning [--networks resnet50,bert] [--markdown FILE]
 

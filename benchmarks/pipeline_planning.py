@@ -1,4 +1,4 @@
-"""How long planning a pipeline takes, and how it grows.
+"""Measures how long planning a pipeline takes, and how it grows.
 
     python -m benchmarks.pipeline_planning [--repeats 3] [--markdown FILE] [--json FILE]
 

@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
 def judged(
     names: Sequence[str], seconds: Mapping[str, Sequence[float]], plan: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the module's docstring says, but for how it was measured.
+    """Returns the results that the module's docstring defines, without the measuring conditions.
 
     Args:
         names: of the data-parallel strategies.

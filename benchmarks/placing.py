@@ -1,4 +1,4 @@
-"""Where a benchmark's workers run: processes of this host, or hosts that are network namespaces."""
+"""Places a benchmark's workers: processes of this host, or hosts that are network namespaces."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ class WorkersFailedError(RuntimeError):
 
 
 class Placing:
-    """What to train, and where: flags that several benchmarks have, and what their workers measure.
+    """Flags that several benchmarks share: what to train, and where; runs their workers.
 
     --np, --hosts, --rate, --mpich, --model, --seed, --unpinned, --inter_op_threads and --json.
     """
@@ -152,7 +152,7 @@ class Placing:
             return json.loads(output.read_text())
 
     def settings(self) -> dict[str, Any]:
-        """What was asked for, for the outcome."""
+        """Returns the requested settings, for the outcome."""
         return {
             "np": self.num_workers,
             "network": self.network(),
@@ -231,7 +231,7 @@ def _can_have_hosts(count: int | None) -> bool:
 
 
 def is_model(model: str) -> bool:
-    """Whether a flag names a model; `ValidationError` says why not."""
+    """Returns whether a flag names a model; raises `ValidationError` with the reason if not."""
     try:
         models.find(model)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How long planning takes, how it grows, and how much memory it needs.
+"""Measures how long planning takes, how it grows, and how much memory it needs.
 
 The planners run in one thread; CPU seconds are what they take on a machine with nothing else to do.
 
@@ -74,7 +74,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What planning took; of the optimum, which may take minutes, no memory is known."""
+    """Cost of planning; the memory of the optimum, which may take minutes, is unknown."""
 
     case: Case
     seconds: float
@@ -147,7 +147,7 @@ def peak_mebibytes(
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """How much longer the chunked program's plans take than the optimum: ratios - 1."""
+    """Excess of the chunked program's plans over the optimum: ratios - 1."""
 
     obeys_assumptions: bool
     problems: int

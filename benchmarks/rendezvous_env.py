@@ -1,4 +1,4 @@
-"""Lets the workers of a job meet as under `horovodrun`, or as TensorFlow's, whoever starts them."""
+"""Lets workers meet as under `horovodrun`, or as TensorFlow's, with any launcher."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def meeting(hosts: str, address: str, interface: str) -> Iterator[list[dict[str,
 
 
 def tf_configs(addresses: Sequence[str]) -> list[dict[str, str]]:
-    """What the environment of each worker of TensorFlow's cluster says, by rank.
+    """Returns the environment of each worker of TensorFlow's cluster, by rank.
 
     Args:
         addresses: of the workers, with ports.
@@ -56,7 +56,7 @@ _PORTS = range(20_000, 32_768)
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this host at ports that nobody has now.
+    """Returns addresses of this host at ports that are free now.
 
     Raises:
         OSError: there are not so many.

@@ -59,7 +59,7 @@ def table(document: Mapping[str, Any], *, markdown: bool) -> str:
 
 
 def notes(document: Mapping[str, Any]) -> str:
-    """What a reader of the table should know, a line each."""
+    """Returns notes for the reader of the table, a line each."""
     machine, settings = document["machine"], document["settings"]
     lines = [
         f"{settings['model']}: {settings['parameters'] / 1e6:.1f} M parameters,"

@@ -1,4 +1,4 @@
-"""How long the pass takes on a graph of several training steps, and how that grows.
+"""Measures the pass on a graph of several training steps: how long it takes, how that grows.
 
     python -m benchmarks.rewriting [--copies 1,2,5,10,20,50] [--conditionals 20,40,80,200]
         [--nodes 40000] [--strategy horovod-fusion] [--repeats 3] [--json FILE]

@@ -1,6 +1,6 @@
 // One rank of many, as light as a rank can be: it listens, connects to all others, agrees with them
-// and all-reduces, and then as often as it is asked to. Started by benchmarks/scaling.py, which
-// defines what it prints.
+// and all-reduces once, then as often as requested. Started by benchmarks/scaling.py, which defines
+// what it prints.
 #include <dirent.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -111,7 +111,8 @@ bool AllReduces(tf_libra::Engine* engine, size_t num_bytes) {
   return std::all_of(ones.begin(), ones.end(), [sum](float one) { return one == sum; });
 }
 
-// Of one of so many, begun by all ranks at once: seconds, and those of a core of this process.
+// Prints the mean time of an all-reduce that all ranks begin concurrently: wall seconds, and
+// seconds of a core of this process.
 void Time(tf_libra::Engine* engine, size_t num_bytes, int repetitions) {
   const bool is_right = AllReduces(engine, num_bytes);
   std::vector<float> zeros(num_bytes / sizeof(float));
@@ -171,7 +172,7 @@ int main(int argc, char** argv) {
   Require(tf_libra::LaneEngine::Start({}, std::move(mesh), &engine));
   const double connected = -tf_libra::SecondsUntil(begin);
   const double cpu = CpuSeconds() - cpu_before;
-  // Nobody all-reduces before this rank agrees.
+  // No rank all-reduces before this rank agrees.
   const Connections::Traffic before = connections.Count();
   std::vector<std::string> everyone;
   Require(engine->AllGather(std::to_string(rank), &everyone));

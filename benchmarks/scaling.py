@@ -1,8 +1,8 @@
-"""How lanes scale: python -m benchmarks.scaling [--ranks 16,32,64,128,256] [--lanes R].
+"""Scaling of lanes: python -m benchmarks.scaling [--ranks 16,32,64,128,256] [--lanes R].
 
 Starts that many real rank processes on this machine, without TensorFlow or Python
 (`benchmarks/scaling.cc`): they listen, learn each other's addresses from this program, connect,
-agree and all-reduce 1 KiB, and check what comes of both. Nobody knows of hosts, so all exchange
+agree and all-reduce 1 KiB, and check what comes of both. No rank knows of hosts, so all exchange
 with all; `--ranks_per_host` lets them be a grid, or a square of hosts of one (ops/lanes/grid.h).
 Reported are, per number of ranks,
 
@@ -14,9 +14,9 @@ Reported are, per number of ranks,
 
 Then a simulation of what follows for more ranks (`simulated_seconds`), each on a core of its own,
 and on the cores of this machine. Its one unknown, the seconds that a connection takes a core at
-each end, comes from the smallest job; what it says of the larger ones is printed beside what was
-measured. Descriptors and memory are continued in a straight line, which says too much of a square,
-whose lanes grow with the root of the number of ranks.
+each end, comes from the smallest job; its results for the larger ones are printed next to the
+measured ones. Descriptors and memory are continued in a straight line, which says too much of a
+square, whose lanes grow with the root of the number of ranks.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank of a job has found.
+    """Measurements of one rank of a job.
 
     Attributes:
         setup_seconds: until it was connected.
@@ -77,7 +77,7 @@ class Rank:
         connections: how many it has, by what they are for (`CONNECTIONS`).
         sent: [rank], bytes that went to that one over TCP once it was connected, as counted by the
             kernel: of the all-reduce, and the few of agreements.
-        received: likewise.
+        received: [rank], the same for bytes that came from that one.
     """
 
     setup_seconds: float
@@ -125,7 +125,7 @@ class Job:
     _processes: "Sequence[subprocess.Popen[str]]"
 
     def time(self, num_bytes: int, repetitions: int) -> list[tuple[float, float]]:
-        """Of one of so many all-reduces: seconds, and those of a core, of each rank.
+        """Measures `repetitions` all-reduces; returns mean wall and core seconds of each rank.
 
         Raises:
             RuntimeError: a rank has failed; its own words are on standard error.
@@ -153,7 +153,7 @@ def job(
         num_ranks: processes.
         num_lanes: of each.
         host: where they listen; `unix:` for Unix sockets.
-        ranks_per_host: so many take each other to be on one host; 0: nobody knows of hosts.
+        ranks_per_host: so many take each other to be on one host; 0: no rank knows of hosts.
         beside: whether those of a host listen for each other on Unix sockets, too, and so share
             memory. Else they exchange over `host`, in two levels all the same, as do the rows of a
             square of hosts that have one rank each (ops/lanes/grid.h).
@@ -195,7 +195,7 @@ def _tell(ranks: "Sequence[subprocess.Popen[str]]", text: str) -> None:
 
 
 def _check(are_right: Iterable[str]) -> None:
-    """Of each rank, whether what it has come to is right: "1" where it is."""
+    """Raises an error unless every rank reports "1", a correct result."""
     if any(one != "1" for one in are_right):
         raise RuntimeError("a rank has not come to what is right")
 
@@ -225,7 +225,7 @@ def _line(rank: "subprocess.Popen[str]") -> str:
 
 
 def simulated_seconds(num_ranks: int, per_peer_seconds: float, num_cores: int) -> float:
-    """How long set-up takes, of ranks that call all lower ones, several at a time, and accept.
+    """Simulates set-up by ranks that call all lower ones, several at a time, and accept.
 
     Where there are fewer cores than ranks, all that they do has to go through these as well.
 
@@ -283,7 +283,7 @@ def _turns(num_ranks: int) -> int:
 
 
 def _calls_at_a_time(rank: int) -> int:
-    """By threads of its own; 0: it calls before it accepts."""
+    """Returns the number of threads of a rank for its calls; 0: it calls before it accepts."""
     return min(MAX_CALLS_AT_A_TIME, rank // 2)
 
 
@@ -293,7 +293,7 @@ def fitted(smallest: Measured, num_cores: int) -> float:
 
 
 def continued(measured: Sequence[Measured], name: str, num_ranks: int) -> float:
-    """What a rank has of something where there are more ranks: so much more for each.
+    """Extrapolates an attribute of a rank linearly to a larger number of ranks.
 
     Args:
         measured: jobs of at least two sizes.

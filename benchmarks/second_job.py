@@ -1,4 +1,4 @@
-"""What a search gains by what the search for another model has left.
+"""Measures what a search gains from the results of an earlier search for another model.
 
     python -m benchmarks.second_job --hosts 2 --rate 1gbit --model vgg --changed vgg13
 

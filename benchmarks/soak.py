@@ -91,7 +91,7 @@ def _work() -> int:
         resident.append(_resident_bytes())
         if stages is not None:
             continue
-        if settled:  # nobody else drains telemetry any more
+        if settled:  # nothing else drains telemetry any more
             executed += len(engine_lib.running().drain_telemetry())
             planned += len(step.plan.groups)
         elif step.settled:

@@ -17,8 +17,8 @@ by TF_CONFIG, and every other strategy's step is one of MultiWorkerMirroredStrat
 What a number means:
 - A step's time is that of the slowest rank, each from when it leaves a barrier, which is not
   counted, to when the loss and all updates of the step are done.
-- A round holds one step of every strategy, in an order shuffled anew for every round and the same
-  on all ranks, so that no strategy always follows the same one.
+- A round holds one step of every strategy, in an order that is shuffled again for every round and
+  the same on all ranks, so that no strategy always follows the same one.
 - A ratio is taken within each round; its median and percentiles are over rounds. Ratios compare;
   seconds of a shared machine alone do not.
 - A ratio to `one-worker` below 1 is a gain of distributing: both train as many examples per step.
@@ -135,7 +135,7 @@ def _network() -> str:
 
 
 def _document(names: Sequence[str], measured: dict[str, Any]) -> dict[str, Any]:
-    """What the job asked for, in its order, from what its workers measured."""
+    """Returns the document, in the requested order, from what the job's workers measured."""
     seconds, horovod = measured["seconds"], measured["settings"]["horovod"]
     better = results.better_horovod(seconds)
     if better is not None:

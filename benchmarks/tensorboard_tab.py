@@ -1,4 +1,4 @@
-"""What the records cost a training step, how soon a large plan is on the page, how it scrolls.
+"""Measures the cost of records in a training step, and how a large plan's page loads and scrolls.
 
 python -m benchmarks.tensorboard_tab
 """

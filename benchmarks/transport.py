@@ -52,7 +52,7 @@ COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 
 def build_gloo() -> tuple[str, ...]:
-    """Builds Gloo, once; returns what the compiler is to be told of it."""
+    """Builds Gloo, once; returns the compiler's arguments for it."""
     build = native.folder_of("transport")
     gloo = build / "gloo"
     if not (gloo / "lib" / "gloo" / "libgloo.a").exists():

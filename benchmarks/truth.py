@@ -1,4 +1,4 @@
-"""How true the model is: plans that tuning has not seen, predicted and measured.
+"""Accuracy of the model: plans that tuning has not seen, predicted and measured.
 
     python -m benchmarks.truth --np 2 --model cnn5m --plans 12 --rounds 10 --json out.json
     python -m benchmarks.truth --hosts 2 --rate 5gbit --model transformer
@@ -6,7 +6,7 @@
 
 Tunes as training does, draws plans that differ in number and sizes of groups and in threads, every
 other one on two streams where --strategy has measured what these cost each other, and runs them in
-turns, in an order drawn anew for every round. Every worker has one core.
+turns, in an order that is drawn again for each round. Every worker has one core.
 
 What a number means:
 - `pace`: of each round, how many times as long as usual the plans take in it that tuning has

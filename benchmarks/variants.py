@@ -1,4 +1,4 @@
-"""Strategies as benchmarks are asked for them: by name, with arguments where those are not usual.
+"""Strategies as they are passed to benchmarks: by name, with arguments that are not defaults.
 
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`.
 """
@@ -9,7 +9,7 @@ from tf_libra import strategies
 
 
 def is_ours(text: str) -> bool:
-    """Whether it names a strategy of tf_libra."""
+    """Returns whether it names a strategy of tf_libra."""
     return text.partition(":")[0] in strategies.BY_NAME
 
 

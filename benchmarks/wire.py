@@ -1,4 +1,4 @@
-"""What the wire alone takes for a model's gradients, and how near to that strategies come.
+"""Measures what the wire alone takes for a model's gradients, and how near strategies come.
 
     python -m benchmarks.wire --hosts 2 --rate 5gbit --model cnn5m --json wire.json
     python -m benchmarks.wire --hosts 2 --rate 5gbit --against step_time.json
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _differences(settings: Mapping[str, Any]) -> str:
-    """How what was measured before was placed otherwise; empty if it was not."""
+    """Returns how the earlier measurement was placed differently; empty if it was not."""
     mine = _PLACING.settings()
     found = [
         f"{name} is {settings.get(name)!r}, not {mine[name]!r}"

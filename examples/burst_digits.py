@@ -1,4 +1,4 @@
-"""Trains a convolutional network on handwritten digits in bursts, with another job beside it.
+"""Trains a convolutional network on handwritten digits in bursts, with a concurrent job.
 
     tf-libra run -np 2 python examples/burst_digits.py
 

@@ -1,6 +1,6 @@
 """Searches random features by which a linear model tells handwritten digits, try after try.
 
-What burst_digits.py has beside it, on each rank by itself: NumPy, one try per call.
+Background job of burst_digits.py, on each rank by itself: NumPy, one try per call.
 """
 
 import os

@@ -286,7 +286,7 @@ int TfLibraAbort(const char* reason) {
 
 int TfLibraClose(const char* why) {
   return Guarded([&] {
-    // Another thread may be waiting in a collective, and holds the engine until it is told.
+    // Another thread may be waiting in a collective, and holds the engine until that wait ends.
     auto engine = ExchangeActiveEngine(nullptr);
     if (engine == nullptr) return Status();
     return tf_libra::EndWithin(std::move(engine), why);

@@ -16,25 +16,25 @@ const char* TfLibraLastError();
 int TfLibraInterfaceAddress(const char* interface_name, const char** host);
 
 // Starts to listen on `host` alone ("unix:" for a Unix socket), at a port from `first_port` to
-// `last_port`, or where both are 0 at one that the system chooses; `bound_host` and `port` receive
-// where. The listener waits in this process until TfLibraConnect takes it. With `beside` other than
-// 0 it is one more, for the ranks of this host, of which others are elsewhere.
+// `last_port`. If both are 0, the system chooses the port. `bound_host` and `port` receive the
+// address. The listener waits in this process until TfLibraConnect takes it. `beside` other than 0
+// makes it an additional listener, for the ranks of this host when other ranks are on other hosts.
 int TfLibraListen(const char* host, int first_port, int last_port, int beside,
                   const char** bound_host, int* port);
 
 // Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
 // have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.
-// `machines` tells by equal texts which ranks reach each other by Unix sockets, and `local_hosts`
-// at which of those they listen beside ("" for none); both may be null. A machine that is "" is not
-// known: then the ranks connect as if none were.
+// `machines` has equal texts for ranks that reach each other by Unix sockets, and `local_hosts` has
+// the additional Unix address at which each rank listens ("" for none); both may be null. If any
+// machine is "", hosts are not known, and the ranks connect as if none were.
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
                    const char* const* machines, const char* const* local_hosts,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds, double liveness_seconds);
 
 // Connects more lanes of the running engine, `num_lanes` in all: on every rank, after
-// TfLibraListen, at the same place among messages. Ranks and `secret` as for TfLibraConnect, made
-// anew.
+// TfLibraListen, at the same place among messages. Ranks and `secret` as for TfLibraConnect, with
+// newly made values.
 int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* machines,
                 const char* const* local_hosts, const uint8_t* secret, int num_lanes);
 
@@ -60,18 +60,19 @@ int TfLibraDrainTelemetry(const char** json);
 // TfLibraTakeExecuted; needs no engine.
 int64_t TfLibraNumExecuted(const char* function);
 
-// How often each of them, as JSON {"name": times}, and counts anew; `json` may be null.
+// Returns how often each of them was executed, as JSON {"name": times}, and restarts the counts
+// from 0; `json` may be null.
 int TfLibraTakeExecuted(const char* function, const char** json);
 
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);
 
-// Ends the engine and joins its threads; the peers that go on are told why. No-op where none runs.
-// DeadlineExceeded where something that was called at the end of an all-reduce does not return: its
-// thread is left behind.
+// Ends the engine and joins its threads; `why` is sent to the peers that go on. No-op if no engine
+// runs. DeadlineExceeded if a callback at the end of an all-reduce does not return: its thread is
+// left behind.
 int TfLibraClose(const char* why);
 
-// From here on Horovod executes what LibraAllReduce is asked for, unless an engine runs.
+// From here on Horovod executes the requests of LibraAllReduce, unless an engine runs.
 int TfLibraStartHorovod(int rank, int world_size);
 
 // Every LibraAllReduce by Horovod ends with this reason, or the first that was given.

@@ -1,5 +1,5 @@
-// Executes by Horovod what LibraAllReduce is asked for, in jobs whose ranks have no lanes: what no
-// plan is about, and what Horovod's op cannot stand for in a graph.
+// Executes requests of LibraAllReduce by Horovod in jobs whose ranks have no lanes: all-reduces
+// without a plan, and those that Horovod's own op cannot replace in a graph.
 #ifndef TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 #define TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 

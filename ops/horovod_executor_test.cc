@@ -34,7 +34,7 @@ DOCTEST_TEST_CASE("TheFirstReasonStaysUntilTheNextJob") {
   DOCTEST_CHECK(job.status().ok());
 }
 
-// One of a name is under way, the others wait in their order; another name waits for nobody.
+// One all-reduce of a name runs, the others wait in order; another name does not wait for them.
 DOCTEST_TEST_CASE("OneOfANameIsUnderWay") {
   HorovodJob job;
   std::vector<std::string> started;

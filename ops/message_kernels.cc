@@ -35,7 +35,7 @@ std::string ContentOf(const Tensor& tensor) {
 
 char* BytesOf(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
 
-// What moves a tensor to or from a rank; who waits for it is told when it has.
+// Returns the request that moves a tensor to or from a rank; `pending` is notified when it has.
 MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor,
                          const std::shared_ptr<Pending>& pending) {
   MessageRequest request;

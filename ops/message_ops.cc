@@ -104,9 +104,9 @@ ranks: the set, in the order of summation, the same on each of them.
 root: a rank of the set, of 'broadcast' and 'reduce'.
 )doc");
 
-// Not stateful: it has no effect of its own, and whoever does not need what has come does not wait.
-// So what is waited for in one place keeps nothing from beginning in another, however automatic
-// control dependencies order what begins.
+// Not stateful: it has no effect of its own, and a step that does not need the message does not
+// wait. So a wait in one place keeps nothing from beginning in another, however automatic control
+// dependencies order what begins.
 REGISTER_OP("LibraMessageWait")
     .Attr(TF_LIBRA_MESSAGE_TYPES)
     .Input("started: T")

@@ -64,7 +64,7 @@ void ShowInProfiler(const LaneSpan& span) {
   if (!TraceMeRecorder::Active(tsl::profiler::kCritical)) return;
   const AllReduceRecord& record = *span.record;
   const OperationInfo& operation = *record.operation;
-  // Where nobody was to be waited for, or the first bytes of some came with the last.
+  // If there was no rank to wait for, or the first bytes of some came with the last.
   const int64_t waited_nanos =
       std::clamp(span.first_byte_nanos, span.started_nanos, span.finished_nanos);
   TraceMeRecorder::Record(

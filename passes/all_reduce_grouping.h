@@ -67,7 +67,7 @@ using Waits = std::map<int, std::vector<std::string>>;
 // where its branch or loop ends, to the later one or what that waits for in any case. Those of two
 // branches of one conditional have no order. Nullopt where there is no such edge: then the ranks
 // might not start all-reduces alike. Between contexts there may be an edge for each pair, since an
-// all-reduce that a branch leaves out hands on no order.
+// all-reduce that a branch leaves out passes on no order.
 //
 // `dropped` are the edges that `dag` was built without.
 std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,

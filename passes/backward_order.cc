@@ -36,7 +36,7 @@ bool ReadsOnlyShapes(const NodeDef& node) {
   return IsOneOf(node, ops);
 }
 
-// Ops that hand on what they get.
+// Ops that pass on their inputs.
 bool HandsOn(const NodeDef& node) {
   static const auto& ops = *new std::unordered_set<absl::string_view>{
       "Identity", "IdentityN", "Reshape",        "Squeeze",     "ExpandDims",
@@ -265,7 +265,7 @@ class BackwardOrder {
     AddDue(begin, end);
   }
 
-  // A constant is there whenever it is asked for.
+  // A constant is there whenever it is needed.
   void AddDue(int begin, int end) {
     for (int i = begin; i < end; ++i) {
       if (!idle_[productions_[i].node]) due_.push_back(i);

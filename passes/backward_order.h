@@ -25,12 +25,12 @@ struct Wait {
   std::vector<int> after;
 };
 
-// Left to itself, TensorFlow's executor may put off the gradients of weights until the gradients
-// of all activations are there, and another rank may choose otherwise: then nothing is ready to
-// be all-reduced beside computation, or the ranks wait for each other. So what only a later group
-// needs is made to wait for the gradients of the groups before it. And what is done with reduced
-// gradients, the optimizer's updates, waits for the last gradient: it is better done beside the
-// all-reduces that are still under way than before they can start.
+// Left to itself, TensorFlow's executor may put off the gradients of weights until the gradients of
+// all activations are there, and another rank may choose otherwise: then nothing is ready to be
+// all-reduced concurrently with computation, or the ranks wait for each other. So nodes that only a
+// later group needs are made to wait for the gradients of the groups before it. The use of reduced
+// gradients, the optimizer's updates, waits for the last gradient: updates are better done
+// concurrently with the all-reduces that are still under way than before they can start.
 //
 // Within a group nothing is ordered. Between groups as much stays side by side as can: the
 // gradients of weights of a group's last layer and the gradient of activations that leads on from

@@ -107,7 +107,7 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
     for (const int successor : successors_[node_at_[place]]) ++waits_for[whole_[successor]];
   }
   std::priority_queue<int, std::vector<int>, std::greater<int>> ready;
-  std::vector<int> others;  // ready, and not asked for
+  std::vector<int> others;  // ready, and not in `nodes`
   const auto add = [&](int node) {
     if (rank[node] >= 0) {
       ready.push(rank[node]);

@@ -38,8 +38,8 @@ struct WrittenGraph {
 };
 
 // Writes what was decided, and lets the rest of the graph follow. An all-reduce that was fused
-// leaves under its name an Identity, where it is fetched, or a NoOp, where it is a target: nothing
-// is copied that nobody asked for. Both are on the device of what it was fused into.
+// leaves under its name an Identity, if it is fetched, or a NoOp, if it is a target: no tensor is
+// copied that the caller did not request. Both are on the device of what it was fused into.
 WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
                         const Rewriter& rewriter, const NodesToKeep& keep,
                         const Decisions& decisions);

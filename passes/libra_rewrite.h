@@ -20,7 +20,7 @@ namespace tf_libra {
 //    follows knows no difference between a part and a tensor.
 // 1. All-reduces in another branch or loop than the rest of their step are fused there, with those
 //    of their group that are in the same.
-// 2. Copies of the step in one graph are told apart: all-reduces of the same tensor of the same
+// 2. Copies of the step in one graph are distinguished: all-reduces of the same tensor of the same
 //    training function in the same branch or loop body have to lie one behind the other, and the
 //    i-th of each tensor makes up copy i. Where that leaves a doubt, nothing is changed.
 // 3. Control edges straight from one marked all-reduce to another of the same copy, or from or to

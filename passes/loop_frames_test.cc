@@ -1,4 +1,4 @@
-// What loops mean to whoever walks along edges: all iterations as one.
+// Loops as seen by code that walks along edges: all iterations as one.
 
 #include "passes/loop_frames.h"
 

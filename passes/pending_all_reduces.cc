@@ -59,8 +59,9 @@ Kind KindOf(const NodeDef& node, std::string device) {
 
 constexpr int kBatch = 32;
 
-// Levels of the all-reduces of up to kBatch tensors at once: how many of the same tensor lie on a
-// path before each. `batch[j]` are those of tensor j; so are the levels that are returned.
+// Returns the levels of the all-reduces of up to kBatch tensors together: how many of the same
+// tensor lie on a path before each. `batch[j]` are those of tensor j; so are the levels that are
+// returned.
 std::vector<std::vector<int>> LevelsOfTensors(const IndexedGraph& graph,
                                               const std::vector<bool>& between,
                                               const std::vector<std::vector<int>>& batch) {

@@ -56,8 +56,8 @@ struct Marked {
 // All all-reduces, whether a plan is about them or not, by name.
 std::vector<int> FindAllReduces(const IndexedGraph& graph);
 
-// The all-reduces that `plan` is about, in topological order; says of others why they are not.
-// Those in `fed`, and those that `rewriter` refuses, are left alone.
+// Returns the all-reduces that `plan` is about, in topological order; `skipped` receives the
+// others, with the reason. Those in `fed`, and those that `rewriter` rejects, are left alone.
 std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
                                const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
                                std::vector<Skipped>* skipped);
@@ -92,7 +92,7 @@ void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked);
 
 // Numbers the copies of the step, of each training function and each context its own; what is aside
 // comes last. The numbers do not depend on the order of the nodes in the graph. False, with the
-// reason, where they cannot be told apart. O((nodes + edges) * tensors), whatever the number of
+// reason, if copies cannot be distinguished. O((nodes + edges) * tensors), whatever the number of
 // copies.
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<Marked>* marked, std::string* reason);

@@ -47,7 +47,7 @@ class PlanRegistry {
   // AlreadyExists.
   absl::Status Register(RegisteredPlan plan);
   // Undoes one Register; `last` says whether the plan is gone now. NotFound for an id that is not
-  // registered. Whoever holds the plan may go on using it.
+  // registered. A caller that holds the plan may go on using it.
   absl::Status Unregister(const std::string& id, bool* last);
   // Null for an id that is not registered.
   std::shared_ptr<const RegisteredPlan> Find(const std::string& id) const;

@@ -21,9 +21,10 @@ bool CutsTensors(const RegisteredPlan& plan, const Rewriter& rewriter);
 //   X_part_i  a marked LibraAllReduce of each part, which works in place
 //   X         LibraJoin, which puts out the gradient when all parts are reduced
 //
-// so that a part is from then on what a whole tensor is to the rest of the pass, and whoever reads
-// X, or wants it kept, goes on doing so. Control edges from X to other marked all-reduces become
-// such from its parts: they say in which order all-reduces start. What is in `fed` is left alone.
+// so that a part is from then on what a whole tensor is to the rest of the pass, and a node that
+// reads X, or a caller that keeps it, goes on doing so. Control edges from X to other marked
+// all-reduces become such from its parts: they say in which order all-reduces start. What is in
+// `fed` is left alone.
 void CutTensors(const RegisteredPlan& plan, const std::unordered_set<std::string>& fed,
                 tensorflow::GraphDef* graph);
 

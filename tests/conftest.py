@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _part(item: pytest.Item) -> str:
-    """What of a module stays together: all, or what looks at the same one of its jobs."""
+    """Returns the name of a module's tests that stay together: all, or those that share a job."""
     module = item.nodeid.partition("::")[0]
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return " ".join([module, *(str(parameters[one]) for one in _JOB_OF if one in parameters)])
@@ -142,7 +142,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Calla
     The script is one of `jobs`, or the whole path of any other.
 
     Every worker must end with 0, unless `check` is false. Workers are forked; only where the
-    environment says how TensorFlow is imported they are started anew.
+    environment says how TensorFlow is imported they are started from scratch.
     """
 
     def run(
@@ -183,7 +183,7 @@ def start_workers() -> Callable[..., contextlib.AbstractContextManager[Workers]]
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Where workers are forked that need not import TensorFlow first."""
+    """The server that forks workers, which need not import TensorFlow first."""
     running = Nursery(worker_environment())
     yield running
     running.close()

@@ -22,7 +22,7 @@ def pick(some, fraction):
 
 
 def picks(some, fractions):
-    """Of an array, as many as there are fractions."""
+    """Returns elements of an array, one for each fraction."""
     return some[np.rint(fractions * (len(some) - 1)).astype(int)]
 
 

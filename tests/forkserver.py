@@ -137,7 +137,7 @@ def _serve() -> None:
 
 
 def _outcome(pid: int, outcomes: dict[int, int]) -> int | None:
-    """Asked for by any number of threads, but a process ends once."""
+    """Returns the exit code; any number of threads may call this, but a process ends once."""
     if pid not in outcomes:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended == pid:

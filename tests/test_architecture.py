@@ -31,7 +31,7 @@ def room(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def rooms() -> nx.DiGraph:
-    """Rooms, and single modules beside them; an edge from who imports to what is imported."""
+    """Packages, and single modules next to them; an edge from the importer to the imported."""
     graph: nx.DiGraph = nx.DiGraph()
     for path in sorted((ROOT / "tf_libra").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)

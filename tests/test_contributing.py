@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of the tree is so."""
+"""The statements of CONTRIBUTING.md on the tree are true."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ PACKAGE = ROOT / "tf_libra"
 
 
 def rows() -> list[tuple[set[str], list[str]]]:
-    """Of the table of modules without a test of their name: these, and what tests them."""
+    """Returns the rows for modules without a test of their name: the modules, and their tests."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     table = text.partition("| modules | tested by |\n|---|---|\n")[2].partition("\n\n")[0]
     found = []

@@ -54,7 +54,7 @@ def each(cases: Callable[[str], bool] = lambda case: True) -> pytest.MarkDecorat
 
 @pytest.fixture(scope="session")
 def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
-    """The job of so many workers, started when it is first asked for."""
+    """Returns the job of a number of workers, which starts at the first request."""
 
     @functools.cache
     def get(workers: int) -> Job:

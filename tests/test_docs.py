@@ -1,4 +1,4 @@
-"""What pages name is there: tests, where the page of tests says so, modules and what they have."""
+"""The names in pages exist: tests, in the page of tests, modules and their members."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ def sources() -> dict[str, str]:
 
 
 def named() -> list[str]:
-    """What stands in quotes in the last column of a table."""
+    """Returns the quoted names in the last column of a table."""
     rows = re.findall(r"^\|.*\|$", (DOCS / "tested.md").read_text(), re.MULTILINE)
     return [one for row in rows for one in QUOTED.findall(row.rstrip("| ").rpartition(" | ")[2])]
 
@@ -68,7 +68,7 @@ def messages() -> str:
 
 
 def test_symptoms_are_words_of_the_program() -> None:
-    """Those in quotes; what stands for a number, a name or more is left out."""
+    """Quoted symptoms are compared without placeholders for a number, a name or more."""
     rows = re.findall(r"^\| (.*?) \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
     quoted = [one for row in rows for one in QUOTED.findall(row)]
     assert len(quoted) > 10
@@ -78,7 +78,7 @@ def test_symptoms_are_words_of_the_program() -> None:
 
 
 def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
-    """What a module or a class has, by name; of a class the body."""
+    """Returns the members of a module or a class, by name; for a class its body."""
     found: dict[str, list[ast.stmt]] = {}
     for one in body:
         match one:
@@ -89,7 +89,7 @@ def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
             case ast.Import() | ast.ImportFrom():
                 found |= {alias.asname or alias.name: [] for alias in one.names}
             case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=listed)):
-                # Some are imported when they are asked for.
+                # Some are imported on first use.
                 found |= {name.value: [] for name in listed if isinstance(name, ast.Constant)}
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 found[name] = []
@@ -97,7 +97,7 @@ def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
 
 
 def resolves(dotted: str) -> bool:
-    """Whether a name below the package is a module or stands in one; nothing is imported."""
+    """Returns whether a name below the package is a module or its member; nothing is imported."""
     place, parts = PACKAGE, dotted.split(".")
     while parts and (place / parts[0]).is_dir():
         place /= parts.pop(0)
@@ -117,7 +117,7 @@ def resolves(dotted: str) -> bool:
 
 
 def dotted_names(page: Path) -> list[str]:
-    """Those in code of a line: after `tf_libra` anywhere, after a room where they are all of it."""
+    """Returns the names in inline code: after `tf_libra` anywhere, after a room if they fill it."""
     rooms = [one.parent.name for one in PACKAGE.glob("*/__init__.py")]
     room = "|".join(sorted(set(rooms) - set(NO_ROOMS)))
     fields = {f"{option.group}.{option.name}" for option in config.declared()}
@@ -138,7 +138,7 @@ def test_dotted_names_are_there() -> None:
 
 
 def test_a_name_that_is_gone_is_noticed() -> None:
-    """Of a module, of what it has, of what a class has; and names that packages hand on."""
+    """Names of a module, its members, a class's members; and names that packages re-export."""
     there = (
         "autotune.search_tuner.SearchTuner",
         "model_parallel.partition.layout.Layout.of_burst",

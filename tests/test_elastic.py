@@ -71,7 +71,7 @@ class ElasticJob:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def _check(self) -> None:
-        """None has failed but those that were killed."""
+        """Checks that only the killed workers have failed."""
         for host, child in self.workers:
             assert host == LOST or not child.poll(), child.poll()
 
@@ -224,7 +224,7 @@ def staged(
 def test_stages_go_on_from_what_all_of_them_had(
     staged: tuple[str, ElasticJob], nursery: Nursery
 ) -> None:
-    """Those that were lost, too: weights and momenta are those of one process, on every rank."""
+    """Lost stages, too: weights and momenta are those of one process, on every rank."""
     kind, story = staged
     sizes = [4, 2] if kind == "horovod" else [4, 2, 4]
     ends = []

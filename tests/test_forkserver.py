@@ -1,4 +1,4 @@
-"""What the tests' workers are forked by."""
+"""The server that forks the tests' workers."""
 
 import os
 from pathlib import Path

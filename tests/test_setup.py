@@ -29,7 +29,7 @@ def run_setup(site_packages: Path) -> subprocess.CompletedProcess[str]:
 
 
 def add_tensorflow(site_packages: Path, version: str) -> None:
-    """What setup.py looks at: a package, and metadata that names it."""
+    """Adds the files that setup.py looks at: a package, and metadata that names it."""
     (site_packages / "tensorflow").mkdir()
     (site_packages / "tensorflow" / "__init__.py").touch()
     info = site_packages / f"tensorflow_cpu-{version}.dist-info"

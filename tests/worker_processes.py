@@ -31,7 +31,7 @@ Meet = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 @dataclass(frozen=True)
 class Job:
-    """What a job of several workers has left behind.
+    """The results of a job of several workers.
 
     Attributes:
         folder: where workers write their results.
@@ -44,11 +44,11 @@ class Job:
     returncodes: tuple[int, ...]
 
     def output(self, rank: int) -> str:
-        """What a worker has printed, to either stream."""
+        """Returns the output of a worker, from either stream."""
         return (self.folder / f"output.{rank}.txt").read_text(errors="replace")
 
     def cases(self, rank: int) -> dict[str, Any]:
-        """What `harness.Cases` has written: by case, its value or error, and its log."""
+        """Returns the results of `harness.Cases`: by case, its value or error, and its log."""
         document = json.loads((self.folder / f"results.{rank}.json").read_text())
         assert isinstance(document, dict)
         return document
@@ -60,7 +60,7 @@ class Job:
         return dict(found)
 
     def value(self, name: str, rank: int = 0) -> Any:
-        """What a case has returned; fails where it has raised."""
+        """Returns the value of a case; fails if it has raised."""
         found = self.case(name, rank)
         assert found["error"] is None, found["error"]["traceback"]
         return found["value"]
@@ -72,7 +72,7 @@ class Job:
         return f"{found['error']['type']}: {found['error']['message']}"
 
     def log(self, name: str, rank: int = 0) -> str:
-        """What a case has logged, a line per record: level, message."""
+        """Returns the log of a case, a line per record: level, message."""
         return "\n".join(" ".join(record) for record in self.case(name, rank)["log"])
 
     def arrays(self, name: str, rank: int = 0) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ class Workers:
     """The worker processes of one running job, each in a session of its own.
 
     They meet as under `horovodrun`, through Horovod's own rendezvous server, which runs here; but
-    nobody ends the others when one of them ends, so that what they do on their own can be seen.
+    no process ends the others when one of them ends, so that what they do on their own can be seen.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Workers:
                 )
 
     def job(self) -> Job:
-        """What the workers have left behind; all have ended."""
+        """Returns the results that the workers have left behind; all have ended."""
         return Job(
             self.folder, self.world_size, tuple(process.wait(1) for process in self.processes)
         )

@@ -1,12 +1,12 @@
 """Tensors from rank to rank, and what sets of ranks do together, as functions of TensorFlow.
 
 They run eagerly and in a `tf.function`, on the connections of the ranks that take part; other ranks
-know nothing of it and wait for nobody. A send never waits for its receiver. In a function nothing
+know nothing of it and do not wait. A send never waits for its receiver. In a function nothing
 waits but what uses a tensor that has not come yet, so two ranks may begin their sends, receives and
 collectives in different orders; eagerly each call returns with its result, so send first.
 
 A send and a receive meet by name, as do the calls of the ranks of a set: a name may be used again,
-but not by two that are under way at once between the same ranks, unless they begin in the same
+but not by two that are under way concurrently between the same ranks, unless they begin in the same
 order on both sides. Where the two sides differ in dtype, shape or anything else, both raise an
 error that says how (`tf.errors.FailedPreconditionError`). A rank that does not come in time, is
 gone or has given up is an error as of every all-reduce, after which nothing goes on.
@@ -131,7 +131,7 @@ def all_reduce(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM) -> 
     Args:
         tensor: of a floating dtype, of the same shape on every rank of the set.
         ranks: the set, in the order of summation; the same on every one of them.
-        name: likewise.
+        name: the same on every rank of the set.
         op: "sum" or "average".
 
     Raises:
@@ -266,7 +266,7 @@ def _differentiable(start: Callable[..., Any], tensor: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _anchor() -> tf.Variable:
-    """What received tensors depend on as far as tapes know, which watch variables."""
+    """Returns the variable on which received tensors depend for tapes, which watch variables."""
     with tf.init_scope():
         return tf.Variable(0.0, name="tf_libra_received")
 
@@ -315,7 +315,7 @@ def _check_name(name: str) -> None:
 
 
 def _scale(op: str, ranks: Sequence[int]) -> float:
-    """What a sum over the ranks is multiplied with."""
+    """Returns the factor by which a sum over the ranks is multiplied."""
     return 1.0 if op == _SUM else 1.0 / len(ranks)
 
 

@@ -83,7 +83,7 @@ def optimize(
 
 
 def runs_in_stages(strategy: Any) -> bool:
-    """Whether ranks have layers of their own under a strategy, or the one of that name."""
+    """Returns whether a strategy, or the one of that name, gives each rank layers of its own."""
     return pipeline_lib.find(strategy) is not None or burst_lib.find(strategy) is not None
 
 
@@ -100,12 +100,12 @@ def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner"
 
 
 def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> config.Options:
-    """The options, with a strategy of data parallelism that nobody asks.
+    """Returns the options, with a data-parallel strategy that is never used.
 
     Args:
         kind: of the strategy.
         strategy: its name.
-        given: what the user asked for, but for plans of bursts.
+        given: what the user requested, except for burst plans.
 
     Raises:
         ValueError: an option is given that this kind does not have, or that is out of its range.
@@ -122,9 +122,9 @@ class Optimized:
 
     Attributes:
         phase: where in its life it is; a string such as "measure" or "run".
-        plan: what it runs under; None before a plan is in force.
+        plan: what it runs under; None before a plan is active.
         profile: measured backward computation; None before, and where none was measured.
-        cost_model: fitted contention model; likewise.
+        cost_model: fitted contention model; None before, and if none was fitted.
         tuned: all that tuning came to, in this job or in an earlier one whose plan was kept; None
             before, and for a plan that was given.
         settled: whether nothing is tried out or measured any more.
@@ -146,7 +146,7 @@ class Optimized:
 
         Args:
             function: a `tf.function` or a plain function.
-            options: what the user asked for.
+            options: what the user requested.
             tuner: called like `tf_libra.autotune.tune`, decides instead of it what is tried; None
                 for that itself.
             make_planner: makes what plans a pipeline, or bursts; None for data parallelism.
@@ -163,7 +163,7 @@ class Optimized:
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
         self._made_of = (function, options, tuner, make_planner)
-        # Threads that call it at once take turns: the ranks' steps are one after the other.
+        # Threads that call it concurrently take turns: the ranks' steps are one after the other.
         self._turn = threading.RLock()
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._training: TrainingStep
@@ -237,12 +237,12 @@ class Optimized:
 
     @property
     def phase(self) -> Phase:
-        """Where in its life it is."""
+        """The phase that it is in."""
         return self._training.state.phase
 
     @property
     def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
-        """What it runs under; None before a plan is in force."""
+        """The plan that it runs under; None before one is active."""
         return self._training.plan
 
     @property
@@ -265,7 +265,7 @@ class Optimized:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        """True once nothing is tried out or measured any more; from the same step on every rank."""
         return self._training.settled
 
     def check_variables(self) -> None:
@@ -299,7 +299,7 @@ class Optimized:
         self._training.close()
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns: model, plan, times, background."""
+        """Returns the facts known so far as text (100 columns): model, plan, times, background."""
         text = self._training.explain()
         background = of_this_process().background
         if background is None:

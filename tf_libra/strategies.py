@@ -1,4 +1,4 @@
-"""What a user may ask for: one frozen dataclass per strategy, each with a name as a string."""
+"""The strategies a user may choose: one frozen dataclass for each, with a name as a string."""
 
 from tf_libra.planning.burst import DeepPool
 from tf_libra.planning.data_parallel.aiacc import Aiacc

@@ -34,7 +34,7 @@ from pathlib import Path
 HOROVOD = "0.28.1"
 MPICH = "5.0.2"
 SUPPORTED = ("2.18", "2.21")
-# cmake 4 refuses the policies of the Gloo in Horovod's release, setuptools 81 lacks pkg_resources.
+# cmake 4 rejects the policies of the Gloo in Horovod's release, setuptools 81 lacks pkg_resources.
 # The others are what Horovod's setup.py asks for before it builds.
 BUILD_TOOLS = ("cmake<4", "setuptools<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml")
 SETTINGS = {
@@ -73,7 +73,7 @@ raise SystemExit(0 if hvd.mpi_built() else "Horovod was built without MPI")
 
 
 class BuildError(Exception):
-    """What went wrong, in one line for the user."""
+    """Failure of a build, in one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def build_wheel(tensorflow: TensorFlow, wheels: Path, mpich: Path | None = None)
         pip("wheel", *options, "--wheel-dir", str(built), f"horovod=={HOROVOD}", env=env)
         [wheel] = built.glob("*.whl")
         wheels.mkdir(parents=True, exist_ok=True)
-        # Copied beside its place, then renamed: another build may be reading it.
+        # Copied next to its place, then renamed: another build may be reading it.
         fresh = Path(shutil.copy(wheel, wheels / f"{wheel.name}.{os.getpid()}"))
         return fresh.replace(wheels / wheel.name)
 
@@ -216,7 +216,7 @@ def install(wheel: Path) -> str | None:
 
 
 def default_cache() -> Path:
-    """Where wheels are kept unless told otherwise."""
+    """Returns the default folder of the wheels."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf-libra"
 
 
@@ -242,7 +242,7 @@ def run(cache: Path) -> str:
 
 
 def mpich_environment(folder: Path) -> dict[str, str]:
-    """What finds MPICH and its Horovod in `folder` before those of the environment."""
+    """Returns the environment that finds MPICH and its Horovod in `folder` before others."""
     packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     first = {
         "PATH": folder / "bin",

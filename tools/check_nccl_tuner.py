@@ -1,4 +1,4 @@
-"""Lets a real NCCL load the tuner plugin, without a GPU: which interface it takes, what it is told.
+"""Lets a real NCCL load the tuner plugin, without a GPU, and prints its interface and answers.
 
     python tools/check_nccl_tuner.py path/to/libnccl.so.2 [...]
 
@@ -41,7 +41,7 @@ def symbols(library: Path) -> dict[str, int]:
 
 
 class Newest(ctypes.Structure):
-    """What NCCL 2.28 and later make of every version: the first functions of the newest one."""
+    """First functions of the newest version, to which NCCL 2.28 and later adapt every version."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -78,7 +78,7 @@ class Newest(ctypes.Structure):
 
 
 def ask(tuner: Newest) -> dict[str, int | bool]:
-    """What two groups of one size are given, asked through NCCL's own adapter."""
+    """Returns the channels of two groups of one size, requested through NCCL's own adapter."""
     context = ctypes.c_void_p()
     # Its logger would be NCCL's; none is needed. The tables are room for what adapters may read.
     room = ctypes.create_string_buffer(1 << 16)

@@ -82,7 +82,7 @@ def serving(logdir: Path) -> Iterator[str]:
 
 
 def _address(server: subprocess.Popen[bytes], output: Path) -> str:
-    """Where TensorBoard says that it listens."""
+    """Returns the address at which TensorBoard reports that it listens."""
     until = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < until and server.poll() is None:
         words = output.read_text(errors="replace").split()
@@ -94,7 +94,7 @@ def _address(server: subprocess.Popen[bytes], output: Path) -> str:
 
 
 def answer(address: str, route: str) -> Any:
-    """What a route of the plugin answers."""
+    """Returns the answer of a route of the plugin."""
     with urllib.request.urlopen(f"{address}/data/plugin/libra/{route}", timeout=60) as response:
         return json.load(response)
 
@@ -144,7 +144,7 @@ class Tab:
 
     @property
     def address(self) -> str:
-        """Of the page that the tab is in."""
+        """Address of the page that the tab is in."""
         return str(self.script("return window.parent.location.href"))
 
     def again(self) -> None:

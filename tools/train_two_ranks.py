@@ -2,7 +2,7 @@
 
 For environments that have no Horovod, as that in which `tools/try_wheel.py` tries a wheel: the
 ranks find each other through pipes of the process that starts them. Weights are compared with those
-of one process that trains on the joint batch, and the graph is asked for the plan's groups.
+of one process that trains on the joint batch, and the graph is checked for the plan's groups.
 """
 
 import itertools

@@ -32,7 +32,7 @@ TRAINING = Path(__file__).with_name("train_two_ranks.py")
 
 
 def problems(wheel: Path) -> list[str]:
-    """What is wrong with a wheel's contents and metadata, in words."""
+    """Returns the problems of a wheel's contents and metadata, in words."""
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
         [metadata] = [name for name in names if name.endswith(".dist-info/METADATA")]

@@ -9,7 +9,7 @@ from benchmarks.paper.document import table
 
 
 def parameters(setting: Setting) -> str:
-    """What the paper and the published times give, and what they do not."""
+    """Returns a table of what the paper and the published times state, and what they leave out."""
     given, beside = setting.parameters, setting.interference
     rows = [
         ("layer times", "one A100, mixed precision", "published by the authors"),
@@ -112,7 +112,7 @@ def rows(found: Sequence[Row]) -> str:
 
 
 def claims(found: Sequence[Claim]) -> str:
-    """The paper's words beside ours."""
+    """Returns a table of the paper's statements next to our results."""
     lines = [(claim.text, claim.where, claim.paper, claim.ours) for claim in found]
     return table(("what", "paper", "paper's", "computed"), lines)
 
@@ -163,7 +163,7 @@ def scaled(found: Sequence[Scaled]) -> str:
 
 
 def sensitivity(found: Sequence[Sensitivity]) -> str:
-    """What becomes of Fig. 9."""
+    """Returns a table of how the figures of Fig. 9 change with one parameter."""
     lines = [
         (
             row.parameter,

@@ -28,7 +28,7 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Setting:
-    """All that an evaluation rests on beside the published times."""
+    """Inputs of an evaluation, in addition to the published times."""
 
     parameters: Parameters = field(default_factory=Parameters)
     interference: Interference = field(default_factory=Interference)
@@ -77,7 +77,7 @@ def collocated(
     setting: Setting,
     how: Multiplexing | None = None,
 ) -> Multiplexed:
-    """A plan beside the background on every GPU."""
+    """Simulates a plan concurrent with the background on every GPU."""
     return simulate_multiplexing(
         plan,
         background(network, setting),
@@ -158,7 +158,7 @@ def operating_points(setting: Setting, network: str) -> list[Row]:
 
 
 def gain_over_partitions(rows: Sequence[Row]) -> float:
-    """How much quicker, at most, the foreground is than in a partition of no more throughput."""
+    """Returns the foreground's largest gain in speed over a partition of no more throughput."""
     points = [row for row in rows if row.scenario.startswith("BP")]
     gains = []
     for part in rows:
@@ -320,7 +320,7 @@ def workloads(setting: Setting) -> list[Workload]:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the figures of Fig. 9 become as one parameter takes another value.
+    """The figures of Fig. 9 when one parameter takes another value.
 
     Attributes:
       parameter: which, and its value.
@@ -382,7 +382,7 @@ def sensitivity(setting: Setting, networks: Sequence[str] = NETWORKS) -> list[Se
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper beside ours.
+    """A statement of the paper, compared with our result.
 
     Attributes:
       text: what is said.

@@ -19,7 +19,7 @@ TITLES = {"vgg16": "VGG-16", "inception_v3": "Inception-v3"}
 
 @dataclass(frozen=True)
 class Parameters:
-    """What neither the paper nor the published times give, or give as a range.
+    """Values that the paper and the published times leave out, or give only as a range.
 
     Attributes:
       bytes_per_second: of a GPU's network. The authors' planner has 266 GB/s for the A100; the

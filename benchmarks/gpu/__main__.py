@@ -3,7 +3,7 @@
 Needs PyTorch, NumPy, SciPy and a C++ compiler; neither TensorFlow nor Horovod. Each step can be had
 alone (`--steps`), has a share of the time, and writes its own file:
 
-    channels.json   from NCCL's own log: were the channels asked for those used?
+        channels.json   from NCCL's own log: does NCCL use the requested channels?
     curves.json     computation's slowdown and transmission rate against threads, with the fit
     profiles.json   backward computation of each network, tensor by tensor
     training.json   plans against DDP and against NCCL's own channels, predicted and measured
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line."""
+    """Options of the command line."""
 
     out: Path
     steps: tuple[str, ...]
@@ -135,7 +135,7 @@ def _options(argv: Sequence[str] | None) -> Options:
 
 
 def _missing(*, dry_run: bool) -> list[str]:
-    """What this machine lacks, in one line; nothing where it has all."""
+    """Returns what this machine lacks, in one line; empty if it lacks nothing."""
     import importlib.util
 
     absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

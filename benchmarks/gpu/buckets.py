@@ -98,7 +98,7 @@ class Launcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every bucket of the step was launched."""
+        """Returns whether every bucket of the step was launched."""
         return self._next == len(self._buckets)
 
 

@@ -13,8 +13,8 @@ from benchmarks.gpu.rank import Context
 from benchmarks.gpu.tuner import StandIn
 
 _ITEM_BYTES = 4  # float32
-# Each number of channels at each size; then all at one size in one step, so that equal sizes are
-# told apart by their order alone.
+# Each number of channels at each size; then all at one size in one step, so that only their order
+# distinguishes equal sizes.
 _LARGE = 16 * 2**20
 _SIZES = (_LARGE, 4 * 2**20)
 _LOG_LINES = 60

@@ -30,8 +30,8 @@ def channels(num_threads: int) -> int:
 class Communication:
     """All-reduces of one team of ranks.
 
-    With a tuner, it is told each step's all-reduces and their channels. With communicators, each
-    number of threads has one that has so many channels. With neither, NCCL chooses.
+    With a tuner, each step's all-reduces and their channels are passed to it. With communicators,
+    each number of threads has one that has so many channels. With neither, NCCL chooses.
 
     Attributes:
       num_workers: ranks of the team.

@@ -1,8 +1,9 @@
 """Step `curves`: slowdown of computation and transmission rate against communication threads.
 
-Both ranks compute, and both all-reduce beside it. A round measures, in an order drawn anew, every
-kernel with every size and number of threads: first the kernel alone, for its contention-free
-seconds, then all-reduces that lie wholly within computation, then all-reduces alone.
+Both ranks compute, and both all-reduce concurrently. A round measures every kernel with every size
+and number of threads, in an order that is drawn again for each round: first the kernel alone, for
+its contention-free seconds, then all-reduces that lie wholly within computation, then all-reduces
+alone.
 """
 
 import random
@@ -24,7 +25,7 @@ from tf_libra.cost_model import fit
 _ITEM_BYTES = 4
 _SIZES = (2**16, 2**20, 2**24, 2**26)
 _DRY_SIZES = (2**14, 2**18)
-# A unit of work between two marks: long beside what a mark costs, short beside an all-reduce.
+# A unit of work between two marks: much longer than a mark takes, much shorter than an all-reduce.
 _UNIT_SECONDS = 2e-4
 _UNITS_ALONE = 30
 # Units queued ahead of the device, so that it never waits for Python.
@@ -47,7 +48,7 @@ class _Kernel:
 
 
 def run(context: Context) -> None:
-    """Rounds until the time is up; the fit is made anew after each."""
+    """Measures rounds until the time is up, and repeats the fit after each round."""
     job, device = context.job, context.device
     sizes = _DRY_SIZES if job.dry_run else _SIZES
     kernels = {name: _calibrated(context, call) for name, call in _calls(context)}
@@ -141,7 +142,7 @@ def _measure(
     num_threads: int,
     number: int,
 ) -> OverlapSample | None:
-    """One all-reduce, beside computation that begins before it and ends after it, or alone."""
+    """Measures an all-reduce, either alone or within concurrent computation."""
     device = context.device
     part = payload[: num_bytes // _ITEM_BYTES]
     context.barrier()

@@ -28,7 +28,7 @@ class Transfer:
 
 
 class Device(Protocol):
-    """Where computation and all-reduces run side by side."""
+    """A device that runs computation and all-reduces concurrently."""
 
     torch_device: torch.device
 
@@ -51,7 +51,7 @@ class _GpuMark:
 
 
 class Gpu:
-    """The one GPU, with computation on the current stream and all-reduces beside it, in order."""
+    """The one GPU: computation on the current stream, concurrent all-reduces in order."""
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cuda", 0)

@@ -1,7 +1,7 @@
 """The benchmark's JSON files: what they hold, how they are written, and how they are read back.
 
-Every step writes one file, anew whenever it has learned something, so that a run that is cut short
-leaves what it had. Reading needs neither PyTorch nor a GPU.
+Every step writes one file, and rewrites it whenever it has learned something, so that a run that is
+cut short leaves what it had. Reading needs neither PyTorch nor a GPU.
 """
 
 import json
@@ -36,7 +36,7 @@ MEASURED_ON = ("device", "driver", "cuda", "nccl", "pytorch", "sharing")
 
 @dataclass(frozen=True)
 class Measured:
-    """What a GPU run found, in the planners' own types.
+    """Results of a GPU run, in the planners' own types.
 
     Attributes:
       environment: device, driver, versions and how two ranks shared the device.
@@ -84,7 +84,7 @@ def samples_from(values: Any) -> tuple[OverlapSample, ...]:
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replaces a file at once: a reader sees the old text or the new.
+    """Replaces a file atomically: a reader sees the old text or the new.
 
     Raises:
       ValueError: the document lacks a key, or one is of another type.

@@ -1,4 +1,4 @@
-"""What the benchmark ran on, as the device and the libraries themselves say."""
+"""Hardware and software of a run, as the device and the libraries themselves report it."""
 
 import os
 import platform

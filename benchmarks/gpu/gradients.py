@@ -12,12 +12,12 @@ from benchmarks.gpu.device import Device, Mark, Transfer
 
 @dataclass
 class StepMarks:
-    """What one step left behind; valid once the device is synchronised.
+    """Time marks of one step; valid once the device is synchronised.
 
     Attributes:
       start: before the forward pass.
       backward: before backward computation.
-      produced: after each gradient, by its index in backward order; empty unless asked for.
+      produced: after each gradient, by its index in backward order; empty unless requested.
       computed: after the last gradient's computation.
       transfers: (index of the bucket, all-reduce), in the order of launch.
       reduced: when gradients were computed and all-reduced.

@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """What one rank is to do; travels as JSON on its command line.
+    """Job of one rank; passed as JSON on its command line.
 
     Attributes:
       step: one of `documents.STEPS`.
@@ -74,9 +74,9 @@ class Job:
 
 
 def nccl_environment(job: Job, threads_per_channel: int) -> dict[str, str]:
-    """What makes two ranks of one GPU meet over sockets, and a planned rank follow its plan."""
+    """Returns the environment for two ranks on one GPU: they use sockets and obey their plan."""
     environment = {
-        # Two ranks of one host on one device are refused; of two hosts they are not.
+        # NCCL rejects two ranks of one host on one device, but accepts ranks of two hosts.
         "NCCL_HOSTID": f"rank-{job.rank}",
         "NCCL_NET": "Socket",
         "NCCL_NET_PLUGIN": "none",
@@ -108,7 +108,7 @@ def nccl_environment(job: Job, threads_per_channel: int) -> dict[str, str]:
 
 
 def nccl_log(job: Job) -> Path:
-    """Where a rank's NCCL writes its log."""
+    """Returns the path of the log that a rank's NCCL writes."""
     return Path(job.folder) / f"nccl-{job.step}-{job.method}-{job.rank}.log"
 
 

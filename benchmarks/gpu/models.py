@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is built and fed.
+    """Recipe to build and feed a model.
 
     Attributes:
       build: from the divisor of all widths to the model.

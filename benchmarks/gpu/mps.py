@@ -1,4 +1,4 @@
-"""NVIDIA's multi-process service: kernels of two ranks on one GPU at once, half of it each.
+"""NVIDIA's multi-process service: concurrent kernels of two ranks on one GPU, half of it each.
 
 Without it the GPU gives its time to one process after the other, so that one rank's all-reduce and
 another's computation never meet.
@@ -48,10 +48,10 @@ def service(folder: Path, probe_seconds: float) -> Iterator[dict[str, str]]:
 def _said(
     control: str, flag: str | None, environment: dict[str, str], text: bytes | None = None
 ) -> bool:
-    """Whether the control program took what it was told."""
+    """Returns whether the control program accepted the command."""
     command = [control] if flag is None else [control, flag]
     try:
-        # A daemon that kept a pipe open would never let go of its reader.
+        # A daemon that kept a pipe open would block its reader for ever.
         done = subprocess.run(
             command,
             env=environment,
@@ -66,7 +66,7 @@ def _said(
 
 
 def _works(environment: dict[str, str], seconds: float) -> bool:
-    """Whether a process can use the GPU as a client."""
+    """Returns whether a process can use the GPU as a client."""
     probe = [sys.executable, "-c", _PROBE]
     try:
         done = subprocess.run(probe, env=environment, capture_output=True, timeout=seconds)

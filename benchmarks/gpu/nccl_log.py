@@ -1,4 +1,4 @@
-"""Which channels NCCL used, read from its own log. Pure functions, standard library only.
+"""Channels that NCCL used, read from its own log. Pure functions, standard library only.
 
 With NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=TUNING, rank 0 of a communicator writes a line per
 collective when it schedules it: its kind, bytes, algorithm, protocol and the range of channels, one
@@ -38,7 +38,7 @@ class LoggedCollective:
 
 @dataclass(frozen=True)
 class Asked:
-    """An all-reduce as it was issued: `channels` asked for, None where NCCL was to choose."""
+    """An all-reduce as it was issued, with its requested `channels`; None lets NCCL choose."""
 
     num_bytes: int
     channels: int | None
@@ -65,14 +65,14 @@ def parse(text: str) -> tuple[LoggedCollective, ...]:
 
 
 def compare(asked: Sequence[Asked], logged: Sequence[LoggedCollective]) -> dict[str, Any]:
-    """Lays what was asked beside what was used, all-reduce by all-reduce in the order of issue.
+    """Compares the requested channels with those used, by all-reduce in the order of issue.
 
-    Only all-reduces of the sizes asked count: the log also holds barriers and broadcasts.
+    Only all-reduces of the requested sizes count: the log also holds barriers and broadcasts.
 
     Returns:
-      {"proven": every all-reduce that asked for channels used exactly these, "reason": why not
-      where not, "rows": [{"num_bytes", "asked", "used", "algorithm", "protocol", "as_asked"}]}.
-      "as_asked" is None where NCCL was to choose or its log does not say.
+      {"proven": every all-reduce that requested channels used exactly these, "reason": why not
+      if not, "rows": [{"num_bytes", "asked", "used", "algorithm", "protocol", "as_asked"}]}.
+      "as_asked" is None if NCCL was to choose or its log does not say.
     """
     sizes = {one.num_bytes for one in asked}
     relevant = [one for one in logged if one.kind == "AllReduce" and one.num_bytes in sizes]

@@ -1,4 +1,4 @@
-"""What a team's ranks saw of a step, as tuning takes it. Pure functions.
+"""Trial results for tuning, from what each rank of a team measured in a step. Pure functions.
 
 Times are seconds since the start of backward computation, of each rank's own device.
 """
@@ -31,7 +31,7 @@ class Seen:
 def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> TrialResult:
     """A step as the first rank saw it, without what it waited for the others.
 
-    An all-reduce ends on all ranks at once, so it takes as long as on the rank that arrived last.
+    An all-reduce ends on all ranks at the same time, so it takes as long as on the last to arrive.
     A gradient that comes out of its usual order counts from the latest before it: gradients lie in
     the plan's order in their buffer.
 

@@ -17,7 +17,7 @@ _SHORTEST_OVERLAP = 2e-6
 
 @dataclass(frozen=True)
 class Progress:
-    """How far computation had come, and when.
+    """Progress of computation, and the times at which it was measured.
 
     Attributes:
       at: ascending times, shape [n], the first being the start of computation.
@@ -53,14 +53,14 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took on this rank, waiting for others included."""
+        """Duration on this rank, including the time that it waited for others."""
         return self.end - self.start
 
 
 def last_to_arrive(spans: Sequence[Span]) -> int:
     """The rank that the others waited for: an all-reduce takes as long as it does there.
 
-    An all-reduce ends on all ranks at once, so it is the rank with the shortest span.
+    An all-reduce ends on all ranks at the same time, so it is the rank with the shortest span.
     """
     return min(range(len(spans)), key=lambda rank: spans[rank].seconds)
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.tuner import Tuner
 
 
 class Context:
-    """What a step's code needs of its rank: the device, the others, the clock, the file.
+    """Context of a step's code on its rank: the device, the others, the clock, the file.
 
     Attributes:
       job: what this rank is to do.
@@ -115,7 +115,7 @@ class Context:
         return self.job.deadline - time.time()
 
     def goes_on(self, until: float = 0.0) -> bool:
-        """Whether more than `until` seconds are left, as rank 0 sees it."""
+        """Returns whether more than `until` seconds are left, as rank 0 sees it."""
         return self.agree(self.time_left() > until)
 
     def write(self, results: dict[str, Any], *, complete: bool = False) -> None:

@@ -75,7 +75,7 @@ class Bench:
         return problems
 
     def _check_channels(self) -> list[str]:
-        """Where NCCL did not do as the plugin said, the other method serves for what follows."""
+        """Returns the problems; switches the method of later steps if NCCL ignored the plugin."""
         document = documents.read(self._options.out / "channels.json")
         if document["results"]["proven"]:
             return []

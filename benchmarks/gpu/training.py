@@ -3,7 +3,7 @@
 Two teams of two ranks train the same network, and take turns. In "planned" NCCL follows the plan's
 channels; in "own" it is left alone, in processes of its own, since what a channel is made of is
 fixed per process. LIBRA's Algorithm 2 (`tf_libra.autotune`) runs in each. Then every round holds
-one step of every strategy, in an order drawn anew.
+one step of every strategy, in an order that is drawn again for each round.
 
     none        no communication: the limit (planned)
     ddp         torch.nn.parallel.DistributedDataParallel with its default buckets (own)
@@ -43,20 +43,20 @@ from tf_libra import (
 from tf_libra.autotune import Budget, TensorSpec, Trial, TrialResult, Tuner, TuningResult, tune
 
 BASELINES = ("ddp", "mg-wfbp", "syneasgd", "none")
-# In "own" nobody but NCCL knows its threads: all its samples go by this number.
+# In "own" only NCCL knows its threads: all its samples go by this number.
 _OWN_THREADS = 1
 _LEARNING_RATE = 1e-4
 _MAX_STEPS = 200
 # Of a network's time: after so much of it nothing more is tried, and rounds begin.
 _TUNING_SHARE = 0.45
 _DRY_ROUNDS = 2
-# Of tuning: every plan is looked at once, with two numbers of threads.
+# Of tuning: enough to look at every plan one time, with two numbers of threads.
 _DRY_STEPS = 30
 
 
 @dataclass(frozen=True)
 class _Strategy:
-    """What is compared: a team and its plan; None where DDP or nobody communicates."""
+    """A compared strategy: a team and its plan; None for DDP and without communication."""
 
     name: str
     team: str
@@ -129,7 +129,7 @@ class _Trainer:
         return self._ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes")
 
     def gradient_norms(self, *, of_ddp: bool) -> list[float]:
-        """Of each tensor after a step, in backward order."""
+        """Returns the norm of each tensor's gradient after a step, in backward order."""
         parameters = dict(
             (self._ddp.module if of_ddp and self._ddp else self.task.model).named_parameters()
         )
@@ -181,7 +181,7 @@ def run(context: Context) -> None:
 
 
 def _tune(trainer: _Trainer) -> dict[str, TuningResult]:
-    """What Algorithm 2 comes to in each team; first in one, then in the other."""
+    """Runs Algorithm 2 in each team, first in one, then in the other; returns their results."""
     context, job = trainer.context, trainer.context.job
     share = context.agree(context.time_left() * _TUNING_SHARE)
     seconds = max(share / len(job.teams), 1.0)
@@ -216,7 +216,7 @@ def _driven(trainer: _Trainer, tuning: Tuner, team: str) -> TuningResult:
 
 
 def _experiment(trainer: _Trainer, experiment: Trial, step: int) -> TrialResult | None:
-    """One step under a plan, as the whole team saw it; None where nobody is to look."""
+    """Runs a step under a plan; returns the whole team's result, None if it is not traced."""
     context = trainer.context
     context.team_barrier()
     marks = trainer.step(experiment.plan, marking=experiment.traced, update=False)

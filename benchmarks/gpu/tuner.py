@@ -1,4 +1,4 @@
-"""The NCCL tuner plugin (`ops/nccl_tuner`): built where it runs, told by its C API."""
+"""The NCCL tuner plugin (`ops/nccl_tuner`): built where it runs, controlled by its C API."""
 
 import ctypes
 import os
@@ -53,7 +53,7 @@ class Tuner:
         """Announces a step's all-reduces as (bytes, channels), in order; none: NCCL chooses.
 
         Raises:
-          ValueError: what the plugin says of a plan that it refuses.
+          ValueError: the plugin rejects the plan; the message is the plugin's.
         """
         plan = tuple(all_reduces)
         if plan == self._plan:
@@ -67,7 +67,7 @@ class Tuner:
         self._plan = plan
 
     def counters(self) -> dict[str, int]:
-        """What NCCL asked so far, and what it was told (`ops/nccl_tuner/tuner.h`)."""
+        """Returns counts of NCCL's requests and the plugin's answers (`ops/nccl_tuner/tuner.h`)."""
         return self.library.counts()
 
 
@@ -118,7 +118,7 @@ class StandIn:
         self._interface.init(num_ranks, num_ranks, None, ctypes.byref(self._context))
 
     def line(self, num_bytes: int) -> str:
-        """What NCCL would write of an all-reduce that it asks the plugin about."""
+        """Returns the line that NCCL would log for an all-reduce that it queries the plugin for."""
         costs = (ctypes.c_float * (self._ALGORITHMS * self._PROTOCOLS))(
             *[1.0] * (self._ALGORITHMS * self._PROTOCOLS)
         )

@@ -86,7 +86,7 @@ def _trained(step: Any, batch: Any, job: Job) -> dict[str, float]:
 
 
 def _beside(step: Any, batch: Any, job: Job, file: Path) -> dict[str, float]:
-    """The same, with the background paced beside it."""
+    """Measures a block of steps, as `_trained` does, with the background paced concurrently."""
     file.unlink(missing_ok=True)
     background = tf_libra.background(_command(file), max_slowdown=job.max_slowdown)
     try:
@@ -95,7 +95,7 @@ def _beside(step: Any, batch: Any, job: Job, file: Path) -> dict[str, float]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the background has not begun within {_BEGIN_SECONDS:g} s")
             step(*batch)
-            # It is let run beside single steps, and beside them it may have no time to begin.
+            # The background may run during single steps, which may leave it no time to begin.
             while background.runs and counting.read(file) == 0 and time.monotonic() < deadline:
                 time.sleep(0.01)
         before, start = counting.read(file), time.perf_counter()

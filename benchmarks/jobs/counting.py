@@ -14,7 +14,7 @@ _SIZE = 192  # of the matrices: a step takes a millisecond or so
 
 
 def read(path: Path) -> int:
-    """How many steps a job has made; 0 before its first."""
+    """Returns the number of steps that a job has made; 0 before its first."""
     if not path.exists():
         return 0
     data = path.read_bytes()

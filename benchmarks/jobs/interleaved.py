@@ -53,7 +53,7 @@ def run(job: Job) -> None:
 def steps_of(
     names: Sequence[str], training: Training
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """The step of every strategy, those of tf_libra with plans in force, and what that took."""
+    """Returns the step of every strategy, tf_libra's with active plans, and what tuning took."""
     steps, tuning = {}, {}
     # The first starts an engine with as many lanes as it may use, which the others share.
     ours = {name: strategy_of(name) for name in names if is_ours(name)}
@@ -79,7 +79,7 @@ def barrier(name: str) -> None:
 
 
 def _horovod_settings() -> dict[str, Any]:
-    """What is in force: from the environment, else the defaults of this version."""
+    """Returns the active settings: from the environment, else the defaults of this version."""
     defaults = strategies.HorovodFusion()
     environment = {
         name: value

@@ -1,11 +1,11 @@
-"""What the workers of benchmarks are told."""
+"""Jobs of benchmarks, as they are passed to workers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every worker is to train, whatever is measured of it.
+    """Training task of every worker, common to all benchmarks.
 
     Attributes:
         model: name or `file.py:function`, see `benchmarks.models`.
@@ -24,7 +24,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Task):
-    """What every worker of `benchmarks.step_time` is to do.
+    """Job of every worker of `benchmarks.step_time`.
 
     Attributes:
         strategies: "none", "one-worker", "horovod" and names of tf_libra strategies.
@@ -37,11 +37,11 @@ class Job(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class TruthJob(Task):
-    """What every worker of `benchmarks.truth` is to do.
+    """Job of every worker of `benchmarks.truth`.
 
     Attributes:
         plans: how many that tuning has not seen are drawn.
-        rounds: steps of each plan that nobody traces, and as many that are traced.
+        rounds: untraced steps of each plan, and as many that are traced.
         strategy: which tunes.
     """
 
@@ -52,7 +52,7 @@ class TruthJob(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class SecondJob(Task):
-    """What every worker of `benchmarks.second_job` is to do.
+    """Job of every worker of `benchmarks.second_job`.
 
     Attributes:
         changed: the model that is trained second, as `model` is named.
@@ -65,7 +65,7 @@ class SecondJob(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class WireJob(Task):
-    """What every worker of `benchmarks.wire` is to do: exchange gradients that nobody computes.
+    """Job of every worker of `benchmarks.wire`: exchange gradients without computing them.
 
     Attributes:
         rounds: exchanges that count.
@@ -76,7 +76,7 @@ class WireJob(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class BurstsJob(Task):
-    """What every worker of `benchmarks.bursts` is to do.
+    """Job of every worker of `benchmarks.bursts`.
 
     Attributes:
         rounds: in each of which every way has a block, in an order that the seed draws.
@@ -95,7 +95,7 @@ class BurstsJob(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinesJob(Job):
-    """What every worker of `benchmarks.pipelines` is to do.
+    """Job of every worker of `benchmarks.pipelines`.
 
     Attributes:
         num_microbatches: of the step in stages.

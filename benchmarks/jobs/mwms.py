@@ -71,7 +71,7 @@ def run(job: Job) -> None:
 def _steps(
     names: Sequence[str], training_step: Any, optimizer: Any, batch: Any
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """The step of every strategy, those of tf_libra with plans in force, and what that took."""
+    """Returns the step of every strategy, tf_libra's with active plans, and what tuning took."""
 
     def reducing(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))

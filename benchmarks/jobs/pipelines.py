@@ -21,7 +21,7 @@ def run(job: Job) -> None:
     staged = tf_libra.optimize(strategy)(trained(job).step(list))
     steps["spp"] = staged
     mine = rounds.seconds_in_turns(list(steps.values()), together.batch, job, interleaved.barrier)
-    staged.synchronize_variables()  # or it would warn of what nobody has asked for
+    staged.synchronize_variables()  # else it would warn about variables that are unused here
     everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
     if hvd.rank() != 0:
         return

@@ -1,4 +1,4 @@
-"""Steps of several strategies in turns, whoever lets the workers meet."""
+"""Steps of several strategies in turns, however the workers meet."""
 
 import json
 import os
@@ -19,7 +19,7 @@ WARM_UP_ROUNDS = 10
 
 
 def until_planned(step: Any, batch: tuple[Any, Any]) -> dict[str, float]:
-    """Trains until a plan is in force; {"steps", "seconds"} that this took."""
+    """Trains until a plan is active; returns {"steps", "seconds"} that this took."""
     start, num_steps = time.perf_counter(), -1  # the last of them is under the plan
     while step.plan is None:
         step(*batch)
@@ -59,7 +59,7 @@ def seconds_in_turns(
     seconds = np.zeros((WARM_UP_ROUNDS + job.rounds, len(steps)))
     for number, of_round in enumerate(seconds):
         for i in random.permutation(len(steps)):
-            # Nobody is charged for the lag that the step before has left between the ranks.
+            # No step is charged for the lag that the step before has left between the ranks.
             barrier(f"round {number} step {i}")
             start = time.perf_counter()
             steps[i](*batch).numpy()
@@ -74,10 +74,10 @@ def outcome(
     num_parameters: int,
     horovod: Mapping[str, Any],
 ) -> str:
-    """What rank 0 writes, as JSON.
+    """Returns the JSON that rank 0 writes.
 
     {"seconds": {name: seconds of each round}, "plans": {name: plan}, "tuning": {name: {"steps",
-    "seconds"} until its plan was in force}, "settings": {...}}.
+    "seconds"} until its plan was active}, "settings": {...}}.
 
     Args:
         steps: by name.

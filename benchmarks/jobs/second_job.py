@@ -1,7 +1,7 @@
 """A model is searched for, and then a changed one: with what the first has left, and without.
 
-After each search of the changed model all the settings that it has tried run in turns, so that it
-is known what their steps take when they stand beside each other.
+After each search of the changed model all the settings that it has tried run in turns, so that the
+duration of their steps is known from adjacent steps.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
 
 
 def _searched(tried: Sequence[str], relative: Mapping[str, float]) -> dict[str, Any]:
-    """How a search went.
+    """Returns a summary of a search.
 
     {"steps": those of the search, "to_final": of each of them its plan's step to that of the plan
     that it came to, all measured in turns, "settings": how many were tried}.

@@ -1,4 +1,4 @@
-"""How TensorFlow is set up in workers of benchmarks, whoever lets them meet."""
+"""TensorFlow's settings in workers of benchmarks, however the workers meet."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What the workers of several benchmarks train: one model, one batch, one optimizer."""
+"""Training in the workers of several benchmarks: one model, one batch, one optimizer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -133,7 +133,7 @@ def drawn(
         random = np.random.default_rng(job.seed)
         plans[1::2] = [_on_two_streams(plan, lanes, random) for plan in plans[1::2]]
         plans = [with_contention(plan, conclusion.contention) for plan in plans]
-    # Of as many threads at once as the lanes are the model may say nothing.
+    # For as many concurrent threads as there are lanes the model may predict nothing.
     predicted = (plan for plan in plans if conclusion.predicted(plan) is not None)
     unlike = {plan.fingerprint: plan for plan in predicted if plan.fingerprint not in seen}
     return list(unlike.values())[: job.plans]

@@ -1,4 +1,4 @@
-"""What it takes to move a model's gradients: sockets and nothing else.
+"""Measures how long moving a model's gradients takes: sockets and nothing else.
 
 Every rank sends each other rank its share of the bytes and receives as much, twice over: as much as
 an all-reduce moves, 2(N-1)/N of the gradients each way (LIBRA, Eq. 4). One thread, nothing is
@@ -79,7 +79,7 @@ def _connect(folder: str) -> list[socket.socket]:
         peers.append(peer)
     listener.settimeout(_DEADLINE_SECONDS)
     peers += [listener.accept()[0] for _ in addresses[hvd.rank() + 1 :]]
-    # A folder goes only when nobody connects there any more.
+    # A folder goes only when no rank connects there any more.
     hvd.allreduce(tf.constant(0.0), name="connected")
     listener.close()
     for peer in peers:

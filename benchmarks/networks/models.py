@@ -1,7 +1,7 @@
 """Builds the networks of the papers, with a loss to train them on. Needs TensorFlow.
 
-`keras.applications` where that is the published network. Its ResNet-152 has biases beside batch
-normalization, which the published one has not, and it lacks Inception-v4 and BERT.
+`keras.applications` if that is the published network. Its ResNet-152 has biases in addition to
+batch normalization, which the published one has not, and it lacks Inception-v4 and BERT.
 """
 
 from collections.abc import Callable

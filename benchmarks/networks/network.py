@@ -37,7 +37,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class CpuRun:
-    """How the seconds on a CPU were measured.
+    """Conditions of a measurement on a CPU.
 
     Attributes:
       processor: what it ran on, with one intra-op and one inter-op thread.

@@ -1,4 +1,4 @@
-"""How much arithmetic TensorFlow's ops do, and which gradient is the first to need it."""
+"""Arithmetic of TensorFlow's ops, and the gradient that is the first to need each op."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

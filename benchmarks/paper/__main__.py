@@ -41,7 +41,7 @@ def run(
       path: the document, filled in if it is there, else made.
       with_asc: also ASC-WFBP's evaluation, whose parameters are its own.
       points: of each sweep of the sensitivity.
-      beside: another set, of which `FITTED_CLAIM` was fitted; its testbed goes beside the first's.
+      beside: another set, of which `FITTED_CLAIM` was fitted; its testbed is added to the first's.
     """
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)

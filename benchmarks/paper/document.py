@@ -44,7 +44,7 @@ def fill(document: str, blocks: dict[str, str], prefix: str = "") -> str:
 
 
 def sources(parameters: Parameters) -> str:
-    """Where every parameter is from, and what the cost models and networks then are."""
+    """Returns the source of every parameter, and the resulting cost models and networks."""
     lines = [f"- {source}." for source in parameters.sources]
     rows = []
     for workload in parameters.workloads:
@@ -106,7 +106,7 @@ def testbed(rows: Sequence[Row]) -> str:
 
 
 def claims(found: Sequence[Claim], fitted: Collection[str] = ()) -> str:
-    """The paper's figures beside ours; those whose text is in `fitted` say that they were."""
+    """Returns a table of the paper's figures and ours; texts in `fitted` are marked as fitted."""
     lines = []
     for claim in found:
         differences = [
@@ -155,7 +155,7 @@ def sensitivity(sweeps: Sequence[Sweep]) -> str:
 
 
 def asc_wfbp(rows: Sequence[AscRow]) -> str:
-    """ASC-WFBP's Tables IV and V, each number beside the paper's."""
+    """Returns ASC-WFBP's Tables IV and V, each number next to the paper's."""
     head = (
         "network", "WFBP, s", "MG-WFBP, s", "ASC-WFBP, s", "ASC over WFBP", "ASC over MG-WFBP",
         "S", "S_max", f"ASC-WFBP at gamma = {ASC_GAMMA}, s", "ASC-WFBP by Eq. 40, s",
@@ -201,6 +201,6 @@ def _percent(value: float) -> str:
 
 
 def _counts(threads: Sequence[int]) -> str:
-    """How many groups have which number of threads."""
+    """Returns the number of groups by number of threads."""
     counts = sorted(Counter(threads).items())
     return ", ".join(f"{times} of {count}" for count, times in counts)

@@ -142,7 +142,7 @@ class Claim:
 
 
 def claims(testbed: Iterable[Row], largest: Iterable[Row]) -> list[Claim]:
-    """Sets the paper's figures beside ours, in percent.
+    """Compares the paper's figures with ours, in percent.
 
     Args:
       testbed: what `on_testbed` returns.
@@ -225,7 +225,7 @@ class Sweep:
 
 
 def sensitivity(parameters: Parameters, points: int = 8) -> list[Sweep]:
-    """How LIBRA's gain over MG-WFBP moves with contention and network.
+    """Varies contention and network, and returns LIBRA's gain over MG-WFBP.
 
     Each parameter is moved alone, for all networks by the same factor; `now` is the first network's
     value.
@@ -348,8 +348,8 @@ class AscRow:
       speedup: S of ASC-WFBP over one worker.
       largest_speedup: S_max of Eq. 42.
       measured_gamma: seconds of ASC-WFBP with the gamma that the paper measured, where two
-        all-reduces at once send more than the link's bandwidth; None for the paper's own.
-      equation_40: seconds of ASC-WFBP by the rule as it is printed; likewise.
+        concurrent all-reduces send more than the link's bandwidth; None for the paper's own.
+      equation_40: seconds of ASC-WFBP by the rule as it is printed; None for the paper's own.
     """
 
     network: str

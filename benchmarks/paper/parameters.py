@@ -1,4 +1,4 @@
-"""What the papers' evaluation is computed from: networks as they are trained, and cost models.
+"""Inputs of the papers' evaluation: networks as they are trained, and cost models.
 
 `of_libra` and `of_asc_wfbp` derive them from what the papers say, `of_published_throughputs` also
 from what others measured; other sets are read from files.
@@ -242,7 +242,7 @@ def of_published_throughputs() -> Parameters:
 
 
 def _mg_cf_over_mg_wfbp(workload: Workload) -> float:
-    """By how much throughput rises where nothing contends."""
+    """Returns the gain in throughput without contention, as a ratio minus 1."""
     strategy = strategies.MgWfbp(num_threads=_LIBRARY_THREADS)
     cost, profile = workload.cost, workload.profile
     plan = tf_libra.make_plan(profile, cost, strategy)
@@ -264,13 +264,13 @@ def figure_1b(rate: float, cost: tf_libra.ContentionModel, batch: int) -> float:
 
 
 def _libra_cost(rate: float, penalty: float) -> tf_libra.ContentionModel:
-    """LIBRA's cluster, where an all-reduce takes `penalty` times as long beside computation.
+    """Returns LIBRA's cluster; all-reduces overlapping computation take `penalty` times as long.
 
     Args:
       rate: operations per second, by which gamma3 is solved for.
       penalty: p / q.
     """
-    slowdown = 1.38  # Fig. 1(a): computation beside 2048 threads
+    slowdown = 1.38  # Fig. 1(a): computation concurrent with 2048 threads
     line = 50e9 / 8
 
     def model(gamma3: float) -> tf_libra.ContentionModel:
@@ -337,7 +337,7 @@ _ASC_NETWORKS = {
 
 
 def asc_gamma() -> float:
-    """The gamma that the link leaves: two all-reduces at once send no faster than Eq. 43's least.
+    """Returns gamma as the link limits it: two concurrent all-reduces obey the least of Eq. 43.
 
     The paper's own gamma of 1.5 would, with its own b: 2 bytes in 1.5 b is more than 9.43 Gb/s.
     """

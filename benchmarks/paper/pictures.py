@@ -113,7 +113,7 @@ def scale(parameters: Parameters, rows: Sequence[Row], path: Path) -> None:
 
 
 def sensitivity(sweeps: Sequence[Sweep], path: Path) -> None:
-    """How much longer MG-WFBP's backward takes than LIBRA's, as one parameter moves."""
+    """Draws MG-WFBP's backward time over LIBRA's, as one parameter moves."""
     figure, panels = grid(len(sweeps), 3, 3.6, 2.6)
     for axes, sweep in zip(panels, sweeps, strict=True):
         for network, gains in sweep.gains.items():

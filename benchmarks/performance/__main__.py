@@ -5,10 +5,10 @@
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say something
 `benchmarks.wire`, `benchmarks.truth`, one worker on the joint batch and the plain strategy of
-TensorFlow, one after the other, on a machine that should do nothing else. What was measured is kept
-in `--json` after every one of them, so that it can be ended and goes on where it was; `--anew`
-measures again what is kept. In the end, and with `--minutes 0` at once, the tables of the document
-and README's are made from it.
+TensorFlow, one after the other, on a machine that should do nothing else. After every one of them,
+its result is saved in `--json`, so that an interrupted run can continue; `--anew` measures saved
+results again. In the end, and with `--minutes 0` immediately, the tables of the document and
+README's are made from it.
 """
 
 import json
@@ -96,7 +96,7 @@ def _missing(commands: Mapping[str, Sequence[str]], of_case: Mapping[str, Any]) 
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was measured before; the cases in their order."""
+    """Returns the earlier measurements; the cases in their order."""
     if not path.exists():
         return {"cases": {}}
     found: dict[str, Any] = json.loads(path.read_text())
@@ -106,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _measure(name: str, command: Sequence[str], folder: Path) -> dict[str, Any] | None:
-    """What a benchmark has written; None, and a line, where it failed."""
+    """Runs a benchmark and returns its document; prints a line and returns None if it fails."""
     before = folder / "step_time.json"
     command = [part.replace("{step_time}", str(before)) for part in command]
     return measured("performance", command, folder / f"{name}.json")

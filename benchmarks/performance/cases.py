@@ -1,4 +1,4 @@
-"""What the goals of performance are measured on: models, networks, and how workers are placed."""
+"""Cases of the goals of performance: models, networks, and how workers are placed."""
 
 import itertools
 import sys
@@ -38,7 +38,7 @@ class Case:
         return f"{self.model}, {network}, {'pinned' if self.pinned else 'not pinned'}"
 
     def commands(self, rounds: int) -> dict[str, list[str]]:
-        """What measures it, by benchmark; each writes JSON where `--json` says."""
+        """Returns the commands that measure it, by benchmark; each writes JSON to `--json`."""
         placed = [f"--model={self.model}"]
         placed += ["--np=2"] if self.rate is None else ["--hosts=2", f"--rate={self.rate}"]
         placed += [] if self.pinned else ["--unpinned"]

@@ -75,7 +75,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def gains(document: Mapping[str, Any]) -> dict[str, str]:
-    """What a user gains, for README: a block of its own.
+    """Returns the user's gains for README, as a block of its own.
 
     Args:
         document: as of `blocks`.
@@ -148,7 +148,7 @@ def _having(benchmark: str, cases: Kept) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _goals(cases: Kept) -> str:
-    """How many cases meet each goal."""
+    """Returns a table of the number of cases that meet each goal."""
     steps = [one["step_time"] for _, one in _having("step_time", cases)]
     truths = [one["truth"] for _, one in _having("truth", cases)]
     plains = [one["plain"] for _, one in _having("plain", cases)]
@@ -229,7 +229,7 @@ def _goals(cases: Kept) -> str:
 
 
 def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool:
-    """Whether an error that was measured is at most so large."""
+    """Returns whether an error was measured and is at most `most`."""
     error = errors[which]
     return error is not None and abs(error) <= most
 

@@ -1,4 +1,4 @@
-"""What is kept of a case's measurements, and how it stands with the goals."""
+"""Saved results of a case's measurements, and their comparison with the goals."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,12 +16,12 @@ STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.
 SHARE_OF_WIRE = 0.70
 # `libra` to TensorFlow's own strategy on its ring, in the median over rounds.
 MOST_TO_PLAIN = 0.75
-# Until a plan is in force.
+# Until a plan is active.
 TUNING_STEPS, TUNING_SECONDS = 60, 30.0
 
 
 def of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `benchmarks.step_time` has written."""
+    """Returns the results to save from a document of `benchmarks.step_time`."""
     seconds = document["seconds"]
     medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
     others = {name: value for name, value in medians.items() if name not in ("none", "libra")}
@@ -43,9 +43,9 @@ def _plan(plan: Mapping[str, Any]) -> str:
 
 
 def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `benchmarks.truth` has written."""
+    """Returns the results to save from a document of `benchmarks.truth`."""
     return {key: document[key] for key in ("step", "backward", "noise")} | {
-        # Plans whose medians lie within the noise have no rank that could be told.
+        # Plans whose medians lie within the noise cannot be ranked.
         "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
         "drift": document["drift"],
         "pace": [min(document["pace"]), max(document["pace"])],
@@ -58,12 +58,12 @@ def _spread(seconds: Iterable[float]) -> float:
 
 
 def of_wire(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `benchmarks.wire` has written."""
+    """Returns the results to save from a document of `benchmarks.wire`."""
     return {key: document[key] for key in ("limit_seconds", "shares", "core_seconds")}
 
 
 def of_plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `benchmarks.step_time` has written of a MultiWorkerMirroredStrategy."""
+    """Returns the results of `benchmarks.step_time` against MultiWorkerMirroredStrategy."""
     seconds = document["seconds"]
     return {
         "median_seconds": {
@@ -99,7 +99,7 @@ KEPT = {
 
 
 def has_ranks(truth: Mapping[str, Any]) -> bool:
-    """Whether the plans' steps differ by more than is noise, so that some are the quicker ones."""
+    """Returns whether the plans' steps differ by more than noise, so that they can be ranked."""
     return bool(truth["spread"] > 4 * truth["noise"])
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.spp [--document docs/pipeline.md]
 
-It rewrites the tables in the document, with pictures in the folder images beside it.
+It rewrites the tables in the document, with pictures in the folder images next to it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What SPP's studies are computed from: models as chains of layers, and clusters.
+"""Inputs of SPP's studies: models as chains of layers, and clusters.
 
 Arithmetic gives a layer's time: operations per sample over the rate that a GPU sustains, the
 backward computation twice the forward. Sources names what the paper says and what it does not.
@@ -111,7 +111,7 @@ def transformer(samples: int, rate: float, tokens: int = TOKENS) -> tf_libra.Lay
     outputs = tokens * width
     layers = [_Layer("embedding", 10 * outputs, embedding, outputs)]
     layers += [_Layer(f"encoder_{i}", *encoder, outputs) for i in range(6)]
-    # What the encoder has put out goes on beside the decoder's own.
+    # The encoder's outputs are passed on in addition to the decoder's own.
     layers += [_Layer(f"decoder_{i}", *decoder, 2 * outputs) for i in range(6)]
     layers.append(_Layer("head", 2 * embedding * tokens, 0, 0))
     return _graph(layers, samples, rate)
@@ -224,7 +224,7 @@ def model(name: str, samples: int, rate: float) -> tf_libra.LayerGraph:
         case "BERT-large":
             return bert(samples=samples, rate=rate)
         case "XLNet-large":
-            # The blocks as large as Table II's sum asks for, beside 32.8 M in the other layers.
+            # The blocks as large as Table II's sum requires, with 32.8 M in the other layers.
             return bert(samples=samples, rate=rate, block_parameters=(550e6 - 32.8e6) / 24)
         case "BERT-48":
             return bert(48, samples=samples, rate=rate)

@@ -196,7 +196,7 @@ def table_3() -> list[Row]:
 
 
 def sensitivity() -> list[Row]:
-    """What the paper does not give, changed one by one, in the default setting."""
+    """Changes the values that the paper leaves out, one by one, in the default setting."""
     rate = parameters.gpu_rate(parameters.V100_PEAK)
     stated, cluster = parameters.bert(), parameters.servers()
     cases = {"as stated": (stated, cluster)}
@@ -221,7 +221,7 @@ def sensitivity() -> list[Row]:
 
 
 def table_3_sensitivity() -> list[Row]:
-    """Likewise for one model on both testbeds."""
+    """Makes similar changes for one model on both testbeds."""
     microbatches, samples = MODELS["BERT-large"]
     rows = []
     for testbed, peak in (
@@ -272,7 +272,7 @@ def claims(
     activations: Sequence[Row],
     stages: Sequence[StagesRow],
 ) -> list[tuple[str, str, str]]:
-    """What the paper says of its figures, and the same of ours."""
+    """Returns the paper's statements on its figures, and the same of ours."""
 
     def spread(rows: Sequence[Row], name: str) -> str:
         seconds = [row.seconds[name] for row in rows]

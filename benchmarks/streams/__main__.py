@@ -3,10 +3,9 @@
     python -m benchmarks.streams [--minutes 30] [--only vgg] [--anew]
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, one after the other, on a machine that
-should do nothing else; those on several hosts need root (`benchmarks/cluster.py`). What was
-measured is kept in `--json` after every case, so that it can be ended and goes on where it was;
-`--anew` measures again what is kept. In the end, and with `--minutes 0` at once, the tables are
-made from it.
+should do nothing else; those on several hosts need root (`benchmarks/cluster.py`). After every
+case, its result is saved in `--json`, so that an interrupted run can continue; `--anew` measures
+saved results again. In the end, and with `--minutes 0` immediately, the tables are made from it.
 """
 
 import json
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What was measured before; the cases in their order."""
+    """Returns the earlier measurements; the cases in their order."""
     found = {"cases": {}, "machine": machine(), "versions": versions()}
     if path.exists():
         found = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What is compared: four kinds of models, on one host and over links of three kinds."""
+"""Compared cases: four kinds of models, on one host and over links of three kinds."""
 
 import itertools
 import sys
@@ -64,7 +64,7 @@ class Case:
         return f"{self.model}, {self.network.name}"
 
     def command(self, rounds: int) -> list[str]:
-        """What measures it; writes JSON where `--json` says."""
+        """Returns the command that measures it and writes JSON to `--json`."""
         return [
             *(sys.executable, "-m", "benchmarks.step_time"),
             f"--model={self.model}",

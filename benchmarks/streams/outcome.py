@@ -1,4 +1,4 @@
-"""What is kept of a case, and what is said of it."""
+"""Saved results of a case, and their tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _BESIDE = ("none", "one-worker", "auto", cases.ONE_CONNECTION, cases.STREAMS)
 
 
 def kept(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `benchmarks.step_time` has written."""
+    """Returns the results to save from a document of `benchmarks.step_time`."""
     seconds = document["seconds"]
     medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
     single = {name: value for name, value in medians.items() if name not in _BESIDE}
@@ -52,7 +52,7 @@ def _plan(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def blocks(document: Mapping[str, Any]) -> dict[str, str]:
-    """Of docs/benchmarks.md.
+    """Returns the blocks of docs/benchmarks.md.
 
     Args:
         document: {"cases": {case: what is kept of it}, "machine", "versions"}.

@@ -50,9 +50,9 @@ inline int64_t SteadyNanos() {
       .count();
 }
 
-// Nanoseconds since the epoch, the clock of TensorFlow's profiler: looked at once, when this is
-// made. Whoever sets the wall clock later changes neither the order of times nor what lies between
-// them.
+// Nanoseconds since the epoch, the clock of TensorFlow's profiler. The wall clock is read once, on
+// construction. Setting the wall clock later changes neither the order of times nor the time
+// between them.
 class WallClock {
  public:
   WallClock() {

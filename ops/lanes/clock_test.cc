@@ -1,4 +1,4 @@
-// A wall clock that somebody sets while the lanes work. This program has a clock of its own.
+// A wall clock that is set while the lanes work. This program has a clock of its own.
 #include "ops/lanes/clock.h"
 
 #include <sys/syscall.h>
@@ -50,7 +50,7 @@ TEST_CASE("TimesKeepTheirOrder") {
   const int64_t early = before.Nanos();
   shift_seconds = -kHour;
   CHECK(before.Nanos() >= early);
-  CHECK(WallClock().Nanos() < early);  // who looks anew sees what it was set to
+  CHECK(WallClock().Nanos() < early);  // a new object sees the time that was set
   CHECK_EQ(before.At(0), 0);
 }
 

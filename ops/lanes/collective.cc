@@ -13,8 +13,8 @@
 namespace tf_libra {
 namespace {
 
-// Of the keys of its messages. Between two ranks parts on their way to their owners come before
-// what owners pass on: all are posted at once, so that they meet in this order.
+// Prefix of the keys of its messages. Between two ranks, parts on their way to their owners come
+// before the parts that owners pass on: all are posted together, so they match in this order.
 constexpr char kLetter = 'c';
 // Of a set that is named in full; of larger ones a digest is.
 constexpr size_t kMaxListedRanks = 16;
@@ -113,7 +113,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
 
   template <typename Visit>
   void ForEachOther(Visit visit) {
-    // Beginning with the next one, so that not all ranks turn to the same at once.
+    // Begins with the next rank, so that not all ranks turn to the same one concurrently.
     for (size_t i = 1; i < size_; ++i) visit((own_ + i) % size_);
   }
 
@@ -175,7 +175,8 @@ class Collective : public std::enable_shared_from_this<Collective> {
     });
   }
 
-  // The root deals out parts, which their owners pass on: nobody sends much more than a tensor.
+  // The root sends a part to each owner, and owners pass it on: no rank sends much more than a
+  // tensor.
   void Spread() {
     const ByteRange own = PartOf(own_);
     if (own_ == root_) {

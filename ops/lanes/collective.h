@@ -1,9 +1,9 @@
 // What a set of ranks does together, of messages between them: those outside of it know nothing of
 // it, and sets do not wait for each other.
 //
-// As on lanes, a tensor is cut into a part per rank of the set, and each rank owns one. What is
-// summed goes to the owners of its parts directly, is added in the order of the set, and goes from
-// there to whoever wants it: per rank the bytes of a ring, in two hops. Sums are forwarded while
+// As on lanes, a tensor is cut into a part per rank of the set, and each rank owns one. Summands go
+// to the owners of their parts directly, are added in the order of the set, and go from there to
+// the ranks that need the sum: per rank the bytes of a ring, in two hops. Sums are forwarded while
 // more of the parts comes, and parts that wait for those of other ranks are held in a buffer of
 // fixed size.
 #ifndef TF_LIBRA_OPS_LANES_COLLECTIVE_H_
@@ -35,7 +35,7 @@ struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<int> ranks;  // the set, in the order of summation; the own rank is one of them
   int root = -1;           // a rank of the set, for kBroadcast and kReduce
-  std::string name;        // of what is under way at once between two ranks, the only one
+  std::string name;        // unique among the concurrent ones between two ranks
   std::string content;     // as "float32 [8, 16]"
   ElementType element_type = ElementType::kFloat32;  // of what is summed
   size_t element_size = 4;
@@ -52,8 +52,8 @@ struct CollectiveRequest {
 // first ones and the last, their number and a digest of them in their order.
 std::string Describe(const CollectiveRequest& request);
 
-// Returns at once. `is_over`: the rank is alone in the set, and through. Then, and where this
-// returns an error or throws, nothing goes on and `done` is not called.
+// Returns immediately. `is_over`: the rank is alone in the set, and finished. In this case, and if
+// this returns an error or throws, nothing goes on and `done` is not called.
 // InvalidArgument: the set is none that rank `rank` is of.
 Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request,
                      bool* is_over);

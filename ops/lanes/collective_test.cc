@@ -174,7 +174,7 @@ TEST_CASE("EveryKindOverEverySet") {
       }
     }
   }
-  // All of them at once, in another order on each rank.
+  // All of them concurrently, in another order on each rank.
   OnEveryRank(kWorld, [&](int rank) {
     std::vector<std::unique_ptr<Call>> calls;
     for (const What& what : all) {
@@ -268,7 +268,7 @@ TEST_CASE("SetThatHasNotTheRank") {
   });
 }
 
-// Of two ranks of which each does something else, both are told what the other does.
+// If two ranks run different operations, the error on each names the operation of the other.
 void CheckDisagreement(const What& mine, const What& theirs, const std::string& one,
                        const std::string& other) {
   Engines engines = MakeEngines(2);
@@ -296,7 +296,7 @@ TEST_CASE("RanksThatDoSomethingElse") {
   CheckDisagreement(reduces, order, "over ranks 0, 1", "over ranks 1, 0");
 }
 
-// Who takes part is told why; who does not goes on.
+// Participants receive the reason; other ranks go on.
 TEST_CASE("RankThatDoesNotCome") {
   testing::OverAll();
   Engines engines = MakeEngines(3, kShortSeconds);

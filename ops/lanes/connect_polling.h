@@ -12,16 +12,16 @@
 
 namespace tf_libra {
 
-// Usually all ranks have met before anybody looks after the others.
+// Usually all ranks have met before any rank checks on the others.
 inline constexpr double kLookSeconds = 1;
-// How often whoever waits looks whether it is to give up.
+// Interval at which a waiting rank checks whether it is to give up.
 inline constexpr double kInterruptedSeconds = 0.2;
 
 inline Status Interrupted(const MeshOptions& options) {
   return options.interrupted ? options.interrupted() : Status();
 }
 
-// When to look again at what goes on beside a wait.
+// Returns the time of the next check of what goes on during a wait.
 inline TimePoint NextLook(const MeshOptions& options, TimePoint deadline) {
   return options.interrupted ? std::min(deadline, After(kInterruptedSeconds)) : deadline;
 }

@@ -11,8 +11,8 @@
 namespace tf_libra {
 namespace {
 
-// Of rank 0 of as many ranks as hosts are named, which listen at TCP ports and, beside, for their
-// own hosts.
+// Options of rank 0 of as many ranks as `hosts` has entries. The ranks listen at TCP ports and, in
+// addition, for their own hosts.
 MeshOptions OnHosts(std::vector<int> hosts, int num_lanes = 1) {
   MeshOptions options;
   options.num_lanes = num_lanes;

@@ -59,14 +59,14 @@ Status Receive(const MeshOptions& options, const Socket& socket, void* data, siz
   return Status();
 }
 
-// Whoever listens there is not the rank, and more time will not mend it.
+// The process that listens there is not the rank, and more time will not change that.
 Status Impostor(int rank, const char* why) {
   return Status(StatusCode::kFailedPrecondition,
                 "rank " + std::to_string(rank) + "'s port is held by another program" + why);
 }
 
-// One attempt to connect and to be welcome; see handshake.h. What is certain,
-// and not to be tried again, is `refused`.
+// One attempt to connect and to be welcome; see handshake.h. A certain failure, which a retry
+// cannot change, is `refused`.
 Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
             Connection* connection, Status* refused, Status* unshared) {
   const Address& address = AddressOf(options, rank);

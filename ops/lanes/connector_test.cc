@@ -125,7 +125,7 @@ TEST_CASE("WhoHangsUpIsCalledAgain") {
   CHECK_EQ(CallTo(&caller, callee), testing::IsOk());
 }
 
-// No rank of this job: certain at once, and nothing of the caller's proof is shown.
+// A process that is no rank of this job: certain immediately, and the caller's proof is not shown.
 TEST_CASE("ImpostorsAreNotCalledAgain") {
   testing::OverBoth();
   struct Case {

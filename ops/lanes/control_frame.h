@@ -18,7 +18,7 @@ struct ControlHeader {
     kFarewell = 2,  // with the reason of its origin
     kGone = 3,      // by a neighbour of its origin, with what there is to say of that
     kProbe = 4,     // to its target, which is to answer
-    kAlive = 5,     // to its target, which has asked
+    kAlive = 5,     // answers a kProbe of its target
   };
   static constexpr uint32_t kMagic = 0x4442494cu;
   static constexpr int32_t kAll = -1;

@@ -22,7 +22,8 @@ using Kind = ControlHeader::Kind;
 constexpr int kAll = ControlHeader::kAll;
 // What is read from a neighbour before the next has its turn.
 constexpr int kFramesPerTurn = 64;
-// How long before somebody is named all on the way there are asked; of short waits it is half.
+// How long before ranks are named as missing all ranks on the way to them are probed; for short
+// waits, half the wait.
 constexpr double kProbeSeconds = 5;
 
 bool IsProbe(const ControlHeader& header) {
@@ -392,7 +393,7 @@ Status ControlPlane::Wait(int root, double timeout_seconds, std::unique_lock<std
       for (const Edge& edge : edges_) to_send.push_back(edge.num_sent + edge.queue.size());
     }
     if (Status status = Cut(root); !status.ok()) return status;
-    // Nobody leaves before others have what goes by this rank.
+    // No rank leaves before others have the messages that pass through this rank.
     const bool has_lost = std::any_of(edges_.begin(), edges_.end(),
                                       [](const Edge& edge) { return edge.has_lost_data; });
     if (num_missing_ == 0 && !has_lost && Owed(to_send).empty()) return Status();
@@ -421,7 +422,7 @@ bool ControlPlane::Misses(int rank) const { return is_wanted_[rank] && inbox_[ra
 
 Status ControlPlane::Cut(int root) const {
   for (const Statement& one : statements_) {
-    // Who tells all others has told them nothing if one of them is not there.
+    // A rank that sends to all others has not reached them all if one of them is gone.
     bool is_cut = root == tree_.rank();
     for (const Edge& edge : edges_) {
       is_cut = is_cut || (edge.rank == one.rank && edge.has_lost_data);
@@ -437,7 +438,7 @@ Status ControlPlane::Cut(int root) const {
   return Status();
 }
 
-// All on the way to those that are missing, but not these: whoever is last is late, or silent.
+// Probes all on the way to the missing ranks, but not these: the last one is late, or silent.
 void ControlPlane::Probe() {
   std::vector<bool> asked(tree_.world_size(), false);
   is_alive_.assign(tree_.world_size(), false);
@@ -454,7 +455,7 @@ std::string ControlPlane::Missing(const std::vector<uint64_t>& to_send) const {
   std::set<int> ranks;
   for (int rank = 0; rank < tree_.world_size(); ++rank) {
     if (!Misses(rank)) continue;
-    // Whoever answers has kept nothing back.
+    // A rank that answers has kept nothing back.
     const std::vector<int> way = tree_.Way(rank);
     ranks.insert(*std::find_if(way.begin(), way.end(),
                                [&](int at) { return at == rank || !is_alive_[at]; }));

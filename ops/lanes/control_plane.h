@@ -1,10 +1,11 @@
-// Small messages between all ranks: agreement before training, a plan from rank 0, a farewell.
+// Small messages between all ranks: agreement before training, a plan from rank 0, an abort
+// message.
 //
 // They go over a tree (tree.h), and every rank passes on what comes from one neighbour to its
 // others, by a thread of its own: so also while it computes, and long before it wants to know. A
 // rank that gives up tells its neighbours, and the neighbours of one that is gone tell the rest.
-// Who waits in vain for what others might only have kept back asks all on the way to it whether
-// they are there: a rank that is stopped answers nobody.
+// A rank that waits for messages that others might only have kept back probes all ranks on the way
+// to the sender: a stopped rank does not answer.
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
 
@@ -63,11 +64,11 @@ class ControlPlane {
   // message came, as soon as it is known to be gone, and at the deadline naming all that are
   // missing, or that keep back what others have said.
   Status AllGather(const std::string& mine, double timeout_seconds, std::vector<std::string>* all);
-  // Rank `root`'s message; `message` is ignored elsewhere. Likewise.
+  // Receives the message of rank `root`; `message` is ignored elsewhere. Fails as AllGather does.
   Status Broadcast(int root, double timeout_seconds, std::string* message);
 
-  // Unavailable, with the first of them, where a rank is known to have given up, or to be gone.
-  // Waits for nobody.
+  // Returns Unavailable, with the first such rank, if a rank is known to have given up or to be
+  // gone. Does not wait.
   Status Standing();
 
   // Tells every rank why this one gives up, once, without waiting for anyone. It sends nothing of
@@ -102,7 +103,7 @@ class ControlPlane {
     // Probes and answers among them, by kind, origin and target: each once.
     std::set<std::tuple<uint32_t, int32_t, int32_t>> queued_probes;
     uint64_t num_sent = 0;    // frames, since the beginning
-    size_t unread_bytes = 0;  // that came from it, and wait to be asked for
+    size_t unread_bytes = 0;  // received from it, and not yet read by a call
   };
   struct Statement {
     int rank = 0;  // of whom
@@ -163,12 +164,12 @@ class ControlPlane {
   std::mutex mutex_;  // guards what follows; never held while waiting for others
   std::condition_variable changed_;
   std::vector<Edge> edges_;                  // which are never more
-  std::vector<std::deque<FramePtr>> inbox_;  // [rank], what waits to be asked for
+  std::vector<std::deque<FramePtr>> inbox_;  // [rank], received, not yet read by a call
   std::vector<Statement> statements_;        // in the order in which they came
   std::vector<bool> is_stated_;              // [rank]
   std::vector<bool> is_wanted_;              // [rank], by the collective that waits
   int num_missing_ = 0;                      // of them
-  std::vector<bool> is_alive_;               // [rank], has answered since all were last asked
+  std::vector<bool> is_alive_;               // [rank], has answered since the last Probe
   bool said_farewell_ = false;
   bool is_over_ = false;
   Status failure_;  // of the thread

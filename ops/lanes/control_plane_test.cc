@@ -128,7 +128,7 @@ TEST_CASE("FarewellEndsWhatOthersWaitFor") {
            testing::StatusIs(StatusCode::kUnavailable, "rank 0 gave up: no plan"));
 }
 
-// Rank 1 is merely late; rank 2 is dead, which is known at once.
+// Rank 1 is merely late; rank 2 is dead, which is known immediately.
 TEST_CASE("DeadPeerIsNoticedWhileAnotherIsLate") {
   testing::OverBoth();
   for (const bool spoke_before : {false, true}) {
@@ -157,7 +157,7 @@ TEST_CASE("DeadRootIsNoticed") {
 TEST_CASE("MissingRanksAreNamedByAll") {
   testing::OverBoth();
   const std::vector<std::vector<int>> cases = {{0}, {1}, {2}, {5}, {1, 5}, {2, 3}};
-  std::vector<std::thread> threads;  // all at once, since they take the time that they take
+  std::vector<std::thread> threads;  // concurrent, since every case waits
   for (const std::vector<int>& missing : cases) {
     threads.emplace_back([&missing] {
       const auto planes = Planes(6);
@@ -229,14 +229,14 @@ TEST_CASE("PeerDiesWithinAMessage") {
   }
 }
 
-// The connections stay open, so it is the header alone that is refused; and 4 GiB would show.
+// The connections stay open, so only the header is rejected; reading 4 GiB would show.
 TEST_CASE("OddHeadersAreRefusedUnread") {
   testing::OverBoth();
   for (const std::string& bytes :
        {Header(kData, 0xffffffffu), Header(kData, ControlPlane::kMaxMessageBytes + 1),
         Header(kFarewell, 1 << 20), Header(kGone, 1 << 20), Header(kProbe, 1, 1, 0),
         Message(kData, "good").replace(0, 1, "X"), Message(7, "kind"),
-        // Of this rank itself, of nobody, and to nobody.
+        // From this rank itself, from no rank, and to no rank.
         Message(kData, "own", 0), Message(kGone, "own", 0), Message(kData, "none", -1),
         Message(kData, "none", 2), Header(kData, 0, 1, 0), Header(kProbe, 0, 1, 1),
         Header(kAlive, 0, 1, 2), Header(kProbe, 0, 1, kAll)}) {
@@ -285,7 +285,7 @@ TEST_CASE("FarewellsAreCutBetweenCharacters") {
 
 TEST_CASE("FarewellsAreHeard") {
   testing::OverBoth();
-  {  // behind a message that nobody waits for any more
+  {  // behind a message whose wait has ended
     Scripted script(3);
     script.Send(1, Message(kData, "late") + Message(kFarewell, "enough"));
     CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), "rank 1 gave up: enough");
@@ -295,11 +295,11 @@ TEST_CASE("FarewellsAreHeard") {
     script.End(2) = Socket();
     CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), testing::Contains("rank 2 is gone"));
   }
-  {  // nobody speaks
+  {  // no rank sends
     Scripted script(3);
     CHECK_EQ(script.plane->HearFarewells(kShortSeconds), "");
   }
-  {  // nobody else is there
+  {  // there is no other rank
     Scripted script(1);
     CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), "");
   }
@@ -334,7 +334,7 @@ TEST_CASE("AllHearOfWhoIsLost") {
   }
 }
 
-// What nobody has asked for yet is not taken in without end; and whoever asks gets it all.
+// Messages that no call has requested yet are read up to a limit; a later call gets all of them.
 TEST_CASE("NobodyRunsAway") {
   testing::OverBoth();
   ControlOptions options;
@@ -461,7 +461,7 @@ TEST_CASE("HearingDoesNotStealMessages") {
   speaker.join();
 }
 
-// A message that is under way is not continued with the words of a farewell.
+// A message that is under way is not continued with the text of an abort message.
 TEST_CASE("FarewellDoesNotCutIntoAMessage") {
   testing::OverBoth();
   for (int round = 0; round < 10; ++round) {

@@ -64,7 +64,7 @@ TEST_CASE("SoftLimitThatSufficesIsLeftAlone") {
   });
 }
 
-// Known before anybody connects: no rank waits for the deadline.
+// Known before any rank connects: no rank waits for the deadline.
 TEST_CASE("HardLimitDoesNotSuffice") {
   testing::OverBoth();
   InAnotherProcess([] {
@@ -129,8 +129,9 @@ TEST_CASE("TableThatFillsMeanwhile") {
   }
 }
 
-// What moves messages opens what it needs with the first of them, a set to wait on and an event. A
-// rank that cannot have them says so at once, and whoever waits for its message is told.
+// The messenger opens its descriptors, a set to wait on and an event, with the first message. A
+// rank that cannot have them reports it immediately, and a peer that waits for its message receives
+// the error.
 TEST_CASE("MessagesThatHaveNoDescriptors") {
   testing::OverBoth();
   for (const int free : {0, 1}) {

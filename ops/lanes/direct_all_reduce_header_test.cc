@@ -12,7 +12,7 @@ TEST_CASE("TheFirstDifferenceIsNamed") {
     const char* expected;
     void (*change)(ExchangeHeader*);
   };
-  // Each is asked before what stands after it.
+  // Each is checked before the cases above it.
   const Case cases[] = {
       {"is in step 8, this rank in step -1", [](ExchangeHeader* header) { header->step = 8; }},
       {"by another plan than this rank, and is in step 8",

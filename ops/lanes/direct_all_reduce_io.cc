@@ -181,7 +181,7 @@ Step ExchangeMoves::Receive(ExchangePeer* peer) {
 }
 
 Step ExchangeMoves::ReceiveSum(ExchangePeer* peer) {
-  // Nobody has a sum of what it was not sent.
+  // A peer has no sum of a part that was not sent to it.
   const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
   if (peer->sum_received >= most) return Step::kBlocked;
   const size_t begin = peer->chunk.begin + peer->sum_received;

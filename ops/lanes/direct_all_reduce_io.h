@@ -60,7 +60,8 @@ class ExchangeMoves {
 
   bool SentAll(const ExchangePeer& peer) const;
   bool ReceivedAll(const ExchangePeer& peer) const;
-  // Nobody has a sum to send without every rank's part of its block.
+  // Returns whether a part of its block is missing: without every rank's part there is no sum to
+  // send.
   bool LacksPart(const ExchangePeer& peer) const;
   // Whether this peer may deliver now; over a socket not while its block is full and waits for
   // other ranks.

@@ -135,7 +135,7 @@ TEST_CASE("SumsWaitForTheirBlock") {
   CHECK(!moves.SentAll(*two.one.peer()));
 }
 
-// Both see what differs, whoever looks first, and nothing of the payload is taken.
+// Both sides find the difference, whichever reads first, and nothing of the payload is taken.
 TEST_CASE("HeadersThatDifferAreTheEnd") {
   testing::OverAll();
   Two two(kBlock, 6);

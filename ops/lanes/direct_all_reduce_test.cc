@@ -71,7 +71,8 @@ TEST_CASE("EqualsTheSum") {
   }
 }
 
-// Whatever the sizes are, and whoever is ahead: rings and blocks fill and empty at any place.
+// Whatever the sizes are, and whichever rank is ahead: rings and blocks fill and empty at any
+// place.
 TEST_CASE("SizesOfAllKinds") {
   testing::OverAll();
   std::mt19937 random(3);

@@ -152,7 +152,7 @@ TEST_CASE("RoundTripOfAllHalves") {
   }
 }
 
-// Every half beside random others: sums and averages that need rounding, or overflow.
+// Every half next to random others: sums and averages that need rounding, or overflow.
 TEST_CASE("HalvesAreRoundedOnce") {
   std::mt19937 random(2);
   for (const HalfFormat& format : kHalves) {

@@ -48,15 +48,15 @@ class Engine {
   // How long anything that involves other ranks may take.
   virtual double timeout_seconds() const = 0;
 
-  // Returns at once; `done` is called exactly once, from any thread. All-reduces that share a lane
-  // run one after the other in the order of these calls, which must be the same on every rank; the
-  // others run at once. After a failure every call ends with the first cause. What `done` throws is
-  // a failure, too.
+  // Returns immediately; `done` is called exactly once, from any thread. All-reduces that share a
+  // lane run one after the other in the order of these calls, which must be the same on every rank;
+  // the others run concurrently. After a failure every call ends with the first cause. An exception
+  // that `done` throws is a failure, too.
   virtual void AllReduce(AllReduceRequest request) noexcept = 0;
 
-  // As AllReduce, but in any order: messages and collectives wait for nothing but the ranks that
-  // take part, and for the data. The end of a send says that its memory is free again. After one
-  // that is refused with InvalidArgument the engine goes on.
+  // As AllReduce, but in any order: messages and collectives wait only for the ranks that take
+  // part, and for the data. The end of a send means that its memory is free again. The engine goes
+  // on after a call that is rejected with InvalidArgument.
   virtual void Send(MessageRequest request) noexcept = 0;
   virtual void Receive(MessageRequest request) noexcept = 0;
   virtual void Run(CollectiveRequest request) noexcept = 0;

@@ -13,8 +13,8 @@ Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
   const Status reason(StatusCode::kUnavailable, why);
   const double timeout_seconds = engine->timeout_seconds();
   engine->Flush();
-  // What a `done` leads to may be anything, the user's code included.
-  // Held from here where no thread can start: then nobody may wait for the lanes.
+  // A `done` may lead to any code, the user's included. Held here if no thread can start: then this
+  // thread must not wait for the lanes.
   auto* const held = new std::shared_ptr<Engine>(std::move(engine));
   std::future<void> end;
   try {

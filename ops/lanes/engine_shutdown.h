@@ -10,9 +10,9 @@
 
 namespace tf_libra {
 
-// Aborts the engine, once what it has sent is there, and lets go of it; peers are told `why`. Where
-// another thread still uses it, it ends with that; where a `done` does not return for the engine's
-// timeout, DeadlineExceeded: its threads stay behind.
+// Aborts the engine, once what it has sent has arrived, and frees it; peers receive `why`. If
+// another thread still uses the engine, the engine ends when that thread releases it.
+// DeadlineExceeded if a `done` does not return for the engine's timeout: its threads stay behind.
 Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why);
 
 }  // namespace tf_libra

@@ -30,7 +30,7 @@ Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>*
   for (size_t place = 0; place < peers.size(); ++place) {
     const Connection& peer = peers[place];
     if (!peer.valid()) continue;
-    // Over a socket beside memory nobody waits for room.
+    // A socket that accompanies shared memory never needs EPOLLOUT: no thread waits for its room.
     const uint32_t room = peer.memory == nullptr ? EPOLLOUT : 0u;
     bool added = Add(set, peer.socket, EPOLLIN | EPOLLRDHUP | room, place);
     const size_t rank = names == nullptr ? place : static_cast<size_t>((*names)[place]);

@@ -21,9 +21,9 @@ class Watch {
   static Status Make(const std::vector<Connection>& peers, const std::vector<int>* names,
                      const std::vector<Socket>* links, std::unique_ptr<Watch>* watch);
 
-  // Sleeps until there is news or the deadline passes, perhaps less; `places` are those of it. News
-  // is what has changed: bytes that came, room after there was none, an end. Who leaves bytes
-  // unread is not told of them again.
+  // Sleeps until there is news or the deadline passes, perhaps less; `places` receives the indices
+  // of the peers with news. News is a change: bytes that came, room after there was none, an end.
+  // Bytes that the caller leaves unread are not reported again.
   // An error: the system cannot say.
   Status Wait(TimePoint deadline, std::vector<int>* places);
 

@@ -54,14 +54,14 @@ TEST_CASE("NewsIsToldOnce") {
   std::vector<int> places;
   watched.watch->Wait(After(kGenerousSeconds), &places);
   CHECK((places == std::vector<int>{3}));
-  CHECK(watched.All().empty());  // though nobody has read it
+  CHECK(watched.All().empty());  // though no thread has read it
   watched.Say(3);
   watched.Say(1);
   CHECK((watched.All() == std::vector<int>{1, 3}));
   CHECK(!watched.watch->has_trouble());
 }
 
-// More of them than are told at once.
+// More of them than one call reports.
 TEST_CASE("ManyHaveNews") {
   constexpr int kCount = 300;
   Watched watched(kCount);

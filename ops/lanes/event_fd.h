@@ -15,7 +15,7 @@ class Waker {
   const Socket& descriptor() const { return event_; }
   // From any thread; nothing before Open.
   void Wake() noexcept;
-  // By the thread, once it is awake: then Wake wakes it anew.
+  // For the thread, once it is awake: from then on Wake wakes it again.
   void Rest() noexcept;
 
  private:

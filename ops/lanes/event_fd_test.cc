@@ -25,7 +25,7 @@ TEST_CASE("WakesUntilItRests") {
     CHECK(IsAwake(waker));
     waker.Rest();
     CHECK(!IsAwake(waker));
-    waker.Rest();  // waits for nobody
+    waker.Rest();  // does not block
   }
 }
 

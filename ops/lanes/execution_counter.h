@@ -1,6 +1,7 @@
-// How often each tensor was handed to all-reduces, per training function: whether a step has done
-// what it had to is asked after every step, so it has to be cheap. A tensor that is handed over in
-// parts counts with the first of them: nothing of it can be read before all are reduced.
+// How often each tensor was submitted to all-reduces, per training function. A check after every
+// step reads it to see whether the step has done all its all-reduces, so it has to be cheap. A
+// tensor that is submitted in parts counts with the first part: it cannot be read before all parts
+// are reduced.
 #ifndef TF_LIBRA_OPS_LANES_EXECUTION_COUNTER_H_
 #define TF_LIBRA_OPS_LANES_EXECUTION_COUNTER_H_
 
@@ -22,7 +23,7 @@ class Executions {
   void Note(std::shared_ptr<const OperationInfo> operation);
   // Tensors since the last Take.
   int64_t Count(const std::string& function) const;
-  // How often each tensor, by name; counts anew from here on.
+  // Returns how often each tensor was submitted, by name, and restarts the counts from 0.
   std::map<std::string, int64_t> Take(const std::string& function);
 
  private:

@@ -178,7 +178,7 @@ constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind:
                                      CollectiveKind::kReduce, CollectiveKind::kAllGather,
                                      CollectiveKind::kBroadcast};
 
-// A message each way between neighbours, and every kind of collective, all at once.
+// A message each way between neighbours, and every kind of collective, all concurrently.
 struct Exchanging {
   static constexpr size_t kCount = 600;
 
@@ -322,7 +322,7 @@ void WithFewThreads(int more, void (*body)()) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
-    // The limit is that of a user, and the superuser has none: a user that nobody else is.
+    // The limit is per user, and the superuser has none: switch to a user with no other processes.
     const bool can_be_another = geteuid() == 0 && setuid(54321) == 0;
     const rlim_t most = can_be_another ? 1 + static_cast<rlim_t>(more) : 0;
     const rlimit limit{most, most};

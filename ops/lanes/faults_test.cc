@@ -1,6 +1,7 @@
 // One of four processes on two hosts is killed, stopped for longer than the deadline, or cut off
-// from the others, while they all-reduce on two levels, in two streams at once, send to each other,
-// or all-reduce in pairs. Who needs it says so; who does not goes on.
+// from the others, while they all-reduce on two levels, in two concurrent streams, send to each
+// other, or all-reduce in pairs. A rank that needs the lost one reports it; a rank that does not
+// goes on.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -28,7 +29,7 @@ namespace {
 constexpr int kWorld = 4, kLanes = 2, kLost = 3;
 // Before it happens.
 constexpr int kRounds = 3;
-// Nobody who is alive is so late.
+// Longer than any live rank is late.
 constexpr double kDeadlineSeconds = 10;
 
 enum class Injury { kKill, kStop, kCut };
@@ -282,7 +283,7 @@ void End(const Job& job) {
   munmap(job.shared, sizeof(Shared));
 }
 
-// All operations at once: most of what they do is to wait.
+// All operations concurrently: most of their time is waiting.
 void OneIsLost(Injury injury) {
   std::vector<Job> jobs;
   for (const Operation& operation : Operations()) jobs.push_back(Begin(operation, injury));

@@ -14,10 +14,10 @@ struct Frame {
   enum Kind : uint16_t {
     kOffer = 1,      // the sender has this message
     kAsk = 2,        // the receiver wants it; `id` is the receiver's
-    kData = 3,       // `num_bytes` of the message that was asked for as `id` follow
+    kData = 3,       // `num_bytes` of the message that kAsk named `id` follow
     kConfirm = 4,    // asks for a kConfirmed behind all that was sent before
     kConfirmed = 5,  // all that has been read
-    kCredit = 6,     // the receiver of the message asked for as `id` has room for `num_bytes` more
+    kCredit = 6,     // the receiver of the message named `id` has room for `num_bytes` more
   };
   static constexpr uint32_t kMagic = 0x4d42494cu;
   static constexpr size_t kMaxTextBytes = 8192;
@@ -39,7 +39,7 @@ Status ReadFrame(const char* bytes, size_t size, Frame* frame, size_t* length);
 // As both stand in a text that ReadFrame has found good.
 void SplitText(const char* text, size_t size, std::string* key, std::string* content);
 
-// Whether a key and a content fit into a frame, and can be told apart in it.
+// Returns whether a key and a content fit into a frame, and can be separated in it.
 bool FitsFrame(const std::string& key, const std::string& content);
 
 std::string WithText(Frame frame, const std::string& key, const std::string& content);

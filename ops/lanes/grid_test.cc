@@ -339,7 +339,7 @@ void CheckEngine(int rank, Mesh mesh) {
   CHECK_EQ(gathered.get_future().get(), testing::IsOk());
   CHECK(ones == std::vector<float>(1000, static_cast<float>(world_size)));
   for (size_t i = 0; i < column.size(); ++i) CHECK_EQ(all[i], static_cast<float>(column[i]));
-  // Nobody leaves while others still have something to do with it.
+  // No rank leaves while others still have something to do with it.
   CHECK_EQ(engine->AllGather("", &said), testing::IsOk());
 }
 

@@ -25,7 +25,7 @@ bool SameDigest(const Digest& left, const Digest& right) {
 
 Nonce DrawNonce() {
   Nonce nonce;
-  // So few bytes come at once, or not at all.
+  // So few bytes come in one call, or not at all.
   while (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
     if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "getrandom");
   }

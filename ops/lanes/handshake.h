@@ -6,9 +6,9 @@
 //   caller: its proof; within one host, on a lane, with the file of memory to share
 //   callee: one byte, that it is welcome, and whether they share that memory
 //
-// Proofs name who is called by whom, on which lane, and in which role: what one connection shows
-// opens no other, and who has taken the address of a rank learns nothing that it could use. The
-// secret is no defence against somebody who changes what goes over the wire.
+// Proofs name the caller, the callee, the lane and the role: the bytes of one connection open no
+// other, and a process that has taken the address of a rank learns nothing that it could use. The
+// secret is no defence against an attacker who changes what goes over the wire.
 #ifndef TF_LIBRA_OPS_LANES_HANDSHAKE_H_
 #define TF_LIBRA_OPS_LANES_HANDSHAKE_H_
 

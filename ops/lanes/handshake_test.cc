@@ -50,8 +50,8 @@ TEST_CASE("KnownProofs") {
   CHECK_EQ(one.Shown(), "b24bb6058388cc2f6ad80fefe6879d5202996ea7cd7279d304c61acf435851e4");
 }
 
-// With any bit turned of what one knows, says or has drawn, another proof is asked for: what one
-// connection shows opens no other.
+// With any bit flipped of what one side knows, sends or has drawn, another proof is required: the
+// bytes of one connection open no other.
 TEST_CASE("AProofIsOfOneConnectionAlone") {
   std::set<std::string> shown = {Conversation().Shown()};
   size_t expected = 1;

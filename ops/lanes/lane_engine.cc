@@ -332,7 +332,7 @@ Status LaneEngine::Explain(const Status& status, const std::string& what, int64_
   try {
     std::string message = "rank " + std::to_string(rank_) + ", " + what + ": " + status.message();
     const bool disagree = status.code() == StatusCode::kFailedPrecondition;
-    // Told before listening: the other side listens for it, too.
+    // Sent before listening: the other side listens for it, too.
     if (disagree) control_->Farewell(message);
     // A rank that was stopped finds itself late with all that it waits for: the others know why.
     const bool is_late = status.code() == StatusCode::kDeadlineExceeded;

@@ -45,10 +45,10 @@ struct LaneEngineOptions {
 
 class LaneEngine : public Engine {
  public:
-  // ResourceExhausted: a lane's thread cannot start. Whoever lets go of the engine last ends it:
-  // what is still running is aborted, and the lanes are joined. Where that is one of its own lanes,
-  // which cannot join itself, another thread does. In a process forked from that of the engine
-  // nothing but that process's copies are closed.
+  // ResourceExhausted: a lane's thread cannot start. The last reference to the engine ends it when
+  // released: what is still running is aborted, and the lanes are joined. If that reference is
+  // released on one of its own lanes, which cannot join itself, another thread does. In a process
+  // forked from that of the engine only that process's copies of descriptors are closed.
   static Status Start(const LaneEngineOptions& options, Mesh mesh,
                       std::shared_ptr<LaneEngine>* engine);
 
@@ -90,10 +90,10 @@ class LaneEngine : public Engine {
 
   LaneEngine(const LaneEngineOptions& options, Mesh* mesh);
   ~LaneEngine() override;
-  // For whoever lets go last, perhaps on a lane.
+  // Deleter for the last reference, perhaps on a lane.
   static void Delete(LaneEngine* engine) noexcept;
 
-  // Lanes beside those that there are.
+  // Adds lanes to the existing ones.
   Status AddLanes(std::vector<GridPeers> connections);
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
@@ -137,7 +137,7 @@ class LaneEngine : public Engine {
   std::unique_ptr<Messenger> messenger_;
   std::atomic<int> num_lanes_{0};
   std::atomic<int64_t> step_{-1};
-  std::atomic<WallClock> wall_{WallClock()};  // looked at anew in every step
+  std::atomic<WallClock> wall_{WallClock()};  // read again in every step
   Telemetry telemetry_;
 
   std::mutex mutex_;  // guards what follows

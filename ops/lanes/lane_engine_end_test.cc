@@ -42,7 +42,7 @@ TEST_CASE("EngineDestroyedInMidReduce") {
       const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
       CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable,
                                          "rank 1 gave up: the engine was closed"));
-      // From now on, and for whatever is asked.
+      // From now on, and for every call.
       CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
       std::vector<std::string> all;
       CHECK_EQ(engines[rank]->AllGather("x", &all).message(), status.message());
@@ -165,7 +165,7 @@ TEST_CASE("AbortReachesWhoeverWaits") {
   });
 }
 
-// Nobody answers: the first one waits in the lanes, the others in the queue.
+// No peer answers: the first one waits in the lanes, the others in the queue.
 TEST_CASE("DestructionEndsTheQueue") {
   testing::OverAll();
   Engines engines = MakeEngines(ConnectAll(2, 2));

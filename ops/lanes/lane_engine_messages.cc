@@ -19,7 +19,8 @@ void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Po
     status = CaughtStatus("a message cannot start");
   }
   if (status.ok() && !is_over) return;
-  // What is refused is a mistake of the caller's. For all else the other ranks are not to wait.
+  // A rejected request is the caller's mistake. After any other failure peers must not keep
+  // waiting.
   const bool goes_on = status.ok() || status.code() == StatusCode::kInvalidArgument;
   if (!goes_on) status = Fail(status);
   try {

@@ -101,7 +101,7 @@ TEST_CASE("AfterWhatIsRefusedItGoesOn") {
   });
 }
 
-// What waits ends with the reason, on both ranks, and so does all that is asked for later.
+// Waiting messages end with the reason, on both ranks, and so do all later requests.
 TEST_CASE("AnAbortEndsMessages") {
   testing::OverBoth();
   const Engines engines = MakeEngines(ConnectAll(2, 1));
@@ -116,7 +116,7 @@ TEST_CASE("AnAbortEndsMessages") {
   CHECK_EQ(elsewhere.Wait(), reason);
 }
 
-// Before it is posted, where it is refused: what is thrown there is the end of the engine, too.
+// Before it is posted, if it is rejected: an exception thrown there ends the engine, too.
 TEST_CASE("WhatFollowsARefusalMayThrow") {
   const Engines engines = MakeEngines(ConnectAll(2, 1));
   Message refused, later{"    ", {}};

@@ -132,7 +132,7 @@ TEST_CASE("LanesTellWhatTheyDid") {
   CHECK_EQ(num_bytes, kWorld * operation.num_elements() * sizeof(float));
 }
 
-// As a training step does it: everything is queued at once, over several megabytes.
+// As in a training step: everything is queued together, over several megabytes.
 TEST_CASE("ManyInTheQueue") {
   testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(3, 4));
@@ -358,7 +358,7 @@ TEST_CASE("RankThatDoesNotArrive") {
     CHECK_EQ(warning, testing::Contains("for rank(s) 1 in group 3"));
     CHECK_EQ(warning, testing::Contains("step 42"));
   }
-  // The late one learns of it at once.
+  // The late rank learns of it immediately.
   engines[1]->SetStep(42);
   CHECK_EQ(AllReduce(engines[1].get(), operation),
            testing::StatusIs(StatusCode::kUnavailable, "for rank(s) 1"));

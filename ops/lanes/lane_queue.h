@@ -1,6 +1,6 @@
-// Which of the all-reduces that wait may begin: each has its lanes for itself, and none overtakes
-// one that it shares a lane with. So ranks that are asked in the same order run what shares lanes
-// in the same order, and the rest at once.
+// Selects the waiting all-reduces that may begin: each has its lanes for itself, and none overtakes
+// one with which it shares a lane. So ranks with the same order of requests run all-reduces that
+// share lanes in the same order, and the rest concurrently.
 #ifndef TF_LIBRA_OPS_LANES_LANE_QUEUE_H_
 #define TF_LIBRA_OPS_LANES_LANE_QUEUE_H_
 

@@ -67,7 +67,7 @@ TEST_CASE("LanesAreAdded") {
   CHECK_EQ(queue.Next(), 1);
 }
 
-// Those that are taken out unrun keep nobody waiting.
+// Entries that are taken out unrun block no other entry.
 TEST_CASE("TheFirstIsTakenWhateverItsLanes") {
   Queue queue(2);
   queue.Post(0, {0, 2});
@@ -79,7 +79,8 @@ TEST_CASE("TheFirstIsTakenWhateverItsLanes") {
   CHECK_EQ(queue.Next(), 2);
 }
 
-// Beside a list that is looked through for the first whose lanes nobody has or wants before it.
+// Compared with a list that is searched for the first entry whose lanes are free and not wanted by
+// an earlier one.
 TEST_CASE("EqualsTheRule") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

@@ -83,7 +83,7 @@ bool Fits(const MeshOptions& options, const Mesh& mesh, const Hello& hello) {
          hello.lane < options.num_lanes && Wants(options, mesh, hello.lane, hello.rank);
 }
 
-// So few bytes always find room: nobody is waited for.
+// So few bytes always find room: the call does not block.
 bool SendNow(const Socket& socket, const void* data, size_t size) {
   return send(socket.fd(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }
@@ -98,8 +98,8 @@ bool SendAnswer(const MeshOptions& options, Pending* pending) {
 
 enum class Hearing { kGoesOn, kWelcome, kDropped };
 
-// Whoever has proven to know the secret, and what it has passed along. Whether
-// it is welcome now.
+// Welcomes a peer that has proven to know the secret, and takes the file that it has passed along.
+// Returns whether the welcome was sent.
 bool Welcome(const MeshOptions& options, const Socket& file, Pending* pending, Status* unshared) {
   if (file.valid() && unshared->ok()) {
     *unshared = SharedMemory::Take(file, RingBytes(options), &pending->memory);
@@ -165,12 +165,11 @@ std::string Join(const std::vector<int>& ranks) {
   return text;
 }
 
-// A connection to the listener of a rank that has not met everybody, which
-// therefore still listens. It breaks when that process ends. Nothing is said on
-// it, so the rank, if it lives, takes it for a stranger's and may drop it, too:
-// whether somebody still listens is what tells the two apart. Made at the very
-// moment at which the listener closes it may look as if it stood (Linux forgets
-// the other end of it): only a probe finds out.
+// A connection to the listener of a rank that has not met all others, which therefore still
+// listens. It breaks when that process ends. No bytes are sent on it, so a live rank takes it for a
+// stranger's and may drop it, too: only a rank that is alive still listens, which distinguishes the
+// two cases. A connection that is made in the moment when the listener closes may look as if it
+// stood (Linux forgets the other end of it): only a probe finds out.
 struct Watched {
   Socket socket;  // none before, and after it broke
   TimePoint due = After(0);
@@ -180,7 +179,7 @@ Status IfRefused(const Status& status) {
   return status.code() == StatusCode::kFailedPrecondition ? status : Status();
 }
 
-// Never waits. FailedPrecondition: nobody listens for the rank any more.
+// Never waits. FailedPrecondition: the rank no longer listens.
 Status BeginToWatch(const MeshOptions& options, int rank, Watched* watched) {
   if (watched->socket.valid() || SecondsUntil(watched->due) > 0) return Status();
   watched->due = After(kLookSeconds);
@@ -222,8 +221,8 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
   std::vector<Watched> watched(mesh->world_size);
   std::vector<int> to_come = ToCome(options, *mesh);
   int num_to_come = std::accumulate(to_come.begin(), to_come.end(), 0);
-  // While ranks keep coming nobody is looked after: where many meet on few cores, that would be
-  // most of the work.
+  // While ranks keep coming no rank is checked: if many meet on few cores, that would be most of
+  // the work.
   TimePoint look = After(kLookSeconds);
   while (num_to_come > 0 && !connecting->has_failed()) {
     if (Status status = Interrupted(options); !status.ok()) return status;
@@ -349,9 +348,8 @@ Status ConnectMesh(const MeshOptions& given, Socket listener, Mesh* mesh, Socket
   if (Status status = ReserveDescriptors(num_descriptors, what.str()); !status.ok()) {
     return status;
   }
-  // Lower ranks listen before anybody connects, and accept at once, or after
-  // having connected themselves: rank 0 accepts at once, so the chain always
-  // moves.
+  // Lower ranks listen before any rank connects. Each accepts immediately, or after having
+  // connected itself: rank 0 accepts immediately, so the chain always moves.
   Connecting connecting(options, deadline, &result);
   connecting.Start();
   const Socket* const listeners[] = {&listener, &local_listener};

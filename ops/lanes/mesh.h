@@ -25,8 +25,9 @@ struct MeshOptions {
   int rank = 0;
   std::vector<Address> addresses;  // of every rank's listener, own included
   // [rank]: a number for its host, the same for ranks that reach each other by Unix sockets, and
-  // where those listen beside (an empty host: nowhere). Empty: nothing is known of hosts. If one
-  // is kUnknownHost, the ranks connect as if nothing were known of any.
+  // the address at which the rank listens in addition for those (an empty host: none). Empty:
+  // nothing is known of hosts. If one is kUnknownHost, the ranks connect as if nothing were known
+  // of any.
   std::vector<int> hosts;
   std::vector<Address> local_addresses;
   JobSecret secret;
@@ -39,7 +40,7 @@ struct MeshOptions {
   bool share_memory = true;
   double timeout_seconds = 600;
   double liveness_seconds = 10;  // see EnableKeepalive
-  // Asked about once a second while this rank waits; what it says other than OK ends the wait.
+  // Called about once a second while this rank waits; a status other than OK ends the wait.
   std::function<Status()> interrupted;
 };
 
@@ -50,7 +51,7 @@ struct Mesh {
   Tree tree;                         // which ranks control connects
   std::vector<Socket> control;       // [rank]; invalid but for neighbours
   std::vector<Connection> messages;  // [rank]; own entry invalid
-  std::vector<Socket> links;         // likewise; watched, see EnableKeepalive; none in one host
+  std::vector<Socket> links;         // as messages; watched, see EnableKeepalive; none in one host
   Grid grid;                         // which ranks lanes connect
   int ranks_per_host = 0;            // the same on all of them; 0: not known, or hosts differ
   std::vector<GridPeers> lanes;      // [lane - first_lane]
@@ -65,9 +66,9 @@ std::string DifferenceOfHosts(const std::vector<int>& first, const std::vector<i
 // Connects to every lower rank and accepts every higher one; `local_listener` is the one of
 // `local_addresses`, if there are any. Connections that do not prove within a
 // few seconds that they know the secret are dropped and never waited for; so are those of another
-// user of this host. Consumes the listener, so that from then on nobody can connect.
-// Every rank must listen before any of them calls this: then one at whose address nobody listens
-// any more has ended or given up, or is out of reach, which is noticed within seconds. Errors name
+// user of this host. Consumes the listener, so that from then on no process can connect. Every rank
+// must listen before any of them calls this. Then a rank that no longer listens at its address has
+// ended or given up, or is out of reach, which is noticed within seconds. Errors name
 // the ranks that are missing. ResourceExhausted where this process cannot have so many descriptors.
 Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh,
                    Socket local_listener = Socket());

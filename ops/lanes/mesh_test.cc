@@ -86,7 +86,7 @@ std::string HelloBytes(int32_t rank, int32_t lane, int32_t world_size, int32_t n
 Socket ConnectedStranger(const Address& address, const std::string& says) {
   Socket socket;
   CHECK_EQ(Connect(address, After(kGenerousSeconds), &socket), testing::IsOk());
-  // As much as is taken at once; a rank that hangs up in the middle is in its right.
+  // As much as one call takes; a rank may hang up in the middle.
   send(socket.fd(), says.data(), says.size(), MSG_NOSIGNAL);
   return socket;
 }
@@ -130,7 +130,7 @@ TEST_CASE("StrangersBeforeAndDuring") {
       std::vector<Socket> late;
       for (size_t i = 0; !up; ++i) {
         Socket socket;
-        // Refused once rank 0 has met everybody.
+        // Fails once rank 0 has met all ranks.
         if (!Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket).ok()) break;
         const std::string& says = words[i % words.size()];
         send(socket.fd(), says.data(), says.size(), MSG_NOSIGNAL);
@@ -198,7 +198,7 @@ bool IsWelcome(const Socket& socket, const Digest& proof) {
   return ReceiveAll(socket, &welcome, 1, After(kGenerousSeconds)).ok();
 }
 
-// What somebody has seen on other connections, or what rank 0 itself has shown, opens none.
+// Bytes seen on other connections, or shown by rank 0 itself, open none.
 TEST_CASE("ProofsAreOfNoUseElsewhere") {
   testing::OverAll();
   Meeting meeting(2, 1);
@@ -294,14 +294,14 @@ TEST_CASE("MissingRank") {
   }
 }
 
-// Until somebody connects to this listener.
+// Waits until a process connects to this listener.
 void AwaitConnection(const Socket& listener) {
   pollfd entry{listener.fd(), POLLIN, 0};
   CHECK_EQ(poll(&entry, 1, static_cast<int>(kGenerousSeconds * 1e3)), 1);
 }
 
-// A rank's process ends when it has listened, and before it connects to anybody: the others learn
-// of it long before they would give it up. Before they look at it for the first time, or after.
+// A rank's process ends after it has begun to listen and before it connects: the others learn of it
+// long before their deadline. It ends before their first check of it, or after.
 TEST_CASE("RankThatEndsBeforeItConnects") {
   testing::OverAll();
   for (const bool watched : {false, true}) {
@@ -346,8 +346,8 @@ TEST_CASE("RankThatEndsAsItIsLookedAt") {
     AwaitConnection(meeting.listeners[1]);
     Socket look;
     CHECK_EQ(Accept(meeting.listeners[1], &look), testing::IsOk());
-    // Closed in this state it sends nothing. Without the right to it, as over Unix sockets, it
-    // breaks at once, and that is found, too.
+    // Closed in this state it sends nothing. Without the right to this option, as over Unix
+    // sockets, it breaks immediately, and that is found, too.
     const int on = 1;
     setsockopt(look.fd(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on));
     meeting.listeners[1] = Socket();
@@ -412,7 +412,8 @@ TEST_CASE("PortHeldByAnotherProgram") {
   }
 }
 
-// Once beside each other way: a way of its own would only add to what tests take.
+// Runs over IPv6 once per kind of connection: a kind of its own in every test would only add to the
+// run time.
 TEST_CASE("AllMeetOverIPv6") {
   testing::OverAll();
   Socket listener;

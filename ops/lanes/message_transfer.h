@@ -40,7 +40,7 @@ struct Transfer {
   std::string name() const { return key.substr(1); }
 
   // Of the messenger's thread.
-  bool is_matched = false;  // of a send: it was asked for
+  bool is_matched = false;  // of a send: the receiver has requested it
   bool is_queued = false;   // of a send: its next bytes are to go out
   uint64_t asked_as = 0;    // the receiver's id
   // Of a send: bytes from the beginning that the receiver has room for.
@@ -58,18 +58,18 @@ struct Transfer {
 
 using TransferPtr = std::shared_ptr<Transfer>;
 
-// InvalidArgument: it is with nobody, or its texts are none that go over a connection.
+// InvalidArgument: its peer is no other rank, or its texts cannot go over a connection.
 Status CheckTransfer(const Transfer& transfer, int rank, int world_size);
 
 // Which transfers have made no progress for too long, those first that have waited longest.
 struct Waits {
   std::vector<const Transfer*> overdue;  // for `timeout_seconds`
-  std::vector<const Transfer*> late;     // for `warning_seconds`, and not told so before
+  std::vector<const Transfer*> late;     // for `warning_seconds`, and not warned about before
   double next_look_seconds = 0;          // when there may be more
 };
 
 // Those that are late are noted as warned about. A `warning_seconds` of no less than the timeout
-// warns of none; one of which all that is ready has moved waits for nobody.
+// warns of none. A transfer that has moved all its ready bytes does not wait for its peer.
 Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint now,
                    double timeout_seconds, double warning_seconds);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kTurnBytes = 1 << 20;
 // The same in memory, where the peer goes on with what it has meanwhile.
 constexpr size_t kMemoryTurnBytes = 128 << 10;
-// Of a peer, that nobody here has an answer to.
+// Maximum number of a peer's announcements that have no match on this rank.
 constexpr size_t kMaxAnnounced = 1 << 16;
 constexpr size_t kMaxAnnouncedBytes = 16 << 20;  // of their names and what they are
 // Named in a message.
@@ -178,7 +178,7 @@ Status Messenger::WatchAll() {
     bool watched = epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, peer.fd, &event) == 0;
     if (links_ != nullptr && (*links_)[rank].valid()) {
       event.data.u64 = peers_.size() + rank;
-      event.events = 0;  // told of errors alone
+      event.events = 0;  // epoll reports errors alone
       watched = watched && epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, (*links_)[rank].fd(), &event) == 0;
     }
     if (!watched) return OutOfDescriptors("epoll_ctl", errno);

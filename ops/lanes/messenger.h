@@ -1,13 +1,13 @@
 // Tensors from one rank to another, each by its name: a send and a receive of the same name meet,
 // whichever comes first, and whatever else is under way between the two ranks, in any order.
 //
-// Both sides announce what they have: the sender offers, the receiver asks. When the sender has
-// been asked it sends, and what comes goes straight to where it is wanted. So nothing waits at a
-// receiver that did not ask for it, nobody waits for room that another message holds, and both
-// sides see where they disagree. Messages take turns on the one connection of a pair, a fragment
-// each. A receiver that has less room than the message is long grants the sender credit for what it
-// has. Between ranks of one host all of it goes through shared memory, and the bytes on the socket
-// only wake the other side.
+// Both sides announce what they have: the sender offers, the receiver requests. When the sender has
+// the request it sends, and the bytes go straight to their destination. So no bytes wait at a
+// receiver that did not request them, no message waits for room that another message holds, and
+// both sides see where they disagree. Messages take turns on the one connection of a pair, a
+// fragment each. A receiver that has less room than the message is long grants the sender credit
+// for what it has. Between ranks of one host all of it goes through shared memory, and the bytes on
+// the socket only wake the other side.
 #ifndef TF_LIBRA_OPS_LANES_MESSENGER_H_
 #define TF_LIBRA_OPS_LANES_MESSENGER_H_
 
@@ -59,8 +59,8 @@ class Messenger {
   // Until the thread has ended. After End, which another thread may be about to call.
   void Join();
 
-  // All of them at once, in this order. Throws where no thread can start; then none is posted.
-  // InvalidArgument: likewise none is, since a name or a peer cannot be.
+  // Posts all of them together, in this order. Throws if no thread can start; then none is posted.
+  // InvalidArgument: a name or a peer is not valid, and none is posted.
   Status Post(const std::vector<TransferPtr>& transfers);
   // So many bytes of a transfer are ready by now: as Transfer::num_ready. From any thread; the
   // messenger's own does so in `on_progress`.

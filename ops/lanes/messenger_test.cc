@@ -113,7 +113,7 @@ TEST_CASE("WhicheverComesFirst") {
   }
 }
 
-// More than sockets hold, both ways at once, and nobody reads before everything is posted.
+// More than sockets hold, both ways concurrently, and neither side reads before all is posted.
 TEST_CASE("ManyLargeOnesInAnyOrder") {
   testing::OverAll();
   constexpr int kRanks = 3, kMessages = 12;
@@ -224,7 +224,7 @@ TEST_CASE("WindowThatIsNeverReleasedIsGivenUpByTheSender") {
   CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 0 to send 'x'"));
 }
 
-// Both are told, and both are named.
+// Both ranks get the error, and both ranks are named.
 TEST_CASE("WhatDiffersIsSaidOnBothSides") {
   testing::OverAll();
   for (const bool send_first : {true, false}) {
@@ -236,7 +236,7 @@ TEST_CASE("WhatDiffersIsSaidOnBothSides") {
     receive.Post(nodes[1].get());
     if (!send_first) send.Post(nodes[0].get());
     const Status at_sender = send.Wait(), at_receiver = receive.Wait();
-    // Whoever fails first may take the other along.
+    // The first rank to fail may take the other along.
     const bool both = at_sender.code() == StatusCode::kFailedPrecondition &&
                       at_receiver.code() == StatusCode::kFailedPrecondition;
     const bool one = at_sender.code() == StatusCode::kFailedPrecondition ||
@@ -353,7 +353,7 @@ TEST_CASE("WhatCannotBePosted") {
   CHECK_EQ(send.Wait(), testing::IsOk());
 }
 
-// What a peer sends that is no message, or that nobody asked for.
+// A peer sends what is no message, or what this rank has not requested.
 TEST_CASE("PeerThatMakesNoSense") {
   testing::OverAll();
   Frame data;
@@ -361,13 +361,13 @@ TEST_CASE("PeerThatMakesNoSense") {
   data.id = 99;
   data.num_bytes = 1 << 20;
   Frame unmatched = data;
-  unmatched.id = 0;  // asked for, but never offered
+  unmatched.id = 0;  // requested, but never offered
   const std::string known(reinterpret_cast<const char*>(&data), sizeof(data));
   const std::string early(reinterpret_cast<const char*>(&unmatched), sizeof(unmatched));
   Frame confirm;
   confirm.kind = Frame::kConfirm;
   const std::string once(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
-  confirm.kind = Frame::kConfirmed;  // though nobody has asked
+  confirm.kind = Frame::kConfirmed;  // without a kConfirm before
   const std::string confirmed(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
   Frame room = data;
   room.kind = Frame::kCredit;  // for what is not sent

@@ -20,7 +20,7 @@ class Outgoing {
 
   // A frame with its text.
   void Add(const std::string& frame) { next_frames_ += frame; }
-  // A send that was asked for, if something of it may move and it is not here already.
+  // A send that its receiver has requested, if something of it may move and it is not here already.
   void Add(const TransferPtr& send);
 
   // The bytes that are next, in two runs, of which one may be empty. False: there are none.

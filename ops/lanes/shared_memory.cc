@@ -17,7 +17,7 @@ constexpr int kRings = 4;
 // The state of all rings. A page of the largest kind that machines have: what is mapped by itself
 // begins at such a one.
 constexpr size_t kStateBytes = 1 << 16;
-// It cannot become smaller under whoever has mapped it, who would die of that.
+// It cannot shrink under a process that has mapped it, which would die of that.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t FileBytes(size_t capacity) { return kStateBytes + kRings * capacity; }

@@ -1,4 +1,4 @@
-// Memory that two ranks of one host have mapped both: two rings of bytes in each direction, beside
+// Memory that two ranks of one host have mapped both: two rings of bytes in each direction, next to
 // the Unix socket over which its file was passed. It has no name: nothing is left behind by
 // processes that are killed. The socket stays for what memory cannot do, to wake the other side and
 // to notice that it is gone.
@@ -19,7 +19,7 @@ namespace tf_libra {
 
 // What both sides know of a ring; positions count all bytes since its beginning.
 struct RingState {
-  // As `wanted_...`: nobody waits.
+  // Value of `wanted_...` while no rank waits.
   static constexpr uint64_t kNever = UINT64_MAX;
 
   alignas(64) std::atomic<uint64_t> written;  // by the writer

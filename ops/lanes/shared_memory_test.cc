@@ -60,7 +60,7 @@ TEST_CASE("BytesComeAsTheyWent") {
       std::string bytes(put, ' ');
       for (char& byte : bytes) byte = static_cast<char>(sent++ * 31 >> 3);
       std::memcpy(out->here(), bytes.data(), put);
-      CHECK(!out->Advance(put));  // nobody waits
+      CHECK(!out->Advance(put));  // no rank waits
       expected += bytes;
       const size_t take = random() % (expected.size() + 1);
       CHECK(!in->Advance(take));
@@ -184,7 +184,7 @@ void LimitTo(int resource, rlim_t bytes) {
   CHECK_EQ(setrlimit(static_cast<__rlimit_resource>(resource), &limit), 0);
 }
 
-// Refused by the system: an error, not a signal.
+// Rejected by the system: an error, not a signal.
 TEST_CASE("MemoryThatIsNotToBeHad") {
   InAChild([] {
     signal(SIGXFSZ, SIG_IGN);

@@ -67,7 +67,8 @@ inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, si
   return Step::kProgress;
 }
 
-// All of a header at once, if there is room for it, or all of it is there. `copy` has its place.
+// Moves all of a header in one step, if there is room for it, or all of it is there. `copy` has its
+// place.
 template <typename Copy>
 Step MoveHeaderThroughRing(int fd, RingEnd* end, size_t* moved, Copy copy) {
   const size_t size = BytesToHeaderEnd(end->position());
@@ -80,10 +81,10 @@ Step MoveHeaderThroughRing(int fd, RingEnd* end, size_t* moved, Copy copy) {
   return Step::kProgress;
 }
 
-// Asks to be woken when `left`, or what is worth it, is in the ring, or has room there: fewer turns
-// between the ranks are fewer calls. Whoever waits for room has left half a ring, hence a block,
-// for the other side to go on with, and so nobody waits for each other. kProgress: there is so much
-// now.
+// Requests to be woken when `left`, or what is worth it, is in the ring, or has room there: fewer
+// turns between the ranks are fewer calls. A rank that waits for room has left half a ring, hence a
+// block, for the other side to go on with, so the two ranks never wait for each other. kProgress:
+// there is so much now.
 inline Step AwaitRing(RingEnd* end, size_t left) {
   if (left == 0) return Step::kBlocked;
   const size_t awaited = std::min(left, end->capacity() / 2);

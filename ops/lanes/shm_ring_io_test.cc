@@ -13,7 +13,7 @@
 namespace tf_libra {
 namespace {
 
-// Both sides of memory that is shared, and of the sockets beside it.
+// Both sides of shared memory, and of the sockets that accompany it.
 struct Sides {
   static constexpr size_t kCapacity = 64 << 10;
   std::unique_ptr<SharedMemory> one, other;

@@ -171,7 +171,7 @@ int PendingError(const Socket& socket) {
 
 void ConfigureConnected(int fd, sa_family_t family) {
   if (family == AF_UNIX) {
-    // TCP's buffers grow by themselves, these do not; the system caps what is asked for. Larger
+    // TCP's buffers grow by themselves, these do not; the system caps the requested size. Larger
     // ones mean fewer turns between the ranks.
     const int bytes = 1 << 20;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
@@ -193,7 +193,7 @@ Status WaitFor(int fd, short events, TimePoint deadline) {
   }
 }
 
-// Bytes, and room for one file with them. Alignment leaves room for a second one: whoever receives
+// Bytes, and room for one file with them. Alignment leaves room for a second one: the receiver
 // closes what is not wanted.
 struct MessageWithFile {
   MessageWithFile(void* data, size_t size) : run{data, size} {

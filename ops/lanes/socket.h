@@ -29,7 +29,7 @@ class Socket {
 
   int fd() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Wakes whoever waits on this socket, here and at the peer. Safe from any thread.
+  // Wakes the threads that wait on this socket, here and at the peer. Safe from any thread.
   void Shutdown();
 
  private:
@@ -60,17 +60,17 @@ bool IsUnix(const std::string& host);
 // Whether the other end of a Unix socket belongs to this process's user; TCP has no users.
 bool IsOfThisUser(const Socket& socket);
 
-// Binds to `host` alone and listens; FailedPrecondition: somebody else does so there; port 0, or no
-// name behind kUnixHost, lets the system choose. `bound` receives the address.
+// Binds to `host` alone and listens; FailedPrecondition: another process listens there; port 0, or
+// no name behind kUnixHost, lets the system choose. `bound` receives the address.
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound);
-// At the first port from `first` to `last` that nobody has. Unavailable: there is none.
+// Listens at the first free port from `first` to `last`. Unavailable: there is none.
 Status ListenWithin(const std::string& host, uint16_t first, uint16_t last, Socket* listener,
                     Address* bound);
 
-// FailedPrecondition: nobody listens there; ResourceExhausted: no descriptor is to be had;
+// FailedPrecondition: no process listens there; ResourceExhausted: no descriptor is to be had;
 // Unavailable, DeadlineExceeded: it may be the network.
 Status Connect(const Address& address, TimePoint deadline, Socket* socket);
-// The same without waiting: where it does not fail at once, the socket becomes writable, or breaks.
+// The same without waiting: unless it fails immediately, the socket becomes writable, or breaks.
 Status BeginConnect(const Address& address, Socket* socket);
 // How that has failed. For the first who asks, and only if it has.
 Status ConnectFailure(const Address& address, const Socket& socket);

@@ -12,12 +12,12 @@ namespace tf_libra {
 
 enum class StatusCode {
   kOk,
-  kInvalidArgument,     // the caller asked for something that cannot be done
+  kInvalidArgument,     // the caller's request cannot be done
   kFailedPrecondition,  // the ranks disagree, or the engine is not running
   kUnavailable,         // a peer is dead, disconnected, or gave up
   kDeadlineExceeded,    // a peer did not arrive in time
   kResourceExhausted,   // this process cannot have memory, threads or descriptors
-  kInternal,            // what nobody has thought of
+  kInternal,            // an unexpected failure
 };
 
 // Can be made and copied where there is no memory left: then it says as much. Messages are valid

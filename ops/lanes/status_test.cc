@@ -52,7 +52,7 @@ TEST_CASE("MessagesAreValidUtf8") {
            testing::StatusIs(StatusCode::kInternal, "a lane cannot start: " + valid));
 }
 
-// What is thrown is told by its kind, and what was being done stands before it.
+// An exception is reported by its type, after what was being done.
 TEST_CASE("WhatIsThrownIsTold") {
   CHECK_EQ(Caught(std::bad_alloc()),
            testing::StatusIs(StatusCode::kResourceExhausted, "a lane cannot start: out of memory"));

@@ -1,6 +1,6 @@
-// System calls that move less than they are asked to, and such that fail, at every place where
-// lanes, messages and control make them: what two ranks exchange comes whole, or both end with
-// words.
+// System calls that move less than requested, and such that fail, at every place where lanes,
+// messages and control make them: what two ranks exchange comes whole, or both end with an error
+// text.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -201,7 +201,8 @@ struct UnderWay {
   }
 };
 
-// All that an engine does for a step, at once; the first error, or what came is right.
+// Everything that an engine does for a step, concurrently; returns the first error, or checks what
+// came.
 Status Exchange(int rank, LaneEngine* engine, size_t count) {
   std::vector<std::string> said;
   const std::string mine(1000 + rank, 'x');
@@ -340,7 +341,7 @@ Outcome FailAfter(int num_calls) {
   calls_left = num_calls;
   OnEveryRank(kWorld, [&](int rank) {
     const Status status = Exchange(rank, engines[rank].get(), 20'000);
-    // Nobody is left waiting for this one: that is what the other hears.
+    // No rank is left waiting for this one: the other rank receives the error.
     if (!status.ok()) {
       CHECK_EQ(status,
                testing::StatusIs(StatusCode::kUnavailable, "rank " + std::to_string(1 - rank)));
@@ -353,8 +354,8 @@ Outcome FailAfter(int num_calls) {
   return failed ? kEndedWell : kNothingFailed;
 }
 
-// The first, then the second, and so on, whoever makes it; each in a process of its own, since most
-// of what they do is to wait for what the other has to say.
+// The first call, then the second, and so on, whichever rank makes it. Each case runs in a process
+// of its own, since most of its time is waiting for the other side.
 // Memory has no calls that move anything: one that wakes a peer fails only if that is gone.
 TEST_CASE("FailAnywhere") {
   testing::OverBoth();

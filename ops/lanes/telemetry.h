@@ -1,4 +1,5 @@
-// What was all-reduced, when, on how many lanes. Bounded; drained by whoever is interested.
+// Records of all-reduces: what was reduced, when, on how many lanes. Bounded; drained by the
+// reader.
 #ifndef TF_LIBRA_OPS_LANES_TELEMETRY_H_
 #define TF_LIBRA_OPS_LANES_TELEMETRY_H_
 

@@ -54,7 +54,7 @@ TEST_CASE("Descriptions") {
   CHECK_EQ(info.Describe(), "an unplanned all-reduce (a, b, c and 2 more)");
 }
 
-// Memory stays bounded where nobody drains.
+// Memory stays bounded if no reader drains.
 TEST_CASE("OldRecordsAreDropped") {
   Telemetry telemetry;
   const auto operation = std::make_shared<const OperationInfo>(Info());

@@ -17,7 +17,7 @@ using tf_libra::nccl::Counters;
 using tf_libra::nccl::PlannedAllReduce;
 using tf_libra::nccl::Tuner;
 
-// More than any NCCL has; it takes what it has where more is asked for.
+// More than any NCCL has; NCCL uses its own limit if more is requested.
 constexpr int kMaxChannels = 1024;
 
 constexpr int kInvalid = 1, kFailed = 2;

@@ -25,7 +25,7 @@ typedef struct {
   int64_t without_ring;
 } TfLibraTunerCounts;
 
-// Puts a plan in force for communicators of `num_ranks`: the all-reduces of one step in order. Each
+// Activates a plan for communicators of `num_ranks`: the all-reduces of one step in order. Each
 // is known by `num_bytes` or `padded_bytes`. Returns 0; 1 on bad input; or 2 on any other failure,
 // such as a lack of memory. A call that fails changes nothing, and TfLibraTunerLastError has the
 // reason.

@@ -68,7 +68,7 @@ TEST_CASE("TheCheaperRingBecomesFree") {
   }
 }
 
-// Nothing beside a table that is smaller than expected, or none, is touched.
+// Nothing outside a table that is smaller than expected, or missing, is touched.
 TEST_CASE("SmallCostTables") {
   CHECK_EQ(SetPlan({{100, 100, 5}}), 0);
   void* context = nullptr;

@@ -92,7 +92,7 @@ class FakeNccl {
     CHECK_EQ(result, kSuccess);
   }
 
-  // The channels it is told, or kUntouched.
+  // Returns the channels that the plugin sets, or kUntouched.
   int Ask(size_t num_bytes, Collective collective = kAllReduce, Costs* costs = nullptr) {
     Costs own;
     CostTable table = (costs == nullptr ? &own : costs)->table();

@@ -1,4 +1,4 @@
-// Answers NCCL's questions from the plan in force. One per process: NCCL has one in mind, too.
+// Answers NCCL's questions from the active plan. One per process: NCCL has one in mind, too.
 #ifndef TF_LIBRA_OPS_NCCL_TUNER_TUNER_H_
 #define TF_LIBRA_OPS_NCCL_TUNER_TUNER_H_
 
@@ -14,7 +14,7 @@
 namespace tf_libra {
 namespace nccl {
 
-// What was asked since the process began. asked == applied + passed_over, at any time.
+// Counts NCCL's questions since the process began: in all, applied + passed_over, at any time.
 struct Counters {
   int64_t interface_version = 0;  // the newest that a communicator came by; 0: NCCL never came
   int64_t communicators = 0;      // alive
@@ -31,9 +31,9 @@ struct Counters {
   int64_t without_ring = 0;  // a ring was wanted, and NCCL offered none
 };
 
-// One per NCCL communicator. Where in the step it is depends on nothing but what was asked of it,
-// the plan and BeginStep, all of which are the same on every rank. So are the answers, then, and
-// they have to be: ranks with different channels for one collective would wait forever.
+// One per NCCL communicator. Its position in the step depends only on NCCL's questions to it, the
+// plan and BeginStep, all of which are the same on every rank. So the answers are the same, and
+// must be: ranks with different channels for one collective would wait forever.
 struct Communicator {
   size_t num_ranks = 0;
   size_t position = 0;  // of the all-reduce that is next
@@ -54,7 +54,7 @@ class Tuner {
   void BeginStep();
 
   Counters counters() const;
-  // How often each all-reduce of the plan in force was applied.
+  // How often each all-reduce of the active plan was applied.
   std::vector<int64_t> applied() const;
 
   Communicator* NewCommunicator(int interface_version, size_t num_ranks);

@@ -122,7 +122,7 @@ TEST_CASE("AnotherOrderThanThePlans") {
 }
 
 // Whatever comes, an answer is one of those that the plan has for the size, and every communicator
-// that is asked the same answers the same.
+// with the same questions gives the same answers.
 TEST_CASE("RanksAgreeWhateverIsAsked") {
   std::mt19937 random(20260101);
   for (int round = 0; round < 50; ++round) {

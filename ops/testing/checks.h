@@ -1,4 +1,4 @@
-// What the C++ tests check with: doctest, and what it is asked about tests that fork.
+// Checks of the C++ tests: doctest, and what doctest needs to know about tests that fork.
 #ifndef TF_LIBRA_OPS_TESTING_CHECKS_H_
 #define TF_LIBRA_OPS_TESTING_CHECKS_H_
 

@@ -29,7 +29,7 @@ inline std::shared_ptr<LaneEngine> EngineOfOne() {
   return engine;
 }
 
-// What an engine that was aborted says to whoever asks.
+// Returns the status that an engine reports to its callers after an abort.
 inline Status Asked(LaneEngine* engine) {
   std::vector<std::string> all;
   return engine->AllGather("", &all);

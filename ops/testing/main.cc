@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   alarm(800);  // a test that hangs ends the program
   doctest::Context context;
   context.setOption("no-intro", true);
-  context.setCout(&std::cerr);  // written at once: a child that a test forks leaves by _exit
+  context.setCout(&std::cerr);  // written immediately: a child that a test forks leaves by _exit
   context.applyCommandLine(argc, argv);
   return context.run();
 }

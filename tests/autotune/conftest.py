@@ -1,4 +1,4 @@
-"""What the tests of tuning share."""
+"""Shared fixtures of the tests of tuning."""
 
 import functools
 import pickle
@@ -13,7 +13,7 @@ _Found = TypeVar("_Found")
 
 
 def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
-    """The same, asked once with the same arguments, to the last bit."""
+    """Returns the function with a cache, keyed by the exact arguments."""
     found: dict[bytes, _Found] = {}
 
     @functools.wraps(function)
@@ -42,7 +42,7 @@ _COMPUTED_ONCE = {
 
 @pytest.fixture(autouse=True)
 def computed_once() -> Iterator[None]:
-    """What takes longest in tuning is computed once for the same arguments, and these decide it.
+    """Caches the slowest parts of tuning by their arguments, which alone decide the results.
 
     Most machines here do the same until a model is fitted, and many until the end of a race.
     """
@@ -54,6 +54,6 @@ def computed_once() -> Iterator[None]:
 
 @pytest.fixture
 def anew(computed_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For this test all is computed as often as it is asked for."""
+    """Disables the cache for one test."""
     for (module, name), once in _COMPUTED_ONCE.items():
         monkeypatch.setattr(module, name, once.__wrapped__)

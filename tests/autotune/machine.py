@@ -35,7 +35,7 @@ BEFORE, AFTER = 0.02, 0.004
 class Machine:
     """Runs plans as `simulate` says, with noise on every time.
 
-    While two all-reduces run at once, a byte takes `gamma` times as long, whatever a plan says.
+    While two all-reduces are concurrent, a byte takes `gamma` times as long, whatever a plan says.
     Every `whiles` seconds in the mean, the machine becomes a third slower, or as fast again.
     An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
     On the clock a step takes `step_seconds`, and `first_seconds` more where its plan is new.

@@ -130,7 +130,7 @@ def test_default_budget_suffices() -> None:
 def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
     machine = Machine()
     tuned, experiments = drive(machine, budget=Budget(1000, max_seconds))
-    # Of how long the first step takes nobody knows anything.
+    # The duration of the first step is unknown.
     assert machine.seconds <= max_seconds or len(experiments) == 1
     assert tuned.plan.tensor_names == PROFILE.names
     of_seconds = any(f" or {formatting.time(max_seconds)} did not" in note for note in tuned.notes)

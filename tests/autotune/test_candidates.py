@@ -41,7 +41,7 @@ def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
 
 
 def test_plans_much_like_another_leave_their_place_to_others() -> None:
-    """Of LIBRA's plans alone there are five here that the model thinks better than any other's."""
+    """The model prefers five of LIBRA's plans here to any plan of another planner."""
     proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
     alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
     assert not alike
@@ -53,7 +53,7 @@ def test_plans_much_like_another_leave_their_place_to_others() -> None:
 def test_plans_of_two_streams_have_the_gamma_that_is_known(
     contention: float | None, expected: float
 ) -> None:
-    """That of another planner, one outlined by another job, and the one in force."""
+    """Plans of another planner, of another job's outline, and the active one have this gamma."""
     conclusion = replace(CONCLUSION, contention=contention)
     specs = specs_of(PROFILE)
     two_streams = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
@@ -75,7 +75,7 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
 
 @pytest.mark.parametrize("planned", [False, True], ids=["by nobody now", "by a planner now, too"])
 def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> None:
-    """What was predicted and noted of it is of another time."""
+    """The prediction and the notes of an active plan are out of date."""
     proposed = contenders(CONCLUSION, strategies.Libra(), runs_streams=False)
     own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
     in_force = proposed[-1][0] if planned else own
@@ -94,7 +94,7 @@ def two_streams_of(num_threads: int) -> Plan:
 
 
 def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> None:
-    """It was made by the model of then."""
+    """An earlier model made the active plan."""
     in_force = two_streams_of(20)
     proposed = contenders(CONCLUSION, strategies.Libra(), True, in_force)
     [predicted] = [one for plan, one in proposed if plan.fingerprint == in_force.fingerprint]
@@ -104,7 +104,7 @@ def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> 
 
 
 def test_the_best_by_step_race_updates_included() -> None:
-    """Backward of all of it at once is the shortest; its updates begin after it."""
+    """One group has the shortest backward pass, but its updates begin after it."""
     cost = replace(MODEL, hop_latency=1e-3, compute=(1.0, 0.0))
     updates = [size * 4e-9 for size in SIZES]
     profile = BackwardProfile.from_arrays(

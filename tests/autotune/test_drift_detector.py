@@ -1,4 +1,4 @@
-"""What steps take against what is expected, and what finding out costs."""
+"""The detection of drift in step times, and its cost."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

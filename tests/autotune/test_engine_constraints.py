@@ -1,4 +1,4 @@
-"""What becomes of plans that an engine cannot run as they are."""
+"""The conversion of plans that an engine cannot run as they are."""
 
 import itertools
 

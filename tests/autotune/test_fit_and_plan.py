@@ -1,4 +1,4 @@
-"""What is made of the observed steps, and what is fallen back to."""
+"""The model and the plan from observed steps, and the fallbacks."""
 
 import dataclasses
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_what_all_reduces_at_once_cost_each_other_is_measured(gamma: float) -> N
 
 
 class Floored(ContentionModel):
-    """Computation goes on beside any number of threads, where by the formula it would not."""
+    """Computation continues next to any number of threads, where by the formula it would not."""
 
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         alpha1, alpha2 = self.compute
@@ -121,7 +121,7 @@ def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_trai
 def test_a_test_that_a_form_has_no_answer_to_leaves_what_else_was_fitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fitted to the other plans, computation would not go on beside what one has shown."""
+    """A fit without one plan predicts that computation stops during that plan."""
     fits: list[int] = []
 
     def steep(samples: Any, **arguments: Any) -> Any:
@@ -165,7 +165,7 @@ def test_streams_are_measured_only_where_they_are_asked_for_and_run() -> None:
 def test_a_model_that_was_not_tested_has_no_say(
     strategy: strategies.Strategy | str, max_steps: int
 ) -> None:
-    """What is measured after backward tells all that MG-WFBP goes by, and nothing of contention."""
+    """Measurements after backward suffice for MG-WFBP, but say nothing of contention."""
     tuned, _ = drive(Machine(), strategy, Budget(max_steps, 1e6))
     name = strategies.resolve(strategy).name
     assert tuned.held_out_error is None and tuned.race is None and not tuned.is_complete
@@ -229,7 +229,7 @@ def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_n
     said = any(f"MG-WFBP plans instead of {name}" in note for note in tuned.plan.notes)
     assert said is (limit < 1)
     assert (tuned.plan.strategy == "mg-wfbp") is said
-    assert tuned.is_complete is not said  # the next job is to measure anew
+    assert tuned.is_complete is not said  # the next job is to measure again
     chosen = any("the model has chosen" in note for note in tuned.notes)
     assert chosen is (name == "auto" and not said)
 
@@ -240,7 +240,7 @@ def test_the_form_that_predicts_better_is_taken_and_said() -> None:
         tuned, _ = drive(Machine(model=model, noise=0.02))
         assert isinstance(tuned.cost_model, kind)
         assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
-        # What is shown beside the model is what it predicts.
+        # The error shown with the model is that of its predictions.
         errors = np.abs(prediction_errors(tuned.cost_model, tuned.samples))
         assert tuned.median_error == pytest.approx(np.median(errors))
         assert tuned.median_error < 0.05

@@ -127,7 +127,7 @@ def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> Non
     noise = 0.01
 
     def seconds(index: int, step: int) -> float:
-        disturbed = 2.0 if step % 17 == 0 else 1.0  # somebody else's program, now and then
+        disturbed = 2.0 if step % 17 == 0 else 1.0  # another user's program, now and then
         return float(true[index] * disturbed * (1 + noise * random.standard_normal()))
 
     result, _ = run(seconds, 5, seed=seed)
@@ -222,12 +222,13 @@ def test_what_is_in_force_is_kept_where_the_race_ended_before_anything_was_clear
 
 
 def _losses(noise: float, error: float, said: float | None, count: int = 150) -> list[float]:
-    """How much longer the winner's step takes than the best's, in `count` races of four plans.
+    """Returns how much longer the winner's step takes than the best's, in races of four plans.
 
     Args:
         noise: deviation of steps.
         error: deviation of predictions.
-        said: what the race is told of the predictions' error.
+        said: the error of predictions that is passed to the race.
+            count: number of races.
     """
     losses = []
     for seed in range(count):

@@ -36,7 +36,7 @@ def judged(
     num_tested: int | None = None,
     before_seconds: float | None = BEFORE,
 ) -> list[Form]:
-    """By a model that no plan's steps have made better."""
+    """Returns forms judged by a model that was fitted without any plan's steps."""
     without = {step.plan.fingerprint: model for step in steps[:num_tested]}
     return judged_forms(PROFILE, steps, without, model, before_seconds)
 
@@ -92,7 +92,7 @@ def test_without_a_beginning_of_backward_its_end_is_not_judged() -> None:
 
 
 def test_a_form_without_an_answer_is_left_out() -> None:
-    """By LIBRA's no computation would go on beside four threads."""
+    """LIBRA's form predicts that four threads stop all computation."""
     steep = dataclasses.replace(LIBRAS, compute=(1.0, 0.3))
     [only] = judged(steps_on(LIBRAS, 4), steep, num_tested=1)
     assert only.name.startswith("processors")

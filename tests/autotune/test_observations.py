@@ -1,4 +1,4 @@
-"""What is kept of observed steps."""
+"""The measurements that observed steps leave."""
 
 from dataclasses import replace
 

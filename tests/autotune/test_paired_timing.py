@@ -1,4 +1,4 @@
-"""Plans compared by steps that stand beside each other."""
+"""Comparison of plans by adjacent steps."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_one_change_of_pace_says_nothing_of_any_plan(seed: int, when: int, pace:
 
 
 def test_it_is_as_sure_as_it_says() -> None:
-    """Of plans that are equal, few are told apart; of such that differ clearly, all."""
+    """Few of the plans that are equal differ significantly; all that differ clearly do."""
     told, equal = 0, 300
     for seed in range(equal):
         random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What many models cost as arrays, against each model by itself."""
+"""Costs of many models as arrays, against each model by itself."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Misses of many candidates at once against `simulate`, candidate by candidate."""
+"""Residuals of many candidates in one call against `simulate`, candidate by candidate."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ SLOW = linked(0.1)
 
 @dataclass
 class Training:
-    """Steps under the plan in force of a machine, looks and doses in between, as a session does."""
+    """Steps under a machine's active plan, with drift checks and retuning, as in a session."""
 
     machine: Machine
     conclusion: TuningResult
@@ -173,7 +173,7 @@ def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
     run.machine.model = replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3)
     run.run(300)
     assert [plan.fingerprint for plan in run.plans] == [first.fingerprint]
-    # What is told of it is of now: one race, and what the model of now predicts.
+    # Its notes are current: one race, and the prediction of the present model.
     [plan] = run.plans
     now = run.conclusion.predicted(plan)
     assert now is not None and plan.predicted_seconds == now.backward_seconds
@@ -195,7 +195,7 @@ def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None
 
 
 def test_a_model_that_misses_is_no_drift() -> None:
-    """Without a race nobody has measured what a step takes: the first look does."""
+    """Without a race the time of a step is unknown: the first drift check measures it."""
     alone = replace(tuned(), race=None)
     predicted = alone.predicted_step(alone.plan)
     winner = replace(tuned().race.winner, seconds=(predicted,), places=())

@@ -89,7 +89,7 @@ def changed_profile() -> BackwardProfile:
 
 
 def steps_until_good(conclusion: TuningResult, machine: Machine) -> int:
-    """Searched steps before a setting within 2 % of the plan in force was measured."""
+    """Returns the number of searched steps until one is within 2 % of the active plan's time."""
     final = machine.run(conclusion.plan).seconds
     seconds = [trial.seconds for trial in conclusion.search.trials]
     return 1 + next(i for i, one in enumerate(seconds) if one <= 1.02 * final)

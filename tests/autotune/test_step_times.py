@@ -90,7 +90,7 @@ def _never_ready(step: TimedStep) -> TimedStep:
 
 
 def test_a_plan_whose_first_gradients_are_late_is_not_on_a_slow_machine() -> None:
-    """Beside other computation they may be ready half as late again as any profile says."""
+    """Other computation may delay the first gradients to 1.5 times the profile's time."""
 
     def late(step: TimedStep) -> TimedStep:
         first, *others = step.records

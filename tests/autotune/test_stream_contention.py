@@ -1,4 +1,4 @@
-"""What all-reduces at once cost each other, from steps of a machine whose gamma is known."""
+"""The contention of concurrent all-reduces, from steps of a machine whose gamma is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace

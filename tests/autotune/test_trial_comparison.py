@@ -1,4 +1,4 @@
-"""What steps in turns say of a plan."""
+"""The explanation of a plan by its interleaved trials."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_a_plan_of_another_strategy_has_a_measured_reason_where_there_is_one() -
 
 
 def test_a_step_is_said_to_be_the_shortest_only_where_it_was() -> None:
-    """Prediction may have decided, or the plan was in force and no other was clearly faster."""
+    """Prediction may have decided, or the plan was active and no other was clearly faster."""
     told = "of the plans that were run in turns its step was the shortest."
     slower, quicker = Candidate(ONE, None, (1.2,) * 4), Candidate(ONE, None, (1.0, 1.1, 1.0, 1.0))
     assert told in str(why_another("libra", "mg-wfbp", race(slower), ()))

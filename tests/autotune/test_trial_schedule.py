@@ -1,4 +1,4 @@
-"""Which steps are tried, and in which order, before anything is known."""
+"""The choice and the order of trials before anything is known."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""How a strategy from outside of the package is tuned, also in a way that is from outside."""
+"""Tuning of a strategy from outside of the package, also by a tuner from outside."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ def test_a_way_from_outside() -> None:
     @tuner_registry.register
     @dataclass(frozen=True)
     class ByPatience:
-        """By the model, without a race."""
+        """A tuner by the model, without a race."""
 
         name: ClassVar[str] = "patience"
         takes: ClassVar[type[Any]] = Strategy

@@ -1,4 +1,4 @@
-"""What is known of tuning by a strategy before it begins."""
+"""The properties of a strategy's tuning before it begins."""
 
 import pytest
 

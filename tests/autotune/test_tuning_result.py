@@ -1,4 +1,4 @@
-"""One value that is made, kept, told to all ranks and shown."""
+"""One value that is made, cached, sent to all ranks and shown."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How alike jobs are, and what is made of what one has found."""
+"""The similarity of jobs, and the reuse of a similar job's result."""
 
 import itertools
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_distance_is_a_share_and_the_same_from_both_sides(
 
 @pytest.mark.parametrize("num_layers", [3, 60])
 def test_what_differs_less_is_nearer(num_layers: int) -> None:
-    """By edits where the graphs are small, by features where they are large."""
+    """The distance counts edits of small graphs, and compares features of large graphs."""
     sizes = [2**20] * num_layers
     here = job(*sizes)
     known = [
@@ -71,7 +71,7 @@ def test_what_differs_less_is_nearer(num_layers: int) -> None:
 
 
 def test_jobs_are_compared_on_one_scale() -> None:
-    """An edit distance says nothing beside how far apart the features of larger graphs are."""
+    """A distance in edits is not comparable with a distance in features of larger graphs."""
     here, alike = job(*[2**20] * 3), job(*[2**20] * 6)
     large = job(*[2**20] * 40)
     assert distance(here, alike, 0.0) < distance(here, large) < distance(here, alike, 20.0)

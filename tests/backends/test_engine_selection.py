@@ -1,4 +1,4 @@
-"""What engine="auto" decides: what lanes cannot do, or not without a copy, is Horovod's."""
+"""The choice of engine="auto": Horovod does what lanes cannot do, or not without a copy."""
 
 import dataclasses
 import json
@@ -81,7 +81,7 @@ def test_engine_and_reason(found: list[EngineEnvironment], engine: str, why: str
 def test_a_grid_of_ranks_is_within_reach_of_lanes() -> None:
     """Each exchanges with its host's ranks and those of its place, not with all 511."""
     assert choose(ranks(512, 64, num_lanes=8, most_descriptors=4096))[0] == "lanes"
-    # Where hosts differ there is no grid, and where nobody knows of hosts neither.
+    # If hosts differ there is no grid, and the same if the hosts are unknown.
     uneven = ranks(512, 64, num_lanes=8, most_descriptors=4096)
     assert choose(but(7, uneven, machine="another"))[0] == "horovod"
     unknown = ranks(512, 64, num_lanes=8, most_descriptors=4096)

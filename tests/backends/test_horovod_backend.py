@@ -62,7 +62,7 @@ def test_what_horovod_cannot_reduce_goes_there_as_float32(job: Job) -> None:
 def test_plans_are_made_from_what_traces_show(job: Job, case: str) -> None:
     value = job.value(case)
     assert value["profiled"] and value["modelled"]
-    # What nobody can apply is not varied.
+    # Thread counts that the backend cannot apply are not varied.
     assert len(set(value["samples"])) == 1
     assert len({group.num_threads for group in Plan.from_json(value["plan"]).groups}) == 1
 

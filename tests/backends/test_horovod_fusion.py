@@ -1,4 +1,4 @@
-"""What Horovod makes of its variables, read as it reads them."""
+"""The fusion settings from Horovod's variables, parsed as Horovod parses them."""
 
 import pytest
 

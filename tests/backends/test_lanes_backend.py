@@ -1,4 +1,4 @@
-"""The lanes' backend: as many threads at once as there may be lanes, and no more."""
+"""The lanes' backend: as many concurrent threads as there may be lanes, and no more."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How lanes meet, as far as one process can tell."""
+"""The bootstrap of lanes, as far as one process can test it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -116,7 +116,7 @@ UNKNOWN, SAME = ("", "", "eth0", "10.0.0.2"), ("a", "eth0", "eth0", "10.0.0.1")
 
 
 def connect(ranks: list[tuple[str, str, str, str]]) -> None:
-    """Each says what it has listened on; nobody listens really."""
+    """Connects ranks by the addresses that they offer; no rank really listens."""
     offers: list[dict[str, Any]] = [
         dict(zip(("place", "named", "interface", "host"), one, strict=True))
         | {"port": 1, "local": "", "machine": "", "secret": "", "num_lanes": 1}

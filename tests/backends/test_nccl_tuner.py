@@ -1,4 +1,4 @@
-"""What NCCL's environment is set to, and what a plan's groups become; without a GPU."""
+"""The environment of NCCL and the table of a plan's groups; without a GPU."""
 
 import dataclasses
 import itertools
@@ -291,7 +291,7 @@ def test_counters_in_words() -> None:
     )
 
 
-# Where nobody says which threads
+# Without a number of threads
 
 
 def prepared(

@@ -1,4 +1,4 @@
-"""The C functions of NCCL's tuner plugin, as Python calls them; nobody asks as NCCL does."""
+"""The C functions of NCCL's tuner plugin, as Python calls them; NCCL itself does not call."""
 
 from collections.abc import Iterator
 from pathlib import Path

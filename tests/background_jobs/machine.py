@@ -25,7 +25,7 @@ class Machine:
     pace_seconds: float = 0.0
 
     def steps(self, count: int, random: np.random.Generator) -> list[float]:
-        """What steps take without a background."""
+        """Returns the times of steps without a background."""
         work = self.step_seconds * np.exp(self.noise * random.standard_normal(count))
         work = work.tolist()  # one by one, Python's numbers are quicker
         if not self.pace_seconds:
@@ -45,12 +45,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Paced:
-    """What became of it.
+    """The result of a simulated run.
 
     Attributes:
         slowdown: by how much all steps together were longer than without a background.
-        shares: by rank, of steps beside its background.
-        runs: of rank 0, by cycle, steps beside its background.
+        shares: by rank, of steps concurrent with its background.
+        runs: of rank 0, by cycle, steps concurrent with its background.
     """
 
     slowdown: float
@@ -69,8 +69,8 @@ def paced(
 
     Args:
         ranks: what decides, by rank.
-        cost: what a step loses beside backgrounds on all ranks, as a share of it; by its number,
-            where it changes. Some of the ranks cost their part of it.
+        cost: what a step loses to concurrent backgrounds on all ranks, as a share of it; by its
+            number, where it changes. Some of the ranks cost their part of it.
         num_cycles: how long.
         machine: on which; one that nothing disturbs by default.
         seed: of what is random.

@@ -34,7 +34,11 @@ def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
 def lived(
     in_gaps: float, beside: float, share: float, cycles: int, seed: int = 0
 ) -> tuple[Throttle, list[tuple[bool, int]]]:
-    """Steps that lose so much of a step alone to it in gaps, or beside; by cycle what it did."""
+    """Runs steps that lose these shares of a step to the job in gaps, or in all of the step.
+
+    Returns:
+        The throttle; and by cycle whether it kept to gaps, and how many steps it ran.
+    """
     random = np.random.default_rng(seed)
     pacing = Throttle(LIMIT)
     manner = SchedulingMode(pacing)
@@ -58,7 +62,7 @@ def test_what_costs_much_beside_steps_keeps_to_gaps(seed: int) -> None:
     assert all(in_gaps for in_gaps, _ in found[-40:])
     assert np.mean([ran for _, ran in found[-40:]]) > 0.95 * MOST
     trials = sum(before[0] != after[0] for before, after in itertools.pairwise(found))
-    assert trials <= 2  # beside once, and back for good
+    assert trials <= 2  # concurrent with steps once, and back for good
     _, lost = pacing.judged
     assert lost / pacing.num_steps <= 1.1 * LIMIT
 

@@ -1,4 +1,4 @@
-"""Background jobs beside training on two workers, and what cannot be one."""
+"""Background jobs concurrent with training on two workers, and jobs that are rejected."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Background processes: what they may take, and that they go when and where they are told."""
+"""Background processes: the time that they may take, and that they stop on request."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ while True:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    """What runs on nobody's time may take long on a busy machine."""
+    """Waits long, as a process on idle time may be slow on a busy machine."""
     worker_processes.wait_until(true, 120.0)
 
 
@@ -51,7 +51,7 @@ def state(pid: int) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """What it has used so far."""
+    """Returns the processor time that the process has used so far."""
     user, system = stat(pid)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -125,7 +125,7 @@ def test_is_not_reached_by_what_a_terminal_sends_us(tmp_path: Path) -> None:
 def test_one_that_is_paused_or_does_not_listen_ends_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By force, in the end: after a shorter while here."""
+    """Such a process is killed in the end: after a shorter while here."""
     monkeypatch.setattr("tf_libra.background_jobs.process._GRACE_SECONDS", 0.5)
     path = tmp_path / "count"
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
@@ -164,7 +164,7 @@ def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("who", ["owner", "thread", "beside"])
 def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> None:
-    """Where its owner is killed, or the thread that has started it ends, or what is beside it."""
+    """The owner is killed, or the thread that has started it ends, or its parent process ends."""
     start = (
         "import sys, threading\n"
         "from tf_libra.background_jobs.process import BackgroundProcess\n"
@@ -201,7 +201,7 @@ def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> N
 
 
 def test_pipes_of_a_command_end_as_in_a_shell() -> None:
-    """Which Python would have it ignore."""
+    """Python would have the command ignore SIGPIPE."""
     process = BackgroundProcess(["bash", "-c", "yes | head -1 > /dev/null; exit ${PIPESTATUS[0]}"])
     wait_until(lambda: process.status is not None)
     assert process.status == 128 + signal.SIGPIPE

@@ -1,4 +1,4 @@
-"""A command on time that nobody wants, and what becomes of one that cannot be."""
+"""A command on idle time, and the errors of one that cannot run so."""
 
 import os
 import subprocess

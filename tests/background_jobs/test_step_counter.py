@@ -1,4 +1,4 @@
-"""How many steps a background job has made."""
+"""The number of steps that a background job has made."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How much a background may run beside a simulated foreground."""
+"""The share of time that a background may run next to a simulated foreground."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ same_examples = settings(max_examples=60, derandomize=True, deadline=None)
 def test_steps_stay_within_the_limit_in_the_mean(
     limit: float, cost: float, machine: Machine, seed: int
 ) -> None:
-    """Of the whole run from its first step on, whatever the machine does by itself."""
+    """The mean is that of the whole run from its first step on, on any machine."""
     found = paced([Throttle(limit)], cost, 200, machine, seed)
     assert found.slowdown <= 1.2 * limit + cost / (200 * CYCLE)
 

@@ -1,4 +1,4 @@
-"""What bursts and a background gain: what is made of measurements, and one short run."""
+"""The gain of bursts and a background: the evaluation of measurements, and one short run."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def build():
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
     for name, one in document["ways"].items():
-        if "," not in name:  # beside training it may get nothing in so few steps
+        if "," not in name:  # during training it may get nothing in so few steps
             assert (one["background_per_second"] > 0) == (
                 name in ("background", "static partition")
             )

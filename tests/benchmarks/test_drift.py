@@ -1,4 +1,4 @@
-"""What becomes of plans while links and cores change: one run for real, on a tiny model."""
+"""The fate of plans while links and cores change: one run for real, on a tiny model."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def build():
 
 
 def test_every_stage_is_told(make_cluster: Callable[..., Any], tmp_path: Path) -> None:
-    """`make_cluster`: only where there are namespaces, and beside no other cluster."""
+    """`make_cluster`: only if there are namespaces, and not while another cluster is up."""
     (tmp_path / "mine.py").write_text(MODEL)
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "benchmarks.drift", f"--model={tmp_path}/mine.py:build"]

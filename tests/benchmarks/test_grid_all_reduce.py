@@ -1,4 +1,4 @@
-"""That both ways of hosts of one rank are run by real ranks, and what is said of them."""
+"""Runs of both ways for hosts of one rank, by real ranks, and the table of their times."""
 
 from pathlib import Path
 

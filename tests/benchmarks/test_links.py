@@ -1,4 +1,4 @@
-"""That bytes per link and connections per rank are counted, on real ranks of hosts pretended."""
+"""Counts of bytes per link and connections per rank, on real ranks of simulated hosts."""
 
 from pathlib import Path
 

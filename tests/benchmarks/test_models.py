@@ -73,7 +73,7 @@ def test_functions_that_return_something_else(tmp_path: Path, returned: str, mes
 
 
 def test_what_only_starts_workers_needs_no_tensorflow() -> None:
-    """To load it takes longer than to refuse a flag, and the workers load it again."""
+    """Its import takes longer than an error for a wrong flag, and the workers import it again."""
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
         "from benchmarks import bursts, drift, machine, step_time, truth, wire\n"

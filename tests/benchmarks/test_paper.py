@@ -76,7 +76,7 @@ def test_two_at_once_send_no_more_than_the_link_carries():
     per_byte = float(parameters.asc_cost().exclusive_seconds(1, 1))
     gamma = parameters.asc_gamma()
     assert parameters.ASC_GAMMA < gamma <= 2
-    # Bits of a gradient byte, sent and received, over the seconds that two at once take for it.
+    # Bits of a gradient byte, sent and received, over the seconds that two concurrent ones take.
     assert 2 * 8 / (gamma / 2 * per_byte) == pytest.approx(parameters.ASC_BANDWIDTH)
 
 

@@ -155,7 +155,7 @@ def test_every_case_has_its_commands_and_rows() -> None:
     assert "trains the joint batch | 1 of 2 cases" in blocks["goals"]
     assert gains.count("| cnn5m") == 3  # pinned ones
     assert blocks["steps"].count("| cnn5m, one host, pinned | A |") == 1
-    # Figures of several machines are told apart.
+    # Figures of several machines are kept apart.
     assert "| cnn5m, one host, pinned | B |" in blocks["plain"]
     assert blocks["machine"].splitlines() == [
         "- A: a CPU, 2 cores, 16.0 GiB, Linux 6; numpy 2.",

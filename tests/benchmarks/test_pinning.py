@@ -1,4 +1,4 @@
-"""What the benchmark of backward order counts, on a net small enough to check."""
+"""The counts of the benchmark of backward order, on a net small enough to check."""
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ def test_rows_of_a_small_net() -> None:
     assert step.num_bytes == [256, 256, 256]
     traced, groups, alone, measuring, total = pinning.measure(step)
     assert (traced.edges, traced.joins) == (0, 0)
-    # One after the other, but beside the gradients of activations: no product is added to the path.
+    # In sequence, but parallel to the gradients of activations: no product is added to the path.
     assert groups.edges > 0
     assert traced.work <= alone.work == measuring.work < total.work
     product = 2 * 4 * 8 * 8

@@ -1,4 +1,4 @@
-"""What is made of measured steps in stages. `benchmarks.step_time` is run; this shares its job."""
+"""The evaluation of measured steps in stages, from the job that tests `benchmarks.step_time`."""
 
 import copy
 

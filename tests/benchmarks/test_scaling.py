@@ -1,4 +1,4 @@
-"""What the scaling benchmark computes, and that its ranks do what it measures."""
+"""The computed values of the scaling benchmark, and that its ranks do what it measures."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_few_ranks_meet_as_by_hand() -> None:
     assert simulated_seconds(2, 0.5, 2) == 1.0  # one calls, the other accepts
     # Both call rank 0, which accepts rank 1 and then rank 2; that calls rank 1, which accepts.
     assert simulated_seconds(3, 0.5, 3) == 2.5
-    # Rank 1 accepts nobody before it was accepted; rank 4 calls two at a time.
+    # Rank 1 accepts no rank before it was accepted; rank 4 calls two at a time.
     #   turn     1    2    3    4    5    6    7    8
     #   rank 0        <1   <2   <3   <4
     #   rank 1   >0        <4        <2   <3

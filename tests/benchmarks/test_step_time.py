@@ -53,7 +53,7 @@ def run(folder: Path, function: str, *arguments: str) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """What it writes as JSON, and what it prints."""
+    """Returns the results that it writes as JSON, and its printed output."""
     folder = tmp_path_factory.mktemp("step_time")
     done = run(
         folder,

@@ -1,4 +1,4 @@
-"""How true the model is: what is made of measurements, and one real run on a tiny model."""
+"""The accuracy of the model: the evaluation of measurements, and one real run on a tiny model."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Strategies with arguments, as benchmarks are asked for them."""
+"""Strategies with arguments, in the notation of the benchmarks' flags."""
 
 import pytest
 

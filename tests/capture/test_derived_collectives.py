@@ -1,4 +1,7 @@
-"""What Horovod's collectives train with, by traces alone; `test_horovod_scripts` trains."""
+"""The values that Horovod's collectives train with, by traces alone.
+
+`test_horovod_scripts` trains.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +82,7 @@ def clipped_by_a_common_norm(layers: Layers, inputs: Any) -> None:
 
 
 def by_statistics_of_all(layers: Layers, inputs: Any) -> None:
-    """Of a batch that is normalized over all ranks, beside weights that were just moved."""
+    """Normalizes a batch over all ranks, with weights that were just moved."""
     slopes = slopes_of(layers, inputs)
     moved = [a - 0.1 * b for a, b in zip(layers, slopes, strict=True)]
     with tf.GradientTape() as tape:
@@ -90,7 +93,7 @@ def by_statistics_of_all(layers: Layers, inputs: Any) -> None:
 
 
 def with_an_average_of_weights(layers: Layers, inputs: Any) -> None:
-    """Kept beside them, and no weight is made of it."""
+    """Keeps an average of weights, from which no weight is made."""
     descend(layers, slopes_of(layers, inputs))
     average.assign(0.9 * average + 0.1 * hvd.allreduce(layers[0]))
 

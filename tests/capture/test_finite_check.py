@@ -1,4 +1,4 @@
-"""Gradients that are not finite: noted in a graph, told after it; values that are brought back."""
+"""Gradients that are not finite: noted in a graph, reported after it; values that are restored."""
 
 import secrets
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which calls of `gradient` are the step's own, seen in its graph."""
+"""The calls of `gradient` that are the step's own, by its graph."""
 
 import functools
 from collections.abc import Callable

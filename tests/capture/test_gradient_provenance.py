@@ -1,4 +1,4 @@
-"""Which gradients a tensor was made of, in small graphs."""
+"""The gradients that a tensor was made of, in small graphs."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gradients that are taken while a tape records: refused where one differentiates them again."""
+"""Gradients that are taken while a tape records: rejected if one differentiates them again."""
 
 from typing import Any
 

@@ -122,7 +122,7 @@ def test_weights_with_keras_2(tf_keras_scripts: Job, case: str, rank: int) -> No
 
 @pytest.mark.parametrize("case", COMPARED)
 def test_gradients_are_planned_under_the_names_of_their_variables(scripts: Job, case: str) -> None:
-    # A plan of other names would have been refused; what was not executed as planned is said.
+    # A plan of other names would raise; a step that was not executed as planned is reported.
     assert "was not executed as it is" not in scripts.log(case)
     assert scripts.value(case)["groups"] == 3
 
@@ -151,7 +151,7 @@ def test_what_stays_with_horovod_with_keras_2(tf_keras_scripts: Job, case: str, 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", ["tape_by_adasum", "each_by_adasum"])
 def test_adasum_stays_with_horovod(scripts: Job, case: str, rank: int) -> None:
-    # Horovod on Gloo says that it has none, which shows who was asked.
+    # Horovod on Gloo says that it has none, which shows that Horovod ran it.
     assert "No Adasum operation enabled" in scripts.error(case, rank)
     assert "as the script says (op=Adasum): there is nothing to plan" in scripts.log(case, rank)
 

@@ -1,4 +1,4 @@
-"""What a traced step all-reduces, seen in its graph; no engine is needed for that."""
+"""The all-reduces of a traced step, by its graph; that needs no engine."""
 
 import functools
 import gc

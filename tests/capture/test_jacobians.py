@@ -137,7 +137,7 @@ def in_a_loop(layers: list[tf.Variable], gradients: list[tf.Tensor]) -> None:
 
 
 def accumulator() -> Callable[..., None]:
-    """What is read was written further down, in the call before."""
+    """Reads a value that a later line wrote in the call before."""
     total = tf.Variable(tf.zeros([4, 4]), trainable=False)
 
     def accumulate(layers: list[tf.Variable], gradients: list[tf.Tensor]) -> None:

@@ -39,7 +39,7 @@ def check_weights(job: Job, case: str, num_trained: int | None = None) -> None:
 
 
 def planned(job: Job, case: str, rank: int = 0) -> list[str]:
-    """Names of the tensors of a case's plan, which is in force on this rank."""
+    """Names of the tensors of a case's plan, which is active on this rank."""
     value = job.value(case, rank)
     assert value["phase"] == "run"
     assert value["horovod"] == []

@@ -122,7 +122,7 @@ def averaged_by_horovod(layers: Layers, inputs: Any) -> None:
 
 
 def chained(layers: Layers, inputs: Any) -> None:
-    """What it activates is differentiated by first, and the weights by that."""
+    """Differentiates by the activation first, and that by the weights."""
     with tf.GradientTape(persistent=True) as tape:
         activation = inputs @ layers[0]
         loss = tf.reduce_sum(tf.tanh(activation))
@@ -152,7 +152,7 @@ def penalty(layers: Layers, inputs: Any) -> None:
 
 
 def counted(layers: Layers, inputs: Any) -> None:
-    """How steep it is, in a variable that it does not depend on."""
+    """Writes the slope into a variable that it does not depend on."""
     descend(layers, taken(layers, inputs))
     steepness.assign(tf.norm(tf.function(lambda one: taken_by_inputs(layers, one))(inputs)))
 

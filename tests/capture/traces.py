@@ -13,7 +13,7 @@ INPUTS = tf.TensorSpec([2, 4])
 
 
 class Traces:
-    """What `on_traced` was told, trace by trace."""
+    """The traces that `on_traced` received."""
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []
@@ -50,7 +50,7 @@ def all_reduces(concrete: Any) -> list[str]:
 
 
 def traced(step: Callable[..., Any], *args: Any, **rules: Any) -> tuple[Trace, list[str]]:
-    """Traces a step once: what is told of it, and what its graph all-reduces."""
+    """Traces a step once: returns its trace, and the names that its graph all-reduces."""
     traces = Traces()
     function: InstrumentedFunction = marked_function(
         step, traces.add, lambda: ReductionPolicy(**rules)

@@ -1,4 +1,4 @@
-"""What commands have in common: how they are called, what a status means, how files fail."""
+"""Common behaviour of commands: their calls, the meaning of a status, failures of files."""
 
 import errno
 import json

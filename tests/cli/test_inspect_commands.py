@@ -1,4 +1,4 @@
-"""`tf-libra profile` on what users give it; the other commands are tested beside what they do."""
+"""`tf-libra profile` on users' files; other commands are tested with the modules they call."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said in one line, with status 2 and nothing on standard output."""
+    """Returns the error of one line, with status 2 and nothing on standard output."""
     assert main(["profile", *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""

@@ -92,7 +92,7 @@ def test_compare_says_what_cannot_be_planned(inputs, tmp_path, capsys):
 
 
 def test_seconds_that_are_too_many_for_all_plans_but_one(inputs, tmp_path, capsys):
-    """What is printed is JSON, also where only data parallelism's times add up to a number."""
+    """The output is JSON, even if only data parallelism's times add up to a finite number."""
     layers = tf_libra.LayerGraph.chain([1.7e308, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0])
     (tmp_path / "layers.json").write_text(layers.to_json())
     assert main(["pipeline", "compare", *inputs, "--num_microbatches=4", "--json"]) == 0

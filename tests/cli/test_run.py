@@ -226,7 +226,7 @@ def test_what_is_wrong_on_the_command_line_is_said(
     monkeypatch.setattr("horovod.runner.launch.run_commandline", pytest.fail)  # no job is started
     try:
         status = launch_main([])
-    except SystemExit as ended:  # Horovod's parser has told
+    except SystemExit as ended:  # Horovod's parser has printed the error
         status = ended.code
     assert status == 2
     assert words in capsys.readouterr().err

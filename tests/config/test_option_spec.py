@@ -1,4 +1,4 @@
-"""How options are declared, and checked all at once."""
+"""The declaration of options, and the check of all of them together."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `optimize` is asked for is checked before anything runs, and without TensorFlow."""
+"""The arguments of `optimize` are checked before anything runs, and without TensorFlow."""
 
 import json
 import os

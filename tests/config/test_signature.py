@@ -1,4 +1,4 @@
-"""What is declared once is what functions take and documents say."""
+"""The declared options are those that functions take and documents describe."""
 
 import dataclasses
 import inspect
@@ -72,7 +72,7 @@ def row(option: config.Option) -> str:
 
 
 def test_page_has_every_option_as_declared() -> None:
-    """What is expected is shown where it is not there: the table of the page, line by line."""
+    """A failure shows the expected table of the page, line by line."""
     assert rows("# Options of `optimize`") == [row(option) for option in ALL]
 
 

@@ -1,4 +1,4 @@
-"""What values of options mean where a name alone does not say it: environment, files, folders."""
+"""Values of options whose meaning is not clear by name alone: environment, files, folders."""
 
 import os
 from pathlib import Path

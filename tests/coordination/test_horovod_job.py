@@ -1,4 +1,4 @@
-"""What is needed of Horovod, as far as one process can tell."""
+"""The parts of Horovod that the package needs, as far as one process can test them."""
 
 from collections.abc import Iterator
 
@@ -65,5 +65,5 @@ def test_job_is_elastic_while_a_state_is_kept_informed(state: elastic.ObjectStat
     assert horovod_job.is_elastic()
     elastic.notification_manager.remove_listener(state)
     assert not horovod_job.is_elastic()
-    horovod_job.call_on_reset(lambda: None)  # nobody to tell it
+    horovod_job.call_on_reset(lambda: None)  # no state to notify
     elastic.notification_manager.register_listener(state)

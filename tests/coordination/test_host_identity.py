@@ -1,4 +1,4 @@
-"""Which processes are told to be on the same machine."""
+"""The processes that are taken to be on the same machine."""
 
 import os
 import subprocess

@@ -19,7 +19,7 @@ PERIOD = 0.02
 
 
 class Collective:
-    """What Horovod's all-gather does: waits for all, forever; fails when it is shut down."""
+    """A stand-in for Horovod's all-gather: waits for all, forever; fails when it is shut down."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -112,7 +112,7 @@ def test_every_rank_gets_what_all_have_said(
             found.append(rounds.exchange(f"exchange {number}", bytes([rank]) + payload))
         return found
 
-    # No round comes before one is asked for: it might find ranks that have said only half of it.
+    # No round comes before a request: it might find ranks that have sent only half of it.
     with job(size, period=3600) as one:
         expected = [[bytes([rank]) + payload for rank in range(size)] for payload in payloads]
         assert one.on_all(take_part) == [expected] * size
@@ -272,7 +272,7 @@ def test_after_a_quiet_exchange_nothing_is_gathered_until_all_go_on() -> None:
         one.on_all(lambda _, r: r.exchange("join", b"", quiet=True))
         count = one.collective._count
         assert [r._is_quiet for r in one.ranks] == [True, True]
-        # Somebody else may mean to be quiet, too.
+        # Another caller may mean to be quiet, too.
         one.on_all(lambda _, r: r.exchange("join again", b"", quiet=True))
         one.ranks[0].resume()
         one.ranks[1].resume()

@@ -94,8 +94,8 @@ def train_step(x):
 print("loss", float(train_step(tf.constant(2.0))), float(train_step(tf.constant(2.0))))
 print(train_step.phase)
 """
-# Once the worker is gone the chief learns of it, in its next step. The worker goes when it is told:
-# a rank that has ended a step may be gone before the others have what they need for theirs.
+# Once the worker is gone the chief learns of it, in its next step. The worker goes on request: a
+# rank that has ended a step may be gone before the others have what they need for theirs.
 WORKER_ENDS = """
 import os, signal, sys
 sys.stdout.flush()

@@ -31,7 +31,7 @@ def interrupts(ended: threading.Event) -> Interrupts:
 
 @pytest.fixture
 def others() -> Iterator[socket.socket]:
-    """Where somebody else reads signals, by a descriptor that must still be set afterwards."""
+    """A foreign reader of signals, by a descriptor that must still be set afterwards."""
     reads, writes = socket.socketpair()
     with reads, writes:
         writes.setblocking(False)

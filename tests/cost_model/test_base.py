@@ -1,4 +1,4 @@
-"""What follows from the rates of a cost model, for a form that nobody ships."""
+"""The costs that follow from the rates of a cost model, for a form that is not shipped."""
 
 from dataclasses import dataclass, replace
 

@@ -26,7 +26,7 @@ threads = st.integers(1, 64)
 
 @given(models, threads, st.integers(1, 10**9))
 def test_work_is_conserved(model: ProcessorModel, num_threads: int, num_bytes: int) -> None:
-    """What computation loses beside an all-reduce is the work of the all-reduce."""
+    """Computation loses the work of an all-reduce that is concurrent with it."""
     seconds = float(model.overlapped_seconds(num_bytes, num_threads))
     lost = seconds * (1 - float(model.compute_rate(num_threads)))
     work = model.work_per_byte * float(model.transmitted_bytes(num_bytes))

@@ -1,4 +1,4 @@
-"""What a cost model rests on, in its file."""
+"""The evidence for a cost model, in its file."""
 
 import json
 

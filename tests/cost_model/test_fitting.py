@@ -19,7 +19,7 @@ TRUE = ContentionModel(2, 0.4e-3, (1.02, 0.08), (1.2e9, 0.9e9, 0.6), (1.6e9, 0.8
 
 
 def sample(model, num_bytes, threads, hidden, noise=(1.0, 1.0, 1.0)):
-    """One all-reduce by the model, of which this share is done beside computation."""
+    """One all-reduce by the model, of which this share overlaps computation."""
     overlap = float(model.overlapped_all_reduce(num_bytes, threads)) * hidden * noise[0]
     residual = float(model.exclusive_all_reduce(num_bytes, threads)) * (1 - hidden) * noise[1]
     compute = overlap * float(model.compute_rate(threads)) * noise[2]
@@ -107,7 +107,7 @@ def test_says_what_is_not_determined(samples, words):
 
 
 def test_says_that_the_startup_overhead_is_not_determined():
-    # One size: its startup overhead and its transmission cannot be told apart.
+    # One size: its startup overhead and its transmission cannot be distinguished.
     samples = [sample(TRUE, 10**8, r, hidden) for r in (1, 2, 4) for hidden in (0.0, 1.0)]
     assert any("the startup overhead is hardly" in note for note in fit(samples, 2).notes)
 
@@ -186,7 +186,7 @@ def test_models_that_keep_the_assumptions_are_found(true, seed):
 
 
 def test_what_breaks_an_assumption_is_fitted_as_closely_as_it_allows():
-    # Beside computation everything is twice as fast as alone: the best is a rate in between.
+    # Next to computation everything is twice as fast as alone: the best is a rate in between.
     twice = tuple(2 * g for g in TRUE.exclusive[:2])
     fast = dataclasses.replace(TRUE, compute=(1.0, 0.0), overlapped=(*twice, TRUE.exclusive[2]))
     samples = draw(fast, 200, (1, 2, 4))

@@ -1,4 +1,4 @@
-"""Which hosts of one rank are a square, as lanes have it; num_hops is tested with the models."""
+"""The hosts of one rank that form a square, as in lanes; num_hops is tested with the models."""
 
 import math
 from pathlib import Path

@@ -38,7 +38,7 @@ def exchange(ranks: Iterable[int], each: float) -> Phase:
 
 
 def seconds(phases: Iterable[Phase], per_host: int, rate: float) -> tuple[float, int]:
-    """Until all is sent, and in how many hops; a host's link sends and receives at once."""
+    """Returns the time until all is sent, and the number of hops; links are full duplex."""
     total, hops = 0.0, 0
     for phase in phases:
         sent: dict[tuple[int, str], float] = defaultdict(float)
@@ -81,7 +81,7 @@ def test_the_sizes_that_are_tried_are_worth_two_levels_up_to_5_gbit() -> None:
 
 
 def num_sends(phases: Iterable[Phase]) -> Counter[int]:
-    """Of each rank: messages, one to each other in each phase."""
+    """Returns the messages of each rank, one to each other in each phase."""
     return Counter(sender for phase in phases for sender, _, _ in phase)
 
 

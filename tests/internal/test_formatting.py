@@ -75,7 +75,7 @@ def test_a_time_is_read_back_to_its_digits(seconds: float) -> None:
 _UNIT = r"(?:us|ms|s|seconds|B|kB|MB|GB|bytes)\b"
 # A number with digits of its own before a unit, or as a share; exact counts are none.
 _OWN_IN_PYTHON = re.compile(rf"\{{[^{{}}]*:[^{{}}]*[gfe]\}} ?{_UNIT}|\{{[^{{}}]*:[^{{}}]*%\}}")
-# Likewise, and whatever a chart formats by itself on hover.
+# The same in a browser, and numbers that a chart formats by itself on hover.
 _OWN_IN_BROWSER = re.compile(
     rf"toFixed\([^)]*\)\}} ?{_UNIT}|toPrecision\([^)]*\)\}} ?{_UNIT}|(?<!× )%\{{[yz](?::[^}}]*)?\}}"
 )

@@ -1,4 +1,4 @@
-"""Who speaks, and how loud: rank, environment and application in turn."""
+"""The logging ranks and their level: rank, environment and application in turn."""
 
 import contextlib
 import io

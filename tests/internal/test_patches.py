@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def standing(patch: Patch) -> Any:
-    """What the owner itself holds, as it was before anyone looked it up."""
+    """Returns the owner's own attribute, as it was before any look-up."""
     return vars(patch.find_owner()).get(patch.name, _ABSENT)
 
 
@@ -128,7 +128,7 @@ def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
 
 
 def _of_ours() -> set[str]:
-    """Attributes of modules and classes of theirs, where functions of ours stand in force."""
+    """Attributes of modules and classes of theirs that hold functions of ours."""
     theirs = ("tensorflow", "keras", "horovod")
     owners = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in theirs]
     owners += [
@@ -143,7 +143,7 @@ def _of_ours() -> set[str]:
 
 
 def test_nothing_is_replaced_that_the_table_does_not_have() -> None:
-    """Whoever replaces more while a step is traced has to enter it there."""
+    """A patch that replaces more while a step is traced has to be entered there."""
     assert _of_ours() == set()
     layers, seen = chain(), set()
 

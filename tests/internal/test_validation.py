@@ -1,4 +1,4 @@
-"""What comes from outside is taken for what it means, or refused by field, value and range."""
+"""Values from outside are read as they are meant, or rejected by field, value and range."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Training on two workers with background jobs beside it."""
+"""Training on two workers with concurrent background jobs."""
 
 import json
 import sys
@@ -47,14 +47,14 @@ sys.path.insert(0, str(FOLDER))
 
 
 def everywhere(here: bool) -> bool:
-    """Whether it is so on every rank."""
+    """Returns whether the condition holds on every rank."""
     return float(hvd.allreduce(tf.constant(float(here)), name="everywhere", op=hvd.Sum)) == SIZE
 
 
 def train(job: Background, until: Callable[[], bool], **options: Any) -> dict[str, Any]:
-    """Trains until it is so on every rank; saves weights of this and of one process alone.
+    """Trains until the condition holds on every rank; saves weights of this and of one process.
 
-    What runs on nobody's time may have none beside steps, so where it may run it is waited for.
+    A job that runs on idle time only may get none during steps: the loop waits for it if it can.
     """
     model = models.HandWritten("float64", "sgd")
     step = tf_libra.optimize("wfbp", max_tuning_steps=1, **options)(tf.function(model.step))

@@ -1,4 +1,4 @@
-"""Burst plans on real workers: what each rank has after some steps, and what is refused."""
+"""Burst plans on real workers: the variables of each rank after some steps, and rejected plans."""
 
 import dataclasses
 

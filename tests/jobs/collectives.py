@@ -31,7 +31,7 @@ def numbers(rank: int, shape: Sequence[int], dtype: str = "float32") -> np.ndarr
 
 
 def close(found: Any, expected: Any) -> bool:
-    """Whether both are of the same shape and, but for the last digits, the same values."""
+    """Returns whether both are of the same shape and, but for the last digits, the same values."""
     found, expected = np.asarray(found), np.asarray(expected)
     return found.shape == expected.shape and bool(np.allclose(found, expected, 1e-5, 1e-5))
 
@@ -64,7 +64,7 @@ def collectives_of_every_set() -> Any:
     found = {}
     for ranks in ([0], [1, 0], ALL[::2], ALL, ALL[::-1]):
         if RANK not in ranks:
-            continue  # and waits for nobody
+            continue  # and waits for no other rank
         n, place = len(ranks), ranks.index(RANK)
         root = ranks[-1]
         for dtype in ("float32", "float64", "bfloat16", "float16"):
@@ -151,7 +151,7 @@ def any_order_in_a_function() -> Any:
 
 @cases
 def stages_of_a_pipeline() -> Any:
-    """Activations go forth and gradients back at once, microbatch by microbatch, large ones."""
+    """Sends activations forward and gradients back concurrently, in large microbatches."""
     collectives.connect(timeout_seconds=60)
     weight = tf.Variable(2.0 + RANK)
     batches = [tf.fill([MEBI], 1.0 + n) for n in range(4)]
@@ -230,7 +230,7 @@ def gradients_of_collectives() -> Any:
 
 @cases
 def gradient_that_stays() -> Any:
-    """Who stops the gradient sends none, and who has sent does not differentiate."""
+    """A stopped gradient sends no message, and the sender does not differentiate."""
     collectives.connect(timeout_seconds=60)
     with tf.GradientTape() as tape:
         weight = tf.Variable(3.0)

@@ -18,10 +18,10 @@ HOW is one of
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
   wait: SIGSTOP in the middle of a step; the others warn, and wait.
-  refused: what its environment says is wrong, before it meets the others.
+  refused: its environment holds a wrong value, before it meets the others.
   late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
   cut: it waits, in the middle of a step, for what happens to its network.
-  slow: the same with a gradient of megabytes; nobody is lost.
+  slow: the same with a gradient of megabytes; no rank is lost.
 """
 
 import os
@@ -58,7 +58,7 @@ def wait_for(name: str) -> None:
 
 
 def happen() -> None:
-    """What happens to the last rank."""
+    """Makes the failure that HOW names happen on the last rank."""
     child = 0
     if HOW == "kill":
         child = os.fork()
@@ -133,10 +133,11 @@ class WideModel(Model, Wide):
 
 
 class Stuck(Model):
-    """What uses a reduced gradient never returns, and is more than TensorFlow's thread takes.
+    """A model whose uses of a reduced gradient never return, and are too many for a thread's queue.
 
-    Its queue holds 1,024; who finds it full runs the rest itself, which is the lane. All ranks
-    have the same graph, so that none waits long for another one's to be built.
+    The queue of TensorFlow's thread holds 1,024; a thread that finds it full runs the rest itself,
+    here the lane. All ranks have the same graph, so that none waits long for another one's graph
+    to be built.
     """
 
     def update(self, gradients: Any) -> None:
@@ -164,7 +165,7 @@ def or_die(connect: Any) -> Any:
             write_json("connecting", None)
             return connect(*args)
         for rank in {*range(SIZE)} - {LOST}:
-            wait_for(f"connecting.{rank}.json")  # it has left the collective that told addresses
+            wait_for(f"connecting.{rank}.json")  # it has left the exchange of addresses
         return happen()
 
     return connect_or_die

@@ -1,4 +1,4 @@
-"""What `elastic.py` trains, in one process: `elastic_alone.py STEPS FILE.npz`."""
+"""The training of `elastic.py` in one process: `elastic_alone.py STEPS FILE.npz`."""
 
 import sys
 

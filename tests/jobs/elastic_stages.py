@@ -3,7 +3,7 @@
 Of the elastic state, KIND is one of
   ours: `tf_libra.elastic.TensorFlowState`.
   released: the same, where ranks free what other stages alone need.
-  horovod: `hvd.elastic.TensorFlowState`, with which a job can only shrink; likewise.
+  horovod: `hvd.elastic.TensorFlowState`, with which a job can only shrink; ranks free the same.
 
 The joint batch of a step is the same, however many workers share it. The first four workers stop
 after ten steps until the test lets them go on. The two that are left commit nothing, and only look

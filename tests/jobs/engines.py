@@ -47,7 +47,7 @@ def num_open() -> int:
 
 @contextlib.contextmanager
 def soft_limit(kind: int, value: int) -> Iterator[None]:
-    """A soft limit for a while, which anybody may raise again."""
+    """Sets a soft limit for a while, which any code may raise again."""
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value, hard))
     try:
@@ -83,7 +83,7 @@ def functions_with_more_and_more_threads() -> Any:
 
 @cases
 def memory_shared_with_others() -> Any:
-    """How many pieces of memory one lane shares, and how the weights come out."""
+    """Returns the number of memory segments that one lane shares, and saves the weights."""
     ours, alone = (models.HandWritten(DTYPE, "adam") for _ in range(2))
     step = optimized(ours, [1])
     for number in range(STEPS):
@@ -140,7 +140,7 @@ def all_reduces_at_once() -> Any:
 
 @cases
 def two_at_once_as_measured() -> Any:
-    """ASC-WFBP in the steps that it has where nobody says how many."""
+    """Runs ASC-WFBP with the default number of tuning steps."""
     joint = part(models.batch(0, SIZE, DTYPE))
     step = tf_libra.optimize("asc-wfbp", max_tuning_seconds=600)(
         tf.function(models.HandWritten(DTYPE, "sgd").step)

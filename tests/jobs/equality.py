@@ -15,7 +15,7 @@ import tf_libra
 from tf_libra import strategies
 
 MODELS = {"hand": models.HandWritten, "keras": models.Keras}
-# With threads (1, 2) 3 + 6 steps measure and 9 sample; the plan is in force from step 19 on.
+# With threads (1, 2) 3 + 6 steps measure and 9 sample; the plan is active from step 19 on.
 TUNING_STEPS = 18
 STEPS_UNDER_PLAN = 4
 CHECKPOINT = 5

@@ -1,4 +1,4 @@
-"""A planner from outside of the package, with an argument; whoever uses it registers it."""
+"""A planner from outside of the package, with an argument; the script that uses it registers it."""
 
 import dataclasses
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What goes wrong on two workers, and must be said: `failure_cases.py PLAN.json`."""
+"""Failures on two workers that must be reported: `failure_cases.py PLAN.json`."""
 
 import json
 import logging
@@ -150,7 +150,7 @@ def called_inside_of_a_function() -> Any:
 
 @cases
 def raises_in_the_step_on_one_rank() -> Any:
-    """What the user's own code raises while it is traced, on one rank."""
+    """The user's own code raises while it is traced, on one rank."""
 
     class Broken(models.HandWritten):
         def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -476,7 +476,7 @@ def ranks_group_differently() -> Any:
 
 @cases
 def plans_that_were_tried() -> Any:
-    """How often the library has each plan in the end, more than before it was tried."""
+    """Counts each plan's registrations in the library in the end, beyond those before its trial."""
     original = grappler.register
     unregister = native.load().c.TfLibraUnregisterPlan
 
@@ -558,7 +558,7 @@ def plan_that_is_left_for_another() -> Any:
 
 @cases
 def numbered_otherwise_on_one_rank() -> Any:
-    """It has built another model before, so its layers have other numbers."""
+    """One rank has built another model before, so its layers have other numbers."""
     alone = models.Keras("float64", "adam")
     if RANK == LAST:
         models.Keras("float64", "adam")
@@ -581,7 +581,7 @@ def numbered_otherwise_on_one_rank() -> Any:
 
 @cases
 def named_otherwise_on_one_rank() -> Any:
-    """By the script: what belongs together is not known."""
+    """The script names variables differently, so the ranks cannot match them."""
     model = models.HandWritten("float32", "sgd")
     if RANK == LAST:
         model.variables[1] = tf.Variable(model.variables[1], name="bias")
@@ -790,7 +790,7 @@ def hand_written() -> Any:
 def next_job(
     num_steps: int, make: Callable[[], Any] = hand_written, dtype: str = "float32", **o: Any
 ) -> tuple[list[str], Any]:
-    """Trains under a new engine, as the next job would, and at least until a plan is in force.
+    """Trains under a new engine, as the next job would, and at least until a plan is active.
 
     Returns:
         The phases of the first `num_steps` steps, and the optimized step.
@@ -807,7 +807,7 @@ def next_job(
 
 
 def finish(step: Any) -> None:
-    """Goes on until a plan is in force."""
+    """Trains until a plan is active."""
     for number in range(200):
         if str(step.phase) == "run":
             return
@@ -874,7 +874,7 @@ def cache_and_log_folders() -> Any:
 
 @cases
 def folders_that_cannot_be_written() -> Any:
-    """The plan is in force all the same: a full disk must not end the training."""
+    """The plan is active all the same: a full disk must not end the training."""
     blocked = FOLDER / f"blocked.{RANK}"
     blocked.write_text("a file where a folder should be")
     _, step = next_job(1, cache_dir=blocked / "cache", logdir=blocked / "log")
@@ -932,7 +932,7 @@ def plan_of_fewer_tensors() -> Any:
 
 @cases
 def differ_in_a_variable_that_is_to_be_broadcast() -> Any:
-    """Of another shape, it cannot be copied; it is not among the gradients."""
+    """A variable of another shape cannot be copied; it is not among the gradients."""
 
     class Averaging(models.HandWritten):
         def __init__(self) -> None:

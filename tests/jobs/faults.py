@@ -36,7 +36,7 @@ def wait_for(name: str) -> None:
 
 
 def attempt(step: Any, *args: Any) -> str | None:
-    """What a step raises, as text; None if it does not."""
+    """Returns the text of the error that a step raises; None if it raises none."""
     try:
         step(*args)
     except Exception as error:
@@ -71,7 +71,7 @@ def late_to_connect(seen: dict[str, Any]) -> Iterator[None]:
 
 @cases
 def strangers() -> Any:
-    """They come before training, and while it goes on; then it is as if they had not."""
+    """Strangers connect before and during training; training is the same as without them."""
     seen: dict[str, Any] = {}
     model = models.HandWritten("float64", "sgd")
     step = tf_libra.optimize("wfbp")(tf.function(model.step))
@@ -92,7 +92,7 @@ def strangers() -> Any:
 
 
 class WithTable(models.HandWritten):
-    """One variable more, whose number of rows nobody knows when the step is traced."""
+    """A model with one more variable, whose number of rows is unknown when the step is traced."""
 
     def __init__(self) -> None:
         super().__init__("float32", "sgd")
@@ -169,7 +169,7 @@ def another_tensorflow() -> Any:
 
 @cases
 def port_is_taken() -> Any:
-    """Where rank 0 says that it listens, a program that knows nothing of ranks answers."""
+    """A program that knows nothing of ranks answers at the address that rank 0 announces."""
     listen = engine_lib.listen
     if RANK == 0:
         program = engine_lib.Address("127.0.0.1", int(os.environ["TF_LIBRA_JOB_PORT"]))

@@ -1,5 +1,5 @@
-"""What every job script begins with: a thread per rank, a core where there are enough, and a place
-for results.
+"""Common start of every job script: a thread per rank, a core if there are enough, and a folder for
+results.
 
 A script registers cases, functions that train a fresh model with a fresh optimized step, and runs
 them all: starting TensorFlow in several processes takes longer than any of them.
@@ -134,7 +134,7 @@ def own(batch: Any) -> Any:
 
 
 def resident_bytes() -> int:
-    """Of this process, but for files: the machine drops pages of those when it likes."""
+    """Returns this process's resident bytes without files: the machine may drop pages of files."""
     resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 

@@ -27,7 +27,7 @@ EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)
 TUNING_STEPS = 14
 
 
-# What the toy was told.
+# The calls that the toy received.
 begun: list[bool] = []
 applied: list[Plan] = []
 
@@ -35,7 +35,7 @@ applied: list[Plan] = []
 @backend.register
 @dataclass(frozen=True)
 class Toy(ExternalOpBackend):
-    """Writes Horovod's op under a name of its own, and is told of thread counts."""
+    """Writes Horovod's op under a name of its own, and receives thread counts."""
 
     name: ClassVar[str] = "toy"
     op: ClassVar[str] = "HorovodGroupedAllreduce"
@@ -88,7 +88,7 @@ class HalfInBfloat16(models.HandWritten):
 
 
 class HalfInALoop(HalfInBfloat16):
-    """A gradient for each turn of a loop, the same name every time, beside one of bfloat16."""
+    """A gradient for each turn of a loop, with the same name every time, and one of bfloat16."""
 
     def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         loss = tf.constant(0.0)
@@ -109,7 +109,7 @@ def open_sockets() -> set[str]:
 
 
 def new_sockets(engine: str) -> int:
-    """How many there are more after a step, in mid-job, and what is all-reduced has moved."""
+    """Returns the number of sockets that a step opens in mid-job, once it has all-reduced data."""
     signal_handling.of_this_process()  # has a pair of its own
     before = open_sockets()
     model = hand("float32")
@@ -122,7 +122,7 @@ def new_sockets(engine: str) -> int:
 
 @cases
 def sockets() -> Any:
-    """Before and beside lanes, whose sockets there are."""
+    """Counts the sockets that Horovod opens before lanes exist, and those of lanes."""
     by_horovod = new_sockets("horovod")
     return {"horovod": by_horovod, "lanes": new_sockets("lanes")}
 
@@ -238,7 +238,7 @@ def add(name: str, *args: Any, **options: Any) -> None:
 
 
 def told_toy() -> Any:
-    """What the case before has told the toy, and what it refuses."""
+    """Returns the calls that the toy received in the case before, and the error that it raises."""
     refused = ""
     try:
         tf_libra.optimize("libra", engine="toy", threads=4)
@@ -248,7 +248,7 @@ def told_toy() -> Any:
 
 
 def condition_of_one_rank() -> Any:
-    """Of its own loss, while plans are tried; then Horovod begins again."""
+    """Depends on one rank's own loss while plans are tried; then Horovod starts again."""
     model = models.Conditional()
     step = tf_libra.optimize("wfbp", engine="horovod", max_tuning_steps=4)(tf.function(model.step))
     message, before = "", {}

@@ -134,7 +134,7 @@ class EachClipped(Script):
 
 
 class EachWithMaxima(Each):
-    """Shows how large each gradient is anywhere, beside averaging it."""
+    """Shows the maximum of each gradient over ranks, in addition to averaging it."""
 
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
         self.largest = [hvd.allreduce(gradient, op=hvd.Max) for gradient in gradients]
@@ -192,7 +192,7 @@ class GroupedInProcessSet(Script):
 
 
 class InOneVector(Script):
-    """Every rank clips all of its gradients by their norm, and all are averaged at once."""
+    """Every rank clips all of its gradients by their norm, and all are averaged together."""
 
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
         vector = in_one(gradients)

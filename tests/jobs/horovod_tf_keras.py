@@ -71,7 +71,7 @@ def accumulating_tuned() -> Any:
 
 
 def accumulating_in_several() -> Any:
-    """Graphs of three steps, one or two of which all-reduce, beside the script as it is."""
+    """Graphs of three steps, one or two of which all-reduce, compared with the unchanged script."""
     plain, ours = Accumulating(), Accumulating()
     single, once = tf.function(plain.step), tf.function(ours.step)
 

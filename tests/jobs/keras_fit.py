@@ -64,7 +64,7 @@ def compiled(make: Callable[[], Any], **options: Any) -> Any:
 
 
 def data(alone: bool, seed: int = 0, short: bool = False) -> tf.data.Dataset:
-    """Every rank's shares of the joint batches; the last is a short one if asked."""
+    """Returns every rank's shares of the joint batches; with `short`, the last batch is short."""
     random = np.random.default_rng(seed)
     shards = [SHARD] * STEPS
     if short:
@@ -163,7 +163,7 @@ def numbered_otherwise_on_one_rank() -> Any:
 
 @cases
 def twice() -> Any:
-    """A second `fit` goes on under the plan; a second `compile` begins anew."""
+    """A second `fit` goes on under the plan; a second `compile` starts over."""
     model = compiled(plain_model)
     fitting = tf_libra.keras.optimize(
         model,
@@ -234,7 +234,7 @@ def on_batch() -> Any:
 
 @cases
 def before_compile() -> Any:
-    """`optimize` waits for `compile`; a second `compile` after training begins anew."""
+    """`optimize` waits for `compile`; a second `compile` after training starts over."""
     alone, ours = compiled(plain_model), plain_model()
     fitting = tf_libra.keras.optimize(ours, "wfbp", threads=2, max_tuning_steps=6)
     ours.set_weights(alone.get_weights())
@@ -315,7 +315,7 @@ def odd_batches() -> Any:
 
 @cases
 def broadcast() -> Any:
-    """What rank 0 loaded is what every rank starts from; dropout stays each rank's own."""
+    """Every rank starts from the variables that rank 0 loaded; dropout stays rank-local."""
 
     def make() -> Any:
         dropout = keras.layers.Dropout(0.5, seed=100 + RANK, name="dropout")
@@ -345,7 +345,7 @@ def broadcast() -> Any:
 
 @cases
 def models_differ() -> None:
-    """Ranks that have different models are told so before anything is broadcast."""
+    """Ranks that have different models get an error before any variable is broadcast."""
     model = compiled(plain_model if RANK == 0 else own_model)
     callback = tf_libra.keras.BroadcastVariables()
     callback.set_model(model)
@@ -371,7 +371,7 @@ class Rank(keras.callbacks.Callback):
 
 @cases
 def metrics_differ() -> None:
-    """Ranks that have different metrics are told apart."""
+    """Ranks that have different metrics get an error."""
     model = compiled(plain_model)
     tf_libra.keras.optimize(model, "syneasgd")
     callbacks = [Rank(), tf_libra.keras.AverageMetrics()]

@@ -27,7 +27,7 @@ class Stack:
         ]
 
     def loss(self, inputs: tf.Tensor, labels: tf.Tensor, weights: Any = None) -> tf.Tensor:
-        """Of layers in the order of these weights, or of all."""
+        """Returns the loss of the layers in the order of these weights, or of all layers."""
         x = inputs
         for one in weights or self.weights:
             x = tf_libra.boundary(tf.tanh(x @ one))
@@ -44,7 +44,7 @@ class Stack:
         return loss
 
     def write(self, path: Path, step: int) -> None:
-        """Values by name, in a file that nobody sees half of."""
+        """Writes values by name; no reader sees a partial file."""
         values = {one.name: one.numpy() for one in (*self.weights, *self.momenta)}
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:

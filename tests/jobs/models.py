@@ -17,7 +17,7 @@ Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def batch(step: int, world_size: int, dtype: str, shard: int = SHARD) -> tuple[Any, Any]:
-    """The joint batch of a step: inputs (world_size * shard, 12), labels likewise."""
+    """The joint batch of a step: inputs (world_size * shard, 12), and a label for each."""
     random = np.random.default_rng(1000 + step)
     inputs = random.normal(size=(world_size * shard, FEATURES)).astype(dtype)
     labels = random.integers(0, CLASSES, size=world_size * shard)

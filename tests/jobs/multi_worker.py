@@ -1,6 +1,6 @@
 """Steps of a MultiWorkerMirroredStrategy under plans, against the strategy alone.
 
-Horovod is imported by nobody. Each case trains twice from the same weights on the same data.
+No module imports Horovod. Each case trains twice from the same weights on the same data.
 """
 
 import functools
@@ -36,7 +36,7 @@ def data(number: int, shard: int = models.SHARD) -> tuple[Any, Any]:
 
 
 def mean_loss(labels: Any, logits: Any) -> Any:
-    """Of the joint batch, as far as this worker has it: what is summed over workers."""
+    """Returns this worker's part of the joint batch's mean loss, which is summed over workers."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     return tf.nn.compute_average_loss(losses, global_batch_size=SIZE * models.SHARD)
 
@@ -119,7 +119,7 @@ class Dense:
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
     def descend(self, _: Any, gradients: Sequence[Any]) -> None:
-        """Without an optimizer, on all replicas' variables at once."""
+        """Updates the variables of all replicas together, without an optimizer."""
         for variable, gradient in zip(self.variables, gradients, strict=True):
             STRATEGY.extended.update(variable, lambda v, g: v.assign_sub(0.5 * g), (gradient,))
 
@@ -161,7 +161,7 @@ def called_in_the_scope() -> Any:
 
 
 def clipped() -> Replica:
-    """By the norm of this worker's gradients, before they are summed."""
+    """Clips by the norm of this worker's gradients, before they are summed."""
     one = Dense(tf.keras.optimizers.SGD(0.1, momentum=0.9))
 
     def step(inputs: Any, labels: Any) -> Any:
@@ -173,7 +173,7 @@ def clipped() -> Replica:
 
 
 def clipped_after() -> Replica:
-    """By the norm of the sum, which the script asks for itself."""
+    """Clips by the norm of the sum, which the script itself all-reduces."""
     one = Dense(None)
 
     def step(inputs: Any, labels: Any) -> Any:
@@ -217,7 +217,7 @@ def in_functions() -> Replica:
 
 
 def two_optimizers() -> Replica:
-    """Of two halves of the variables, and one of them twice in a step."""
+    """Two optimizers for two halves of the variables, one of which steps twice."""
     one = Dense(None)
     first, second = tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.Adam(0.01)
 
@@ -247,12 +247,12 @@ def scaling(one: Dense) -> Replica:
 
 
 def scaled() -> Replica:
-    """By a factor that is part of the optimizer."""
+    """Scales the loss by a factor that is part of the optimizer."""
     return scaling(Dense(tf.keras.optimizers.SGD(0.1, loss_scale_factor=512.0)))
 
 
 def scaled_by_an_optimizer() -> Replica:
-    """Which applies what is finite, in a branch of the graph."""
+    """Scales the loss by an optimizer that applies finite gradients in a branch of the graph."""
     inner = tf.keras.optimizers.SGD(0.1)
     return scaling(Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0)))
 
@@ -335,7 +335,7 @@ FITTED = 3 * models.SHARD + 1  # samples of each worker in an epoch: the last ba
 
 
 def joint_batches() -> Any:
-    """Of all workers, to be divided among them."""
+    """Returns the batches of all workers, to be divided among them."""
     joint = tf.data.Dataset.from_tensor_slices(models.batch(0, SIZE, "float32", FITTED))
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
@@ -405,7 +405,7 @@ def layers_of(library: Any, **options: Any) -> Any:
 
 
 def plain_epochs(model: Any, data: Any) -> None:
-    """What `fit` does, without what Keras 3 cannot do for several workers: scalars' mean."""
+    """Trains as `fit` does, without scalars' mean, which Keras 3 lacks for several workers."""
     dataset = STRATEGY.experimental_distribute_dataset(data)
 
     @tf.function
@@ -470,7 +470,7 @@ def tf_keras_fit() -> Any:
 
 @cases
 def checkpoint() -> Any:
-    """Saved between two steps, restored, and trained on, once as it was and once anew."""
+    """Saves between two steps, trains on, restores, and repeats the second step."""
     tf.keras.utils.set_random_seed(3)
     with STRATEGY.scope():
         one = Dense(tf.keras.optimizers.SGD(0.1))
@@ -542,7 +542,7 @@ def overflow_of_one_worker() -> Any:
 
 
 def scale_of(optimizer: Any) -> dict[str, Any]:
-    """What became of the scale of the loss."""
+    """Returns the final scale of the loss, and the number of updates."""
     return {
         "scale": float(np.asarray(optimizer.dynamic_scale)),
         "updates": int(np.asarray(optimizer.iterations)),

@@ -58,7 +58,7 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
-    """By number, as optimizers are named anew; with slots, which another rank may have."""
+    """Returns weights by number, as optimizers are renamed; with slots of other ranks, too."""
     every = [*model.trainable_variables, *model.optimizer.variables]
     return {str(number): np.array(one.value) for number, one in enumerate(every)}
 
@@ -168,7 +168,7 @@ def checkpoint() -> Any:
 
 @cases
 def on_batch() -> Any:
-    """What looks at weights after `train_on_batch` is told that they have to be synchronized."""
+    """Methods that read weights after `train_on_batch` raise, and say to synchronize them."""
     alone, ours = compiled(), compiled()
     fitting = tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)

@@ -1,4 +1,4 @@
-"""What wide layers and their momentum take, while a pipeline trains them and when all is back."""
+"""Memory of wide layers and their momentum, during a pipeline's training and after the restore."""
 
 import time
 
@@ -42,7 +42,7 @@ def memory():
         found[what] = harness.resident_bytes()
     stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
     found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
-    # Threads of the step may let go of what it needed a little after it has returned.
+    # Threads of the step may free its memory a little after it has returned.
     until = time.monotonic() + 60
     while found["before"] - found["let go"] <= PART * found["others"] and time.monotonic() < until:
         time.sleep(0.05)

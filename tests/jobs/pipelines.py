@@ -1,4 +1,4 @@
-"""Pipelines on real workers: what each rank has after some steps, and what is refused."""
+"""Pipelines on real workers: the variables of each rank after some steps, and rejected plans."""
 
 import contextlib
 import gc
@@ -76,7 +76,7 @@ if harness.SIZE != 3:
 
 
 def released():
-    """Variables of other stages have no elements between steps, and are back when asked for."""
+    """Variables of other stages have no elements between steps, and are restored on request."""
     trained = fresh(models.deep)
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.flagged))
     sizes = []
@@ -92,7 +92,7 @@ def released():
     sizes.append([int(tf.size(one.value)) for one in trained.variables])
     run(*second)
     evaluated = run(*second, training=False)
-    run(*(one[: SAMPLES // 2] for one in third))  # traced anew
+    run(*(one[: SAMPLES // 2] for one in third))  # traced again
     run(*(one[SAMPLES // 2 :] for one in third))
     step.synchronize_variables()
     cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
@@ -418,7 +418,7 @@ def another_job():
 
 
 def other_partners():
-    """Two jobs of two at once; in the next ones every rank of two is another process's partner."""
+    """Two concurrent jobs of two; in the next jobs each rank's partner is another process."""
     pairs, crossed = [[0, 1], [2, 3]], [[0, 3], [2, 1]]
     weight = tf.Variable(0.0)
 
@@ -469,7 +469,7 @@ def change_places():
 
 @contextlib.contextmanager
 def places_of(jobs):
-    """What the environment of each rank says of its place, by job; rank 0 lets them meet."""
+    """Yields each rank's environment for its place, by job; rank 0 runs the rendezvous."""
     with contextlib.ExitStack() as stack:
         places = []
         if hvd.rank() == 0:
@@ -489,7 +489,7 @@ def join(jobs, places):
 
 
 def let_go_when_ranks_were_lost():
-    """What nobody restores, and a rank has no elements of, cannot be trained on."""
+    """A variable that is not restored, and has no elements on a rank, cannot be trained."""
     stack = Stack()
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
     share = [harness.own(one) for one in batch(0)]

@@ -32,7 +32,7 @@ def shard(number: int, dtype: str = "float32", size: int = models.SHARD) -> tupl
 
 
 def executed() -> list[dict[str, Any]]:
-    """What was all-reduced since the last call."""
+    """Returns the all-reduces since the last call."""
     engine = engine_lib.running()
     assert engine is not None
     return [
@@ -160,7 +160,7 @@ def second_plan() -> Any:
 
 @cases
 def another_batch_size() -> Any:
-    """A shorter last batch on all ranks retraces; the plan stays in force."""
+    """A shorter last batch on all ranks retraces; the plan stays active."""
 
     def data(number: int, alone: bool) -> tuple[Any, ...]:
         joint = models.batch(number, SIZE, "float32", 2 if number % 4 == 3 else models.SHARD)
@@ -292,7 +292,7 @@ def two_updates_in_one_step() -> Any:
 
 @cases
 def planner_from_outside() -> Any:
-    """It is registered here, and trained with by its name."""
+    """A planner is registered here, and trained with by its name."""
     strategies.register(Halves)
     step = against_alone(
         lambda: models.HandWritten("float64", "sgd"),
@@ -336,7 +336,7 @@ def loop_inside_of_the_step() -> Any:
 
 @cases
 def closed() -> Any:
-    """Whether each call was judged as one that something is written of, by when training closed."""
+    """Returns whether each call was judged as written, by the number of calls before `close`."""
     judged: list[bool] = []
     usual = ProfilingPolicy.wants
 
@@ -390,7 +390,7 @@ class Trainer:
     @tf_libra.optimize("wfbp")
     @tf.function
     def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """What a user says of it."""
+        """A user's docstring."""
         return self.trained.step(inputs, labels)
 
 

@@ -1,4 +1,4 @@
-"""What training scripts do, on two workers, and alone on the joint batch: `scripts.py PLAN`."""
+"""Patterns of training scripts, on two workers, and alone on the joint batch: `scripts.py PLAN`."""
 
 import concurrent.futures
 import functools
@@ -46,7 +46,7 @@ def whole(joint: Any) -> Any:
 
 
 def eagerly(function: Callable[..., Any]) -> Any:
-    """How one process trains that needs no graph: tracing is what takes longest here."""
+    """Wraps the step of one process, which needs no graph: tracing is the slowest part here."""
     return function
 
 
@@ -123,7 +123,7 @@ def another_batch_size_on_each_rank() -> Any:
 
 
 class Switched(models.HandWritten):
-    """Asks for other gradients when told so."""
+    """Computes other gradients if the switch requests them."""
 
     def __init__(self) -> None:
         super().__init__(DTYPE, "sgd")
@@ -463,7 +463,7 @@ def gradients_by_what_a_function_was_given() -> Any:
 
 @cases
 def function_that_was_traced_before() -> Any:
-    """It was called before, and is called again elsewhere, by one rank alone."""
+    """The function was called before, and one rank alone calls it again elsewhere."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         model = hand_written()
@@ -603,7 +603,7 @@ def concrete_function_that_accumulates() -> Any:
 
 @cases
 def concrete_function_in_the_forward_computation() -> Any:
-    """It takes a gradient of its input, counts, and was differentiated before."""
+    """The function takes a gradient of its input, counts, and was differentiated before."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         first = variable([models.FEATURES, 5], "first", 1)
@@ -767,7 +767,7 @@ def tensors_without_elements() -> Any:
 
 @cases
 def gradients_that_are_none() -> Any:
-    """Of an unused head, beside an embedding; watched for what is not finite."""
+    """An unused head has no gradient, next to an embedding; with a check for non-finite values."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         model = hand_written()
@@ -913,7 +913,7 @@ def loop_over_a_dataset_that_is_left_early() -> Any:
 
 @cases
 def loop_over_a_dataset_that_only_tf_data_can_run() -> Any:
-    """What is kept from batch to batch changes its shape."""
+    """A loop variable changes its shape from batch to batch."""
 
     def steps(dataset: Any, train_on: Any) -> Any:
         losses = tf.zeros([0], DTYPE)
@@ -1116,7 +1116,7 @@ def six_hundred_tensors() -> Any:
 
 @cases
 def gradient_penalty() -> Any:
-    """Of what is no variable, as in WGAN-GP."""
+    """Differentiates by a tensor that is no variable, as in WGAN-GP."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         model = Adversaries()

@@ -102,7 +102,7 @@ def random_layouts(count: int, size: int) -> list[tuple[list[int], list[int], li
 
 
 def gradients(rank: int, number: int, size: int) -> list[np.ndarray]:
-    """Of small integers, whose averages over up to five ranks times their number are exact."""
+    """Returns small integers, whose averages over up to five ranks times `size` are exact."""
     random = np.random.default_rng([rank, number])
     return [size * random.integers(-9, 9, size=shape).astype("float64") for shape in SHAPES]
 
@@ -119,7 +119,7 @@ def met(size: int) -> engine_lib.Engine | None:
 
 
 def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
-    """Which layouts gave something else than the average of `size` ranks."""
+    """Returns the layouts whose result is not the average of `size` ranks."""
     engine = met(size)
     if engine is None:
         return []
@@ -163,7 +163,7 @@ for each in ("float16", "bfloat16", "float32", "float64"):
 
 @cases
 def trained_in_parts() -> Any:
-    """A plan that cuts a real model's tensors, on three streams, beside one process."""
+    """A plan that splits a real model's tensors, on three streams, compared with one process."""
     saved: dict[str, Any] = {}
     model, alone = (models.HandWritten("float64", "adam") for _ in range(2))
     total = sum(int(np.prod(v.shape)) for v in model.variables)
@@ -198,7 +198,7 @@ class Branching(models.HandWritten):
 
 @cases
 def gradients_that_differ_from_call_to_call() -> Any:
-    """While units on two streams are searched, and under what was found, beside one process."""
+    """Searches units on two streams and trains under the result, compared with one process."""
     model, alone = (Branching("float64", "sgd") for _ in range(2))
     strategy = strategies.Aiacc(unit_bytes=200, streams=(1, 2), threads=(1,))
     step = tf_libra.optimize(strategy, max_tuning_steps=12)(tf.function(model.step))

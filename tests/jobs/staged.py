@@ -1,4 +1,4 @@
-"""What jobs whose ranks have layers of their own share: what is refused."""
+"""Shared cases of jobs whose ranks have layers of their own: rejected steps."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.model_parallel.job import batches, fresh
 
 
 def refused(make, strategy, samples=8, **options):
-    """A step that has to be refused, and has to leave all variables as they are."""
+    """Runs a step that has to be rejected, and has to leave all variables as they are."""
     trained = fresh(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     images, labels = batches(1, samples * harness.SIZE)[0]

@@ -1,4 +1,4 @@
-"""Trains until a plan is in force, and a little longer; rank 0's standard error is a terminal."""
+"""Training until a plan is active, and a little longer; rank 0's standard error is a terminal."""
 
 import atexit
 import contextlib

@@ -1,4 +1,4 @@
-"""Which variables two workers compare and copy, and what a step must have executed."""
+"""The variables that two workers compare and copy, and the ops that a step must have executed."""
 
 import logging
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def checkpoint_restored_on_rank_0_alone() -> Any:
 
 
 class Restored(models.HandWritten):
-    """Another gradient when told so, hence a plan of its own."""
+    """Computes another gradient on request, hence has a plan of its own."""
 
     def __init__(self) -> None:
         super().__init__("float32", "sgd")
@@ -152,7 +152,7 @@ def layer_that_is_thawed() -> Any:
 
 @cases
 def learning_rate_of_each_rank() -> Any:
-    """It flows into the weights without being averaged."""
+    """The learning rate of each rank flows into the weights without being averaged."""
     model = hand_written(seed=1)
     rate = tf.Variable(0.1 * own_seed(), trainable=False, name="rate")
 
@@ -334,7 +334,7 @@ def keras_compiled_twice() -> Any:
 
 @cases
 def metrics_of_batches_of_different_sizes() -> Any:
-    """What a metric counts is a constant of the trace, and another one on each rank."""
+    """A metric's count is a constant of the trace, and differs between ranks."""
     model = hand_written(seed=1)
     seen = tf.Variable(0, trainable=False, name="seen")
     counted = tf.Variable(0, trainable=False, name="counted")
@@ -442,7 +442,7 @@ def statistics_that_are_broadcast() -> Any:
 
 @cases
 def own_variables_by_name() -> Any:
-    """They are trainable by oversight, or counters of a rank's own."""
+    """Rank-local variables that are trainable by oversight, or count."""
     model = hand_written(seed=1)
     inputs = shard()[0]
     data = tf.Variable(inputs, name="rank/data")
@@ -509,11 +509,11 @@ def gradients_accumulated_by_each_rank() -> Any:
     return bits(model.variables)
 
 
-# What nobody notices before the variables are checked.
+# Differences that no check finds before the variables are checked.
 
 
 def checked_after(step: Callable[..., Any], *variables: Any) -> Any:
-    """Which variables differ between the ranks after training, and what is said of it then."""
+    """Returns which variables differ between the ranks after training, and the error's text."""
     step = tf_libra.optimize(**BRIEFLY)(tf.function(step))
     train(step)
     differ = [len(set(hvd.allgather_object(one))) > 1 for one in bits(variables)]
@@ -576,7 +576,7 @@ def unequal_starts_with_slots_by_hand_and_a_rate_as_argument() -> Any:
 
 
 class Forgetful:
-    """What a graph is that was rewritten so that it reduces nothing: it returns, and is wrong."""
+    """A graph that was rewritten so that it reduces nothing: it returns, and is wrong."""
 
     def __init__(self, marked: Any, plain: Any, forgets: Callable[[], bool]) -> None:
         self._marked, self._plain, self._forgets = marked, plain, forgets

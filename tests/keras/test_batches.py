@@ -1,4 +1,4 @@
-"""Batches are taken from iterators of all kinds, and none that somebody else is to get."""
+"""Batches are taken from iterators of all kinds, and none that another reader is to get."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,7 +40,7 @@ def test_batches_come_when_they_are_asked_for() -> None:
 
 
 def test_an_empty_optional_is_none() -> None:
-    """As Keras' adapters have it for weights that nobody gives."""
+    """Keras' adapters pass an empty optional for weights that are not passed."""
     dataset = tf.data.Dataset.from_tensors((np.ones([2, 3]), {"weights": None, "y": 1}))
     [(x, others)] = dataset
     empty = tf.experimental.Optional.empty(tf.TensorSpec([]))

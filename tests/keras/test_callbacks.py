@@ -1,4 +1,4 @@
-"""What callbacks do without another rank, or by what one says; jobs are those of `test_fit.py`."""
+"""The callbacks without another rank, or by what one says; jobs are those of `test_fit.py`."""
 
 from typing import Any
 

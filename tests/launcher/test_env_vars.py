@@ -1,4 +1,4 @@
-"""What is said of environment variables is all that there is."""
+"""The documented environment variables are all that exist."""
 
 import re
 from pathlib import Path

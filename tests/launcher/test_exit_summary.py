@@ -1,4 +1,4 @@
-"""What is told of a job's end, by what its workers have printed."""
+"""The summary of a job's end, by the output of its workers."""
 
 import pytest
 
@@ -222,7 +222,7 @@ def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
 
 
 def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
-    """Python ends by 1 after one that nobody catches; and our own lines are no reasons."""
+    """Python ends by 1 after an uncaught one; and our own lines are no reasons."""
     found = outcome(
         *raised(0, "SystemError: printed, and gone on"),
         "[0]<stderr>:no more images",

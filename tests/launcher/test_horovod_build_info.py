@@ -1,4 +1,4 @@
-"""What Horovod was built with, by its library alone, is what Horovod itself says."""
+"""The build features of Horovod, by its library alone, are those that Horovod itself reports."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hosts of a command line: what cannot be is refused before anything is started."""
+"""Hosts of a command line: impossible ones are rejected before anything is started."""
 
 from pathlib import Path
 

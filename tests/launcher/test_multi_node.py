@@ -1,4 +1,4 @@
-"""What docs/multi_node.md tells users to start: shells and parsers take it, and its numbers fit."""
+"""The commands of docs/multi_node.md: shells and parsers take them, and its numbers fit."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def test_shells_take_the_scripts() -> None:
 
 
 def test_hosts_of_a_batch_script_are_written_as_horovodrun_takes_them() -> None:
-    """By the script's own line, with a Slurm that has two nodes."""
+    """Runs the script's own line, with a Slurm that has two nodes."""
     [line] = re.findall(r"^hosts=.*$", PAGE.read_text(), re.MULTILINE)
     slurm = "scontrol() { printf 'node1\\nnode2\\n'; }"
     done = subprocess.run(

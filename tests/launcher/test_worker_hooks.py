@@ -1,4 +1,4 @@
-"""How a worker ends under `tf-libra run`: what its own process does, without a launcher."""
+"""The end of a worker under `tf-libra run`: its own process's part, without a launcher."""
 
 import os
 import subprocess

@@ -33,7 +33,7 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 @dataclass(frozen=True)
 class Made:
-    """A model that tests use one after another, which takes less than to make it anew.
+    """A model that tests use one after another, which takes less time than to build one for each.
 
     Attributes:
         trained: it.
@@ -49,13 +49,13 @@ class Made:
     recorder: StepRecorder
 
     def handles(self, other: "Made") -> dict[int, Any]:
-        """By the id of each handle that another such model has, this one's."""
+        """Returns this model's handle for the id of each handle of another such model."""
         pairs = zip(other.variables, self.variables, strict=True)
         return {id(theirs.handle): own.handle for theirs, own in pairs}
 
 
 def made(make: Callable[[], Trained], number: int) -> Made:
-    """The model of this number, as it was at first; whoever had it before has it so, too."""
+    """Returns the model of this number, reset to its initial values, also for earlier users."""
     one = _made(make, number)
     for variable, value in zip(one.variables, one.values, strict=True):
         variable.assign(value)
@@ -94,10 +94,10 @@ def _created(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable]]:
 def trained_alone(
     make: Callable[[], Trained], num_steps: int, samples: int, num_microbatches: int
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """What one process returns and has then, however many workers it is compared with.
+    """Trains one process alone; the result is cached for any number of workers.
 
     Returns:
-        What every step returns; and by number and name variables, state and optimizer's variables.
+        The outputs of every step; and by number and name variables, state, optimizer's variables.
     """
     alone = made(make, -1).trained
     returned = [
@@ -181,7 +181,7 @@ def train_laid_out(
 def run_together(
     models: Sequence[Made], traces: Traces, layout: Layout, batches: Sequence[tuple[Any, Any]]
 ) -> list[Rank]:
-    """What each rank has after its steps, where the first one's model was traced."""
+    """Runs the ranks' steps under a trace of the first model; returns each rank afterwards."""
     threads = Threads(len(models))
     ranks = [
         _rank(one.trained, traces, layout, threads.of(number), batches, one.handles(models[0]))
@@ -202,7 +202,7 @@ def rank_of(
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
 ) -> Rank:
-    """What one rank, a process of its own, has before the first step; see `train_laid_out`."""
+    """Returns one rank, a process of its own, before the first step; see `train_laid_out`."""
     trained = fresh(make)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups)
     recorder = StepRecorder(tf.function(trained.step))

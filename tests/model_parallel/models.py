@@ -21,7 +21,7 @@ class Trained:
         variables: trained ones.
         optimizer: updates them.
         metric: of labels and logits, None where the step has none.
-        norms: a metric of the norm of all gradients and of the count of updates; likewise.
+        norms: a metric of the norm of all gradients and of the count of updates, or None.
         state: other variables that a step writes.
         scaled: of a loss, that of which gradients are computed.
     """
@@ -73,7 +73,7 @@ class Trained:
         self.norms.update_state(self.optimizer.iterations)
 
     def accumulated(self, images: Any, labels: Any, num_microbatches: int) -> dict[str, Any]:
-        """What one process does that accumulates the same microbatches."""
+        """Returns the outputs of one process that accumulates the same microbatches."""
         losses, logits, sums = [], [], None
         pairs = zip(
             tf.split(images, num_microbatches), tf.split(labels, num_microbatches), strict=True
@@ -365,7 +365,7 @@ def greatest() -> Trained:
 
 
 def mixed() -> Trained:
-    """With what is computed of a metric and of a microbatch at once."""
+    """A model with a value that depends both on a metric and on a microbatch."""
 
     class Mixed(keras.metrics.SparseCategoricalAccuracy):
         def update_state(self, labels: Any, logits: Any) -> None:
@@ -484,7 +484,7 @@ def two_optimizers() -> Trained:
 
 
 def generating() -> Trained:
-    """With noise of generators, whose states are read and moved on at once."""
+    """A model with noise of generators, whose states are read and advanced together."""
     generators = [tf.random.Generator.from_seed(seed) for seed in range(3)]
     weights = [
         tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"noisy{i}")
@@ -542,7 +542,7 @@ def shallow() -> Trained:
 
 
 def plain() -> Trained:
-    """Nothing says where layers end."""
+    """A model without boundaries between layers."""
     weights = [tf.Variable(tf.eye(64)), tf.Variable(tf.ones([64, 10]))]
 
     def call(images: Any) -> Any:
@@ -589,14 +589,14 @@ def inception() -> Trained:
 
 
 class _Labels(keras.metrics.Sum):
-    """What labels add up to."""
+    """The sum of labels."""
 
     def update_state(self, labels: Any, logits: Any) -> None:
         super().update_state(labels)
 
 
 def mlp() -> Trained:
-    """Of few layers, with a metric that is a sum."""
+    """A model of few layers, with a metric that is a sum."""
     return replace(deep(5), metric=_Labels())
 
 

@@ -126,7 +126,7 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
         )
 
 
-@pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers
+@pytest.mark.parametrize("trained", [2], indirect=True)  # any number of workers raises the same
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -167,7 +167,7 @@ def test_what_the_user_has_set_is_named(strategy: BurstStrategy, message: str) -
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
 def test_a_fixed_number_of_ranks_is_all_that_is_measured(trained: Job) -> None:
-    """With one rank, by which amplification is told; each in twice three steps."""
+    """One rank is measured, too, as the base of amplification; each number in twice three steps."""
     for rank in range(trained.world_size):
         value = trained.value("fixed", rank)
         assert value["phases"] == ["measure"] * 12 + ["run"] * 2

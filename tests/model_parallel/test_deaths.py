@@ -1,4 +1,4 @@
-"""A rank that is lost in the middle of a pipelined step: nobody hangs, and everybody is told."""
+"""A rank that is lost in the middle of a pipelined step: no rank hangs, and all report it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WORLD_SIZE = 3
 LAST = WORLD_SIZE - 1
 SURVIVORS = tuple(range(LAST))
 DEADLINE_SECONDS = 150.0
-# A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
+# A process that ends waits for so long for ranks that have stopped: Horovod's own abort message.
 FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 
 
@@ -46,7 +46,7 @@ def incident(folder: Path) -> dict[str, Any]:
 
 
 def check_survivors(job: Job) -> None:
-    """They end by themselves, with what elastic mode recovers from, and repeat its cause."""
+    """The survivors end with an error that elastic mode recovers from, and repeat its cause."""
     for rank in SURVIVORS:
         assert job.returncodes[rank] == 1, job.output(rank)
         document = told(job, rank)
@@ -84,7 +84,7 @@ def test_stopped_rank_is_given_up_at_the_deadline(die: Callable[..., Any]) -> No
     assert any(waited.search(message) for message in first), first
     for rank in SURVIVORS:
         assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 60
-    # It is told as well, once it goes on.
+    # It logs the same, once it goes on.
     assert "gave up" in told(job, LAST)["errors"][0]
 
 

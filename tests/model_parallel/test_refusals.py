@@ -1,4 +1,4 @@
-"""What cannot be a pipeline is refused by name, before anything runs."""
+"""A step that cannot be a pipeline is rejected by name, before anything runs."""
 
 import contextlib
 from typing import Any
@@ -92,7 +92,7 @@ def by_size() -> Any:
 
 
 def unknown_shape() -> Any:
-    """What one layer selects is needed by another."""
+    """Another layer needs the selection of one layer."""
     variables = weights()
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
@@ -219,7 +219,7 @@ def loss_after_the_update() -> Any:
 
 
 def norm_after_the_update() -> Any:
-    """Of the weights of all stages; that of one stage alone may be told."""
+    """The norm of the weights of all stages; the norm of one stage alone may be returned."""
     variables = weights()
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> Any:
@@ -259,7 +259,7 @@ def forward_alone() -> Any:
 
 
 def averaged_by_horovod(average: str) -> Any:
-    """What all ranks have to come to, while each runs layers of its own."""
+    """Averages with options that need all ranks, while each runs layers of its own."""
     variables = weights()
     options = {
         "compressed": {"compression": hvd.Compression.fp16},
@@ -335,7 +335,7 @@ def test_what_horovod_is_asked_in_stages_is_refused(average: str, message: str) 
 
 
 def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
-    """By the first op that is another one."""
+    """The error names the first op that differs."""
     recorder = StepRecorder(tf.function(by_size()))
     graphs = [traced(recorder, IMAGES, LABELS, size) for size in (8, 16)]
     with pytest.raises(ValueError, match=r"computes .* for a batch of 8 samples where it"):
@@ -352,7 +352,7 @@ RETURNED = {
 
 @pytest.mark.parametrize("returned", RETURNED)
 def test_a_step_that_returns_the_size_of_its_batch_is_refused(returned):
-    """It would be that of a microbatch. What is made of samples as well is put together of all."""
+    """The size would be a microbatch's. An output that depends on samples, too, is gathered."""
     variables = weights()
     is_refused = returned in ("size", "of_weights")
 

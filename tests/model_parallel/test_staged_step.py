@@ -72,7 +72,7 @@ def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
 
 @pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
-    """Between steps, for arguments of another kind, and when asked for; an evaluation has them."""
+    """Between steps, for arguments of another kind, and on request; an evaluation has them."""
     alone = fresh(EVERY["deep"])
     first, second, third = batches(3, SAMPLES)
     halves = [tuple(one[part] for one in third) for part in (slice(0, 24), slice(24, 48))]
@@ -135,10 +135,10 @@ def test_objects_whose_method_is_decorated_train_apart(trained: Job) -> None:
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
-    """By the ranks that have not all it has trained, while its variables are there."""
+    """The ranks that lack some of its results log it, while its variables are there."""
     for rank in range(trained.world_size):
         told = [line for line in trained.log("gone", rank).splitlines() if "is gone" in line]
-        # Rank 1 has kept it until its weights were used: nobody has asked for its momentum.
+        # Rank 1 has kept it until its weights were used: no code has requested its momentum.
         assert len(told) == 1, told
         assert all(line.startswith("WARNING ") for line in told)
         assert all("call synchronize_variables() while" in line for line in told)
@@ -159,7 +159,7 @@ def test_what_one_rank_broadcasts_is_what_all_stages_have(trained: Job) -> None:
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
-    """Ours and Horovod's, however they come to keep it; what a state leaves out is told, once."""
+    """Both kinds of elastic states keep them; variables that a state omits are logged, once."""
     for rank in range(trained.world_size):
         value = trained.value("committed", rank)
         assert max(value["kept"]) < 1e-12, value
@@ -189,7 +189,7 @@ def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) -> None:
-    """All ranks of the next job begin with what its rank 0 has, whoever has trained it before."""
+    """All ranks of the next job begin with the variables of its rank 0, whatever trained them."""
     job = trained.arrays("another_job", 1)
     assert [trained.value("another_job", rank)["rank"] for rank in range(2)] == [1, 0]
     other = trained.arrays("another_job", 0)
@@ -251,7 +251,7 @@ def test_explain_says_who_computes_what_and_when(trained: Job) -> None:
 
 
 def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was measured and planned; a picture; and a trace with every microbatch of every rank."""
+    """The log has the measurements and the plan; a picture; and a trace with all microbatches."""
     logdir = trained.folder / "logdir"
     given = [f"--layers={logdir / 'layers.json'}", f"--cluster={logdir / 'cluster.json'}"]
     assert main(["pipeline", "simulate", *given, f"--plan={logdir / 'pipeline.json'}"]) == 0
@@ -274,7 +274,7 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
         assert root.tag.endswith("svg")
 
 
-@pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers
+@pytest.mark.parametrize("trained", [2], indirect=True)  # any number of workers raises the same
 @pytest.mark.parametrize(
     ("case", "message"),
     [

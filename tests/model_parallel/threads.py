@@ -13,7 +13,7 @@ class Threads:
     """Ranks that are threads of this process."""
 
     def __init__(self, num_ranks: int, timeout_seconds: float = 60.0) -> None:
-        """Nobody has sent anything yet."""
+        """Begins without messages."""
         self._lock = threading.Lock()
         self._queues: dict[tuple[int, int, str], queue.Queue[Any]] = {}
         self._timeout = timeout_seconds
@@ -25,7 +25,7 @@ class Threads:
         return Thread(self, rank)
 
     def put(self, source: int, target: int, name: str, value: Any) -> None:
-        """Hands on a value."""
+        """Submits a value."""
         self._queue(source, target, name).put(value)
 
     def get(self, source: int, target: int, name: str) -> Any:
@@ -69,7 +69,7 @@ class Thread:
     def expect(
         self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
     ) -> Callable[[], Any]:
-        """Is asked once."""
+        """Returns a function that receives the tensor."""
         return functools.partial(self.receive, dtype, shape, from_rank, name)
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:

@@ -28,7 +28,7 @@ Outcome = subprocess.CompletedProcess[str]
 def outcomes(
     built_programs: Path, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[Outcome]]]:
-    """All that are asked for run, four at a time: most of what they do is to wait for deadlines."""
+    """Runs all requested programs, four at a time: they mostly wait for deadlines."""
 
     def run(program: str) -> Outcome:
         command = [built_programs / program]

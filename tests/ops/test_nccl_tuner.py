@@ -1,4 +1,4 @@
-"""The tuner plugin as it is shipped: asked through its C ABI as NCCL asks, told by Python."""
+"""The tuner plugin as it is shipped: called by its C ABI as NCCL does, set by Python."""
 
 import ctypes
 import os
@@ -78,7 +78,7 @@ class FakeNccl:
             assert self._tuner.chunk_size is None
 
     def ask(self, num_bytes: int, collective: int = ALL_REDUCE) -> tuple[int, list[float]]:
-        """The channels it is told (0: none), and the costs as they are then."""
+        """Returns the channels that the plugin sets (0: none), and the costs afterwards."""
         costs = (ctypes.c_float * (ALGORITHMS * PROTOCOLS))(*([9.0] * (ALGORITHMS * PROTOCOLS)))
         channels, algorithm, protocol = ctypes.c_int(0), ctypes.c_int(-1), ctypes.c_int(-1)
         question = [collective, num_bytes]
@@ -239,7 +239,7 @@ def test_a_plan_that_is_refused_leaves_the_one_in_force() -> None:
 
 
 def test_the_library_needs_neither_tensorflow_nor_nccl() -> None:
-    """What it exports is what NCCL and Python look for; what it needs is there on any Linux."""
+    """Its exports are those that NCCL and Python look for; its dependencies are on any Linux."""
     script = f"""
 import ctypes, sys
 library = ctypes.CDLL({str(nccl_tuner.PATH)!r})

@@ -17,7 +17,7 @@ from tests.passes.graphs import node_name, nodes, tensor_names
 # Where a node runs: the frame's name ("" outside of loops) and the iteration.
 Place = tuple[str, int]
 Run = tuple[str, Place]
-# Ops that hand on one of their inputs.
+# Ops that forward one of their inputs.
 HAND_ON = ("Identity", "Enter", "Exit", "NextIteration", "Switch")
 
 
@@ -99,7 +99,7 @@ class Execution:
             self._outputs[run] = [hash((node.op, node.name, self.values[run]))] * 2
 
     def _joined(self, node, whole: int, *parts: int) -> int:
-        """What all-reducing the whole gives, if these are all of its parts, all-reduced."""
+        """Returns the all-reduce of the whole, if these are all of its parts, all-reduced."""
         for reader in self.nodes.values():
             for slot, text in enumerate(reader.input):
                 if tensor_names(reader) and text.partition(":")[0] == node_name(node.input[0]):
@@ -199,7 +199,7 @@ def execute(
 
 
 def all_reduces(execution: Execution) -> list[tuple[str, tuple[str, int]]]:
-    """Those that have run, in order."""
+    """Returns the all-reduces that have run, in order."""
     return [run for run in execution.ran if tensor_names(execution.nodes[run[0]])]
 
 

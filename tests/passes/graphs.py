@@ -127,7 +127,7 @@ def register(
 
 
 def report(plan: str) -> dict:
-    """What the pass says of each graph, the latest last."""
+    """Returns the pass's report of each graph, the latest last."""
     document = json.loads(native.load().c.TfLibraRewriteReport(plan.encode()))
     assert document["plan"] == plan
     graphs = sorted(document["graphs"], key=lambda graph: graph.pop("serial"))
@@ -135,7 +135,7 @@ def report(plan: str) -> dict:
 
 
 def reasons(plan: str, graph: str = "graph") -> dict[str, str]:
-    """What was left out of `graph`, and why."""
+    """Returns the items that were left out of `graph`, and the reasons."""
     found = {}
     for skipped in report(plan)[graph]["skipped"]:
         (name,) = (skipped[key] for key in ("node", "tensor", "plan") if key in skipped)
@@ -169,7 +169,7 @@ def optimize(
 ) -> graph_pb2.GraphDef:
     """Runs Grappler on `graph`; nodes that nothing consumes are fetched unless `fetch` says.
 
-    `targets` are to be kept, too, though nobody reads them.
+    `targets` are to be kept, too, though no node reads them.
     """
     consumed = {node_name(text) for node in graph.node for text in node.input}
     fetch = fetch or [node.name for node in graph.node if node.name not in consumed]

@@ -1,4 +1,4 @@
-"""What TensorFlow makes one op of after Grappler, and whether a graph is live then."""
+"""The ops that TensorFlow merges after Grappler, and the liveness of a graph after that."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def chained_later(graph: graph_pb2.GraphDef) -> list[tuple[str, str]]:
 
 
 def is_live_after(edges: nx.DiGraph, part_of: dict[str, str], pairs: list[tuple[str, str]]) -> bool:
-    """Whether no node waits for itself once the nodes of each pair are one."""
+    """Returns whether no node waits for itself once the nodes of each pair are one."""
     groups = nx.utils.UnionFind(edges)
     for a, b in pairs:
         groups.union(part_of[a], part_of[b])
@@ -81,7 +81,7 @@ def is_live_after(edges: nx.DiGraph, part_of: dict[str, str], pairs: list[tuple[
 
 
 def closes_no_cycle(untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef) -> bool:
-    """Whether `rewritten` is live, whatever is merged that could be merged in `untouched`."""
+    """Returns whether `rewritten` stays live, whatever pairs of `untouched` could be merged."""
     original, original_part_of = whole_loops(untouched)
     edges, part_of = whole_loops(rewritten)
     merged, chained = merged_later(rewritten), chained_later(rewritten)

@@ -27,7 +27,7 @@ def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
 
 @dataclass(frozen=True)
 class Net:
-    """What is trained: the loss of `inputs`, by the gradients of `variables`."""
+    """A net to train: the loss of `inputs`, by the gradients of `variables`."""
 
     loss: Callable[..., tf.Tensor]
     variables: Sequence[tf.Variable]
@@ -84,7 +84,7 @@ def shared_gradient() -> Net:
 
 
 def recomputed() -> Net:
-    """The input of the filter's gradient is computed again beside the bias' gradient."""
+    """The input of the filter's gradient is computed again next to the bias' gradient."""
     w, b, w2, b2 = values = variables((3, 3, 3, 4), (4,), (3, 3, 4, 4), (4,))
 
     @tf.custom_gradient
@@ -277,7 +277,7 @@ def train(net: Net, step: Callable, plan: str | None) -> list[np.ndarray]:
 
 
 def run(net: Net) -> dict:
-    """What the net is trained to under each plan, as the largest deviation from no plan."""
+    """Trains the net under each plan; returns the largest deviations from training without one."""
     names = [f"t{i}" for i in range(len(net.variables))]
 
     @tf.function

@@ -1,4 +1,4 @@
-"""What the order of backward computation does: all still runs, and groups complete one by one."""
+"""The effect of the backward order: all still runs, and groups complete one by one."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def cases(draw: st.DrawFn) -> tuple[graph_pb2.GraphDef, list[Group], bool]:
 
 
 def without_order(untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef) -> nx.DiGraph:
-    """What depends on what where backward computation is not ordered, in `rewritten`'s names."""
+    """Returns the dependencies without those of the backward order, in `rewritten`'s names."""
     old, new = nodes(untouched), nodes(rewritten)
     edges, part_of = whole_loops(rewritten)
     for name, node in old.items():
@@ -47,7 +47,7 @@ def without_order(untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef) 
 
 
 def constants(graph: graph_pb2.GraphDef) -> set[str]:
-    """What needs no computation: constants, and what follows from them."""
+    """Returns the nodes that need no computation: constants, and those computed from them."""
     known = {node.name for node in graph.node if node.op == "Const"}
     while True:
         more = {

@@ -1,4 +1,4 @@
-"""The pass inside TensorFlow's runtime, and offline beside all other optimizers, on traced steps.
+"""The pass inside TensorFlow's runtime, and offline with all other optimizers, on traced steps.
 
 An engine of one rank runs, so that steps execute; the graphs are what is looked at.
 """
@@ -316,7 +316,7 @@ def test_the_two_branches_of_a_conditional_are_copies(model: Model) -> None:
 
 
 def must_wait(graph: graph_pb2.GraphDef, earlier: str, later: str) -> bool:
-    """Whether `later` runs only after `earlier`, of those branches that run."""
+    """Returns whether `later` runs only after `earlier`, of those branches that run."""
     by_name = nodes(graph)
     before: set[str] = set()
     waiting = [later]

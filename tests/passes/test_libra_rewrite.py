@@ -496,7 +496,7 @@ def test_a_fed_all_reduce_is_left_alone() -> None:
 
 
 def fuse_nothing(builder: GraphBuilder):
-    """What Grappler makes of the graph under a plan that has nothing to do with it."""
+    """Returns Grappler's result for the graph under a plan that has nothing to do with it."""
     return fuse(builder.graph, register([Group(["of another model"])]))
 
 

@@ -1,7 +1,8 @@
-"""What the pass makes of random graphs and plans, asked of the graph that comes out.
+"""Properties of the pass's output for random graphs and plans.
 
-It computes what it did, each all-reduce once and in one order, whatever runs first; nothing waits
-for itself, also after what TensorFlow merges later; and no two that could be one are apart.
+The output computes what the input did, each all-reduce once and in one order, whatever runs first;
+no node waits for itself, also after TensorFlow's later merges; and no two that could be one are
+apart.
 """
 
 import itertools
@@ -49,7 +50,7 @@ def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
 def dependencies(
     untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef, copies: dict[str, int]
 ) -> nx.DiGraph:
-    """What depends on what, with all that became one node as one, and loops as one node each.
+    """Returns the dependencies, with all that became one node as one, and loops as one node each.
 
     Left out are the edges by which a trace puts the all-reduces of one copy of a step in order.
     """

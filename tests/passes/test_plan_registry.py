@@ -1,4 +1,4 @@
-"""What the C functions accept and refuse."""
+"""The inputs that the C functions accept and reject."""
 
 import threading
 

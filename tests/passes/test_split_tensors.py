@@ -1,4 +1,4 @@
-"""What the pass makes of plans that have tensors in parts."""
+"""The pass's rewrite of plans that have tensors in parts."""
 
 import itertools
 

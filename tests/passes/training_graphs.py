@@ -38,7 +38,7 @@ class TrainingGraph(GraphBuilder):
         return bias, f"{name}/filter"
 
     def conditional(self, name: str, source: str, reduces: str = "") -> str:
-        """What `tf.cond` becomes; the branches that `reduces` names ("then", "else") all-reduce."""
+        """Adds a `tf.cond`'s ops; the branches that `reduces` names ("then", "else") all-reduce."""
         predicate = self.node("Const", f"{name}/if").name
         self.graph.node[-1].attr["dtype"].type = tf.bool.as_datatype_enum
         self.graph.node[-1].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(False))

@@ -1,4 +1,4 @@
-"""What the fields of strategies are said to hold."""
+"""The arguments of strategies, and the types of their values."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tf_libra.planning.pipeline import BY_NAME as PIPELINES
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """It has two.
+    """A strategy with two arguments.
 
     Attributes:
       amount: how much, over
@@ -31,7 +31,7 @@ class First:
 
 @dataclass(frozen=True, kw_only=True)
 class Second(First):
-    """It says of one more.
+    """A strategy with one more argument.
 
     Attributes:
       amount: less.

@@ -90,7 +90,7 @@ def test_alternatives_are_what_simulate_says():
     st.booleans(),
 )
 def test_whatever_is_changed_is_what_simulate_says(data, profile, cost, after_backward):
-    """Changes are simulated many at once where that can be."""
+    """Changes are simulated many in one call if that is possible."""
     plan = data.draw(reference.part_plans(profile, (1, 2), (0,)))
     if data.draw(st.booleans()):
         plan = tf_libra.make_plan(profile, cost, strategies.Wfbp(num_threads=2))

@@ -1,4 +1,4 @@
-"""By which group most time is lost."""
+"""The group that loses most time."""
 
 import pytest
 

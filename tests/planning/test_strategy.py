@@ -1,4 +1,4 @@
-"""A strategy from outside of the package: registered, it is planned, compared and asked for."""
+"""A strategy from outside of the package: registered, it is planned, compared and requested."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
 
 
 def test_its_argument_has_no_name_that_a_command_uses(capsys):
-    """It would be a strategy's in training, and the command's own where it is a flag."""
+    """Training would take it as the strategy's argument, and a command as its own flag."""
 
     @strategies.register
     @dataclasses.dataclass(frozen=True, kw_only=True)

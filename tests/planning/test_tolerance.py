@@ -1,4 +1,4 @@
-"""What just keeps a limit keeps it in every planner, whatever rounding does to ties."""
+"""A plan that just keeps a limit keeps it in every planner, whatever rounding does to ties."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Which nodes of executed graphs produce gradients: graphs made up by hand, and captured ones."""
+"""The nodes of executed graphs that produce gradients: graphs made by hand, and captured ones."""
 
 import pytest
 import tensorflow as tf
@@ -8,7 +8,7 @@ from tf_libra.profiling.executed_graph import GraphCapture, gradient_sources, pl
 
 
 def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.GraphDef:
-    """Of nodes with name, op, inputs and attributes: integers, or lists of these or of names."""
+    """A graph of nodes with name, op, inputs and attributes: ints, or lists of ints or of names."""
     found = graph_pb2.GraphDef()
     for name, op, inputs, attributes in nodes:
         node = found.node.add(name=name, op=op, input=inputs)
@@ -23,7 +23,7 @@ def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.Gr
 
 
 def test_what_feeds_all_reduces_produces_gradients() -> None:
-    """By whole ones and by those that are started, of ours and of another library."""
+    """The all-reduces are whole ones and started ones, of ours and of another library."""
     of_other = {"_tf_libra_tensor_names": ["c"], "_tf_libra_group": 2, "_tf_libra_num_threads": 4}
     one = graph(
         ("x", "Placeholder", [], {}),

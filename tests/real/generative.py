@@ -191,7 +191,7 @@ def wasserstein_with_gradient_penalty(by: By) -> Any:
 
 @SCRIPTS
 def cycle_gan(by: By) -> Any:
-    """A persistent tape asked four times, four optimizers."""
+    """A persistent tape with four calls of `gradient`, four optimizers."""
     use_float64()
 
     def image_to_image() -> Any:
@@ -275,7 +275,7 @@ def two_networks_two_steps(by: By) -> Any:
 
 @SCRIPTS
 def denoising_diffusion(by: By) -> Any:
-    """Predicts the noise that was added; an average of the weights is kept beside."""
+    """Predicts the noise that was added; an average of the weights is kept, too."""
     use_float64()
     inputs, when = keras.Input((8, 8, 1)), keras.Input((1,))
     x = layers.Conv2D(4, 3, padding="same")(inputs)

@@ -139,7 +139,7 @@ def plain_tape_over_mnist(by: By) -> Any:
 
 @SCRIPTS.like("horovod")
 def word_vectors_by_horovod(by: By) -> Any:
-    """Slices that Horovod's tape gathers, beside a dense gradient that it averages."""
+    """Slices that Horovod's tape gathers, and a dense gradient that it averages."""
     random = np.random.default_rng(2)
     embeddings = tf.Variable(random.normal(size=(16, 4)), name="embeddings")
     nce = tf.Variable(random.normal(size=(16, 4)), name="nce")

@@ -24,12 +24,12 @@ IN_PARTS = (
     "wasserstein_with_gradient_penalty",
     "weights_that_were_read",
 )
-# Scripts with gradients in branches of `tf.cond`: what a plan joins of several is, likewise.
+# Scripts with gradients in branches of `tf.cond`, whose groups are executed in parts, too.
 IN_BRANCHES = ("auxiliary_head_under_a_condition",)
 
 
 def weights(folder: Path, name: str, world_size: int) -> list[str]:
-    """How the weights differ from the reference's, or between ranks; nothing if all is right."""
+    """Returns the differences of the weights from the reference's or between ranks, if any."""
     found = []
     failed = folder / f"{name}.alone.txt"
     if failed.exists():
@@ -56,7 +56,7 @@ def weights(folder: Path, name: str, world_size: int) -> list[str]:
 
 
 def plans(name: str, values: Sequence[Any]) -> list[str]:
-    """What is wrong with phases and plans, and with what was all-reduced on other ranks than 0."""
+    """Returns faults of phases and plans, and of the all-reduces on other ranks than 0."""
     found = [
         f"the phase is {step['phase']}, under no plan"
         for value in values
@@ -76,7 +76,7 @@ def plans(name: str, values: Sequence[Any]) -> list[str]:
 
 
 def _are_parts(executed: Sequence[Any], planned: Sequence[Any]) -> bool:
-    """Whether the planned groups were executed, each as one or two.
+    """Returns whether the planned groups were executed, each as one or two.
 
     The scripts take two gradients, of which none can be joined with the other; all of one can.
     """

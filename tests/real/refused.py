@@ -1,4 +1,4 @@
-"""Scripts that cannot be right, or have no plan: each is told so in one sentence."""
+"""Scripts that cannot be right, or have no plan: each gets an error or a note of one sentence."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def plain_step(model: Network) -> Any:
 
 @SCRIPTS.like("")
 def functions_run_eagerly(by: By) -> Any:
-    """A switch that somebody left on while debugging."""
+    """A switch that was left on while debugging."""
     model = Network()
     train_step = by.optimize()(tf.function(plain_step(model)))
     tf.config.run_functions_eagerly(True)
@@ -180,7 +180,7 @@ def one_rank_has_another_model(by: By) -> Any:
 
 @SCRIPTS.like("")
 def gradients_per_example(by: By) -> Any:
-    """`tape.jacobian`, clipped per example as for differential privacy: refused, or right."""
+    """`tape.jacobian`, clipped per example as for differential privacy: an error, or right."""
 
     def trained(share: Any) -> Any:
         w = tf.Variable(np.random.default_rng(1).normal(size=(FEATURES, 3)), name="w")

@@ -73,7 +73,7 @@ class ByChance(ChosenThreads):
 
 @dataclass
 class By:
-    """Who trains.
+    """The way of training that a script uses.
 
     Attributes:
         kind: "alone": one process, the joint batch. "horovod": every rank its share, and what the
@@ -113,7 +113,7 @@ class By:
         return decorate
 
     def _briefly(self, options: dict[str, Any]) -> dict[str, Any]:
-        """What a decorator is given; the plan of each of a script's steps is another."""
+        """Returns a decorator's arguments; each of a script's steps has a plan of its own."""
         strategy = ByChance(seed=zlib.crc32(self.name.encode()) + len(self.steps))
         return {"strategy": strategy, "max_tuning_steps": MAX_TUNING_STEPS} | options
 
@@ -136,7 +136,7 @@ class By:
             yield self.share(*(joint if isinstance(joint, tuple) else (joint,)))
 
     def average(self, gradients: Sequence[Any]) -> list[Any]:
-        """What a script's author would do for Horovod; nothing for us."""
+        """Averages as a script's author would with Horovod; for us, returns the gradients as is."""
         if self.kind != "horovod":
             return list(gradients)
         return [None if one is None else hvd.allreduce(one) for one in gradients]
@@ -176,7 +176,7 @@ class By:
             self.start.setdefault(id(one), np.array(tf.convert_to_tensor(one)))
 
     def started_from(self, variable: Any) -> np.ndarray | None:
-        """What a variable was before training; None if that is not known."""
+        """Returns a variable's value before training; None if that is not known."""
         made = {id(one): value for one, value in self.made}  # in a step, if not known before one
         for known in (self.start, made):
             for one in (variable, getattr(variable, "value", None)):
@@ -291,7 +291,7 @@ def run_ours(name: str, script: Script, rank: int, size: int) -> Any:
 
 
 def fresh() -> None:
-    """Nothing of what ran before reaches what runs next."""
+    """Resets Keras, so that no state of an earlier script reaches the next."""
     keras.backend.clear_session()
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")

@@ -146,7 +146,7 @@ def rnn_by_while_loop(by: By) -> Any:
 
 @SCRIPTS
 def learned_initial_state(by: By) -> Any:
-    """What the loop starts from is trained, too, and so is what makes it of the input."""
+    """The initial state of the loop is trained, too, and so are the weights that make it."""
     wx, wh, b, wo, h0, wi = variables = weights((3, 6), (6, 6), (6,), (6, 2), (1, 6), (3, 6))
 
     @by.optimize()

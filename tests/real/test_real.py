@@ -1,4 +1,4 @@
-"""Scripts in the manner of what people publish, each to a plan in force and to the right weights.
+"""Scripts in the manner of what people publish, each to an active plan and to the right weights.
 
 One process on the joint batches is the reference, or Horovod where averaging differs by nature.
 """
@@ -11,7 +11,7 @@ import pytest
 from tests.real import judging
 from tests.worker_processes import Job
 
-# Nobody waits as long as this while all goes well.
+# No rank waits as long as this while all goes well.
 TIMEOUT = {"TF_LIBRA_TIMEOUT_SECONDS": "120"}
 JOBS = {
     "pictures": ("images", "generative", "horovod_examples"),
@@ -145,7 +145,7 @@ RANKS = [0, 1]
 
 @pytest.fixture(scope="module")
 def job_of(run_job: Callable[..., Job]) -> Callable[[str], Job]:
-    """The job of a name, started when it is first asked for.
+    """Returns the job of a name, which starts at the first request.
 
     Tests name it in their parameter `place`, by which those of one job are kept together.
     """

@@ -119,7 +119,7 @@ def causal_language_model(by: By) -> Any:
 
 @SCRIPTS
 def tied_embeddings_by_hand(by: By) -> Any:
-    """One table looked up and multiplied with; its gradient is slices and dense at once."""
+    """One table looked up and multiplied with; its gradient has slices and a dense part."""
     table = tf.Variable(np.random.default_rng(1).normal(size=(WORDS, 5)), name="table")
     bias = tf.Variable(np.zeros(WORDS), name="bias")
     hidden = tf.Variable(np.random.default_rng(2).normal(size=(5, 5)), name="hidden")

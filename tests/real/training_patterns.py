@@ -1,4 +1,4 @@
-"""What steps do beside a forward and a backward pass."""
+"""Parts of steps in addition to a forward and a backward pass."""
 
 import functools
 import itertools
@@ -172,7 +172,7 @@ def unused_head(by: By) -> Any:
 
 @SCRIPTS
 def unused_head_as_zero(by: By) -> Any:
-    """The same, asked for as zeros, given to Keras' optimizer."""
+    """The same, with `gradient` returning zeros, which Keras' optimizer gets."""
     model = Network()
     spare = tf.Variable(np.ones((FEATURES, 2)), name="spare")
     variables = [*model.trainable_variables, spare]
@@ -778,7 +778,7 @@ def multi_task(by: By) -> Any:
 
 @SCRIPTS
 def masked_update(by: By) -> Any:
-    """A tape that watches what it is told; gradients are masked, as for pruned weights."""
+    """A tape that watches only passed variables; gradients are masked, as for pruned weights."""
     model = Network()
     variables = model.trainable_variables
     masks = [np.random.default_rng(i).integers(0, 2, v.shape) for i, v in enumerate(variables)]

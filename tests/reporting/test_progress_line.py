@@ -1,4 +1,4 @@
-"""What a user reads while it works: on a terminal, and elsewhere."""
+"""The output that a user reads while it works: on a terminal, and elsewhere."""
 
 import io
 import logging
@@ -133,7 +133,7 @@ def test_phases_are_shown_unless_somebody_else_does(
     if wanted:
         terminal.read_until("tf_libra: measure: step 1 of at most [0-9]+, [0-9]+ s")
     else:
-        assert set(threading.enumerate()) <= before  # nobody who would show anything
+        assert set(threading.enumerate()) <= before  # no thread that would show anything
     story.close()
 
 
@@ -181,7 +181,7 @@ def said(job: Job) -> str:
 
 
 def lines(job: Job) -> list[str]:
-    """What stays on the terminal."""
+    """Returns the lines that stay on the terminal."""
     return [line.rstrip("\r").rpartition(CLEAR)[2] for line in said(job).split("\n")]
 
 

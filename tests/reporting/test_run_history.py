@@ -1,4 +1,4 @@
-"""What is remembered of what was told."""
+"""The history of a run from its reported events."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What is told of a training function, and kept."""
+"""The reports of a training function, and their records."""
 
 import logging
 from dataclasses import replace

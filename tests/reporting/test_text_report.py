@@ -1,4 +1,4 @@
-"""What a training function tells of itself."""
+"""The text by which a training function describes itself."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_table_without_a_model_predicts_nothing() -> None:
 
 
 def test_a_plan_that_the_model_says_nothing_of_is_told_all_the_same() -> None:
-    """Beside 22 threads computation would go on no more."""
+    """Computation would stop next to 22 threads."""
     groups = (TensorGroup(0, 2, 22), TensorGroup(2, 3, 22))
     plan = Plan.for_profile(PROFILE, groups, 2, "by hand", notes=("a note",))
     conclusion = TuningResult(plan, PROFILE, MODEL)
@@ -266,5 +266,5 @@ def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.Monk
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
     assert "NCCL" not in describe(RunSnapshot())
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_tuner.PATH))
-    # As many lines as it takes: what was asked before in this process counts, too.
+    # As many lines as it takes: NCCL's earlier requests in this process count, too.
     assert " ".join(describe(RunSnapshot()).split()).endswith(nccl_tuner.counters().describe())

@@ -1,4 +1,4 @@
-"""What tests of calls under a plan share."""
+"""Shared fixtures of the tests of calls under a plan."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is done at the end of every trace; what ranks that differ are told is in jobs' tests."""
+"""The work at the end of every trace; the tests of jobs check the errors of ranks that differ."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def trace(*names: str, **others: Any) -> Trace:
 
 
 class Step:
-    """A function whose every trace is added as one that all-reduces what it is told to."""
+    """A function whose every trace is added as one that has the requested all-reduces."""
 
     def __init__(self, control: Engine | None = None) -> None:
         self.traces = ConcreteTraces("train_step")

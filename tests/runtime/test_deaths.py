@@ -1,4 +1,4 @@
-"""A rank that is lost or late: nobody hangs, and everybody is told what has happened."""
+"""A rank that is lost or late: no rank hangs, and every rank reports what has happened."""
 
 import json
 import os
@@ -30,7 +30,7 @@ WORDS = {
     "exit": "its program has ended, where every rank must take equally many steps",
     "fail": "its program has ended with an error: LookupError: no such file of images",
 }
-# A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
+# A process that ends waits for so long for ranks that have stopped: Horovod's own abort message.
 FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 
 # On hosts of their own.
@@ -79,7 +79,7 @@ def incident(folder: Path, rank: int = LAST) -> dict[str, Any]:
 
 
 def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
-    """They end by themselves, by an exception that says who is lost, and repeat it."""
+    """The survivors end with an exception that names the lost rank, and repeat it."""
     survivors = [rank for rank in range(job.world_size) if rank != lost]
     for rank in survivors:
         assert job.returncodes[rank] == 1, job.output(rank)
@@ -88,7 +88,7 @@ def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
         assert f"rank {rank}, " in first
         if step is not None:
             assert f"step {step} was not completed" in first
-        # The next call fails at once, with the first cause.
+        # The next call fails immediately, with the first cause.
         cause = re.search(rf"rank {rank}, .*", first)
         assert cause is not None
         assert cause.group() in again
@@ -114,7 +114,7 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
             workers.wait(DEADLINE_SECONDS)
         finally:
             if how == "kill":
-                # The process that it had forked was alive all the time, and is nobody's but ours.
+                # The process that it had forked was alive all the time, and the test has to end it.
                 os.kill(incident(workers.folder)["child"], signal.SIGKILL)
         job = workers.job()
     assert job.returncodes[LAST] == {"exit": 0, "fail": 1}.get(how, -signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
 def test_rank_that_dies_before_it_connects_is_noticed(
     die: Die, how: str, lost: int, env: dict[str, str]
 ) -> None:
-    """The others know where it listens, and nobody has a connection to it."""
+    """The others know where it listens, and no rank has a connection to it."""
     with die(how, env=env) as workers:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
@@ -220,7 +220,7 @@ def test_stopped_rank_is_given_up(die: Die) -> None:
         job = workers.job()
     check_survivors(job, 4)
     assert any(f"waited 15 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
-    # It is told as well, once it goes on.
+    # It logs the same, once it goes on.
     assert "gave up" in told(job, LAST)["errors"][0]
 
 
@@ -303,7 +303,7 @@ def test_without_lanes_a_stopped_rank_is_given_up(die: Die) -> None:
 
 
 def check_told_by_horovod(job: Job, ranks: tuple[int, ...]) -> None:
-    """They end by themselves, by what elastic mode recovers from, and repeat it."""
+    """The ranks end with an exception that elastic mode recovers from, and repeat it."""
     for rank in ranks:
         assert job.returncodes[rank] == 1, job.output(rank)
         first, again = told(job, rank)["errors"]
@@ -372,7 +372,7 @@ def test_slow_network_is_waited_for(
 
 
 def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
-    """Those of lanes: where Gloo's break on their own host, it may end the process itself."""
+    """Connections of lanes are reset: a reset of Gloo's on their own host may end the process."""
     env = {"TF_LIBRA_PORTS": LANES_PORT}
     with make_cluster(2) as cluster, die("cut", cluster, env=env) as workers:
         incident(workers.folder, rank=1)

@@ -1,4 +1,4 @@
-"""What rank 0 tells the others reaches them as it is."""
+"""A directive of rank 0 reaches the others unchanged."""
 
 import json
 

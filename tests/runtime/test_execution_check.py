@@ -1,4 +1,4 @@
-"""A step that has left out all-reduces is told, by what the kernels have counted."""
+"""A step that has left out all-reduces is reported, by the counts of the kernels."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ FUNCTION = "step of tests/runtime/test_execution_check.py"
 
 
 def execute(*names: str) -> None:
-    """What counts all-reduces of another library, as it stands behind each of them."""
+    """Runs the op that counts all-reduces of another library, as it stands behind each of them."""
     for name in names:
         native.load().ops.libra_all_reduce_done(tensor_names=[name], function=FUNCTION)
 

@@ -28,7 +28,7 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 def send_megabytes(stranger: socket.socket) -> int:
-    """What the other side, or its system, has taken before it hung up."""
+    """Returns the bytes that the other side, or its system, has taken before it hung up."""
     sent = 0
     try:
         while sent < 100 << 20:
@@ -39,7 +39,7 @@ def send_megabytes(stranger: socket.socket) -> int:
 
 
 class Program(socketserver.BaseRequestHandler):
-    """Answers whoever calls, and hangs up."""
+    """Answers every caller, and hangs up."""
 
     def handle(self) -> None:
         self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
@@ -47,7 +47,7 @@ class Program(socketserver.BaseRequestHandler):
 
 @pytest.fixture(scope="module")
 def program_port() -> Iterator[int]:
-    """Of a program that has nothing to do with the job."""
+    """The port of a program that has nothing to do with the job."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]

@@ -1,4 +1,4 @@
-"""What a kept plan is found by, besides its model."""
+"""The environment fingerprint by which a cached plan is found, in addition to its model."""
 
 import json
 

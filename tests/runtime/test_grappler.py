@@ -1,4 +1,4 @@
-"""Plans in force: in the graph after optimisation, and in what was executed."""
+"""Active plans: in the graph after optimisation, and in what was executed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What tells training functions of one name apart."""
+"""The names that distinguish training functions of one name."""
 
 from collections.abc import Iterator
 

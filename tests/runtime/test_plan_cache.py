@@ -1,4 +1,4 @@
-"""What jobs of the same kind leave to each other."""
+"""The plans that jobs of the same kind leave to each other."""
 
 import logging
 from dataclasses import replace

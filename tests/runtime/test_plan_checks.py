@@ -1,4 +1,4 @@
-"""Whether a plan can be used here."""
+"""The checks that a plan can be used here."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_tensors_are_cut_between_elements() -> None:
     plan = replace(PLAN, groups=groups)
     check_plan_fits(plan, TENSORS)
     groups = (TensorGroup(0, 2, 1, stop_byte=18), TensorGroup(1, 3, 1, start_byte=18))
-    untold = replace(PLAN, groups=groups, dtypes=None)  # by somebody who does not know the dtypes
+    untold = replace(PLAN, groups=groups, dtypes=None)  # its author does not know the dtypes
     with pytest.raises(ValueError, match=r"groups\[0\].stop_byte must be a multiple of 4.*'w'"):
         check_plan_fits(untold, TENSORS)
 

@@ -1,4 +1,4 @@
-"""Which steps under a plan are traced."""
+"""The choice of the steps under a plan that are traced."""
 
 import pytest
 

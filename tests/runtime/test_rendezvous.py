@@ -22,7 +22,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def state(horovod: None) -> Iterator[elastic.ObjectState]:
-    """What `hvd.elastic.run` tells of other hosts, as it does while it runs."""
+    """The elastic state that `hvd.elastic.run` notifies of other hosts while it runs."""
     one = elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
     elastic.notification_manager.register_listener(one)
     yield one

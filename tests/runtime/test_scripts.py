@@ -1,4 +1,4 @@
-"""What training scripts do, on two workers: right weights, or one clear error on every rank."""
+"""Patterns of training scripts, on two workers: right weights, or one clear error on every rank."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -99,7 +99,7 @@ REFUSED = {
     "checkpoint_restored_on_one_rank": ["ValueError", "do not agree", "variable['"],
 }
 
-# Case: what every rank's error names, whoever notices first.
+# Case: what every rank's error names, on whichever rank the case is noticed first.
 OUT_OF_STEP = {
     "one_rank_alone_has_another_variable": ["a new trace, Switched.step"],
     "one_rank_alone_has_no_gradient": ["a new trace, Switched.step"],

@@ -1,4 +1,4 @@
-"""What is seen of a traced step, and its times while somebody sets the clock."""
+"""The profile of a traced step, and its times while another program sets the clock."""
 
 import time
 from collections.abc import Iterator

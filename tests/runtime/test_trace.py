@@ -1,4 +1,4 @@
-"""What is known of one trace is read once from its graph, and of each call what it was given."""
+"""A trace's facts are read once from its graph, and the arguments of each call from the call."""
 
 from typing import Any
 from unittest import mock

@@ -36,7 +36,7 @@ def test_before_the_first_step_nothing_is_known() -> None:
     assert one.state == TuningState(Phase.TRACE)
     assert not one.settled
     assert one.explain() == "phase: trace"
-    one.check_variables()  # there is nothing to compare, and nobody to compare it with
+    one.check_variables()  # there is nothing to compare, and no other rank
     one.close()
     assert one.state == TuningState(Phase.TRACE)
 

@@ -1,4 +1,4 @@
-"""What goes wrong, or is odd, on two workers: what each rank says, and that training is right."""
+"""Failures and oddities on two workers: each rank's messages, and that training is right."""
 
 import itertools
 import json

@@ -156,9 +156,9 @@ def test_updates_contend_with_what_is_left_of_communication():
     profile = tf_libra.BackwardProfile.from_arrays([1, 6], [1, 2], update_seconds=[2, 3])
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1.0, 0, 0), (2.0, 0, 0))
     timeline = tf_libra.simulate(profile, plan_of(profile, [1, 2], [1, 1]), cost)
-    # Backward: 1 s, 1 s beside the first group (half a second of work), 1.5 s.
+    # Backward: 1 s, 1 s concurrent with the first group (half a second of work), 1.5 s.
     assert timeline.computation_end_seconds == pytest.approx(3.5)
-    # 4 of the 6 bytes beside the update, 2 alone at twice the rate; then its own update.
+    # 4 of the 6 bytes during the update, 2 alone at twice the rate; then its own update.
     assert timeline.backward_seconds == pytest.approx(3.5 + 4 + 1)
     assert timeline.step_seconds == pytest.approx(8.5 + 3)
 

@@ -15,7 +15,7 @@ SECONDS = mixed([0.0], range(7), between(1e-6, 10)).tolist()
 
 @st.composite
 def graphs(draw, resources=3):
-    """Up to 12 tasks, each after and beside up to 3 earlier ones, on up to 2 resources."""
+    """Up to 12 tasks, each after or concurrent with up to 3 earlier ones, on up to 2 resources."""
     used = [some for count in range(3) for some in itertools.combinations(range(resources), count)]
     how_many, *drawn = fractions(draw, 1 + 12 * 11)
     tasks = []

@@ -27,7 +27,7 @@ def test_operators_of_any_length_are_counted():
 
 
 def test_one_layer_by_hand():
-    # 2 s beside the background, which does 1 s of its work; the second iteration first waits for
+    # 2 s next to the background, which does 1 s of its work; the second iteration first waits for
     # the 0.2 s that are left of an operator.
     found = simulate_multiplexing(ONE, BackgroundJob((0.4,), 1), PACED, HALF, iterations=2)
     assert found.iteration_seconds == pytest.approx((2.0 + 0.2 + 2.0) / 2)
@@ -40,7 +40,7 @@ def test_without_a_bound_a_whole_iteration_of_the_background_is_ahead():
     job = BackgroundJob((0.4,) * 10, 1)
     free = dataclasses.replace(PACED, max_outstanding=None)
     found = simulate_multiplexing(ONE, job, free, HALF)
-    # 1 of 4 s are done beside the first iteration; the second waits for the other 3.
+    # 1 of 4 s are done during the first iteration; the second waits for the other 3.
     assert found.iteration_seconds == pytest.approx((2.0 + 3.0 + 2.0) / 2)
     # Priorities are of no use then.
     none = dataclasses.replace(free, priorities=False)

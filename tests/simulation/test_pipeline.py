@@ -68,7 +68,7 @@ def test_figure_2():
 
 
 def test_channels_are_full_duplex():
-    """Both ways are busy at once, and each way sends one microbatch after the other."""
+    """Both ways are busy concurrently, and each way sends one microbatch after the other."""
     layers = tf_libra.LayerGraph.chain([0.0, 0.0], [0.0, 0.0], [0, 0], [10])
     cluster = tf_libra.Cluster.from_bandwidth([[0, 1], [1, 0]])
     plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 3))

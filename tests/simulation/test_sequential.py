@@ -1,4 +1,4 @@
-"""One all-reduce beside one computation: nothing is lost, and nothing done twice."""
+"""One all-reduce concurrent with one computation: no work is lost, and none done twice."""
 
 import pytest
 from hypothesis import given

@@ -12,7 +12,7 @@ from tf_libra.simulation.streams import simulate_streams
 from tf_libra.specs.plan import Plan, TensorGroup
 
 GAMMA = 1.5
-# a = 1 s; 1 s per byte beside computation and alone; computation keeps its speed.
+# a = 1 s; 1 s per byte during computation and alone; computation keeps its speed.
 COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
 
 
@@ -49,7 +49,7 @@ def test_a_third_waits_for_its_own_stream():
 
 
 def test_groups_start_in_order():
-    # The third's stream is free at once, but the second waits for the first.
+    # The third's stream is free immediately, but the second waits for the first.
     timeline = simulate([8, 1, 1], [1, 1, 1], [0, 0, 1])
     first, second, third = timeline.groups
     assert second.start_seconds == first.end_seconds
@@ -59,7 +59,7 @@ def test_groups_start_in_order():
 def test_both_take_threads_from_computation():
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.25), (1e-2, 0, 0), (1e-2, 0, 0))
     timeline = simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
-    # r = 1: 1 s takes 1 / 0.75; two at once: 2 s take 2 / 0.5.
+    # r = 1: 1 s takes 1 / 0.75; two concurrent ones: 2 s take 2 / 0.5.
     assert timeline.groups[1].ready_seconds == pytest.approx(1 + 1 / 0.75)
     assert timeline.computation_end_seconds == pytest.approx(1 + 1 / 0.75 + 2 / 0.5)
 
@@ -121,7 +121,7 @@ def test_parts_on_one_stream_are_the_same_as_tasks_and_in_sequence(
 @settings(max_examples=200, deadline=None)
 @given(st.data(), reference.profiles(), reference.any_costs((5,)))
 def test_parts_on_several_streams_are_tensors_of_their_own(data, profile, cost):
-    # At most five of one thread at once: rates are positive at r = 5.
+    # At most five concurrent ones of one thread: rates are positive at r = 5.
     plan = data.draw(reference.part_plans(profile, (1,), (0, 1, 2, 7, 9)))
     plan = replace(plan, contention=GAMMA)
     assert_alike(

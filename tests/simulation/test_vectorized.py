@@ -1,4 +1,4 @@
-"""Steps of many plans at once against `simulate`, plan by plan."""
+"""Steps of many plans in one call against `simulate`, plan by plan."""
 
 import pytest
 from hypothesis import given, settings

@@ -65,7 +65,7 @@ def test_json_reads_back_unchanged():
 
 
 def test_json_of_layers_without_updates_is_that_of_the_version_before():
-    """Which knew no updates, and refuses what it does not know."""
+    """An earlier version knows no updates, and rejects unknown fields."""
     assert "update_seconds" not in chain().to_json()
 
 

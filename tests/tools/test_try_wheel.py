@@ -1,4 +1,4 @@
-"""What a wheel has in it; `make wheel` tries it in an environment of its own."""
+"""The contents of a wheel; `make wheel` tries it in an environment of its own."""
 
 import subprocess
 import sys

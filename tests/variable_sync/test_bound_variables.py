@@ -1,4 +1,4 @@
-"""Which variables a call can touch, under which names, and what tells them apart."""
+"""The variables that a call can touch, their names, and the differences between them."""
 
 from collections.abc import Callable
 from typing import Any

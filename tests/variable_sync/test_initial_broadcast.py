@@ -1,4 +1,4 @@
-"""Which variables two real ranks compare and copy, and what a step must have executed."""
+"""The variables that two real ranks compare and copy, and the ops that a step must execute."""
 
 import re
 from collections.abc import Callable

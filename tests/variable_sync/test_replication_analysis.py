@@ -1,4 +1,4 @@
-"""What variables are to the ranks: rules, and simulated ranks that show whether they hold."""
+"""The replication of variables: rules, and simulated ranks that show whether they hold."""
 
 import numpy as np
 from hypothesis import given, settings

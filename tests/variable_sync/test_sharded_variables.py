@@ -1,4 +1,4 @@
-"""Who is asked for variables that only some ranks have, by keepers that write down what they do."""
+"""Requests for variables that only some ranks have, to owners that write down what they do."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from tf_libra.variable_sync.sharded_variables import ShardRegistry
 
 
 class Owner:
-    """What goes with a function."""
+    """A stand-in for the object that goes with a function."""
 
 
 class Keeps:
@@ -53,7 +53,7 @@ class Keeps:
 
 
 class Rank:
-    """One of two ranks, the other of which has told its part beforehand."""
+    """One of two ranks, the other of which has sent its part beforehand."""
 
     def __init__(self, *others: Any) -> None:
         self.others = list(others)
@@ -66,7 +66,7 @@ class Rank:
 
 @pytest.fixture
 def every() -> Iterator[ShardRegistry]:
-    gc.disable()  # a collection at any other time would be told of
+    gc.disable()  # a collection at any other time would be recorded
     found = ShardRegistry()
     yield found
     found._end()
@@ -99,7 +99,7 @@ def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: ShardRegistry
     assert keepers["2"].is_behind
     every.bring_back(held(b))
     said.clear()
-    # Nothing is old any more, so nobody is asked.
+    # No variable is old any more, so no owner is called.
     assert not every.anybody() and every.bring_back(held(a, b, c)) == set() and not said
 
 
@@ -130,7 +130,7 @@ def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
     assert said == ["1 is left"]
     assert every.anybody()
     gc.collect(0)
-    assert said == ["1 is left"]  # what nobody can reach may be there still
+    assert said == ["1 is left"]  # an unreachable object may be there still
     gc.collect()
     assert said == ["1 is left", "1 warns"]
     keeper.is_done = True

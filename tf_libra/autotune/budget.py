@@ -1,4 +1,4 @@
-"""What decides that tuning is over: no experiment is left, or the budget is spent before."""
+"""The end of tuning: no experiment is left, or the budget is spent earlier."""
 
 import math
 import statistics
@@ -11,12 +11,12 @@ from tf_libra.internal import formatting, validation
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may go by before a plan is in force.
+    """The steps and the time that tuning may take before a plan is active.
 
     Attributes:
         max_steps: training steps, at least 1.
-        max_seconds: seconds of the wall clock, above 0; infinite where only steps count.
-        least_steps: that may go by however long they take.
+        max_seconds: seconds of the wall clock, above 0; infinite if only steps count.
+        least_steps: number of steps that tuning may take regardless of their duration.
 
     Raises:
         ValueError: a limit is out of its range.
@@ -34,12 +34,12 @@ class Budget:
 
 
 class BudgetTracker:
-    """Asked before every experiment, of which each takes one step.
+    """Tracker of a budget, queried before every experiment; each experiment takes one step.
 
-    It sees how long they take: the first step of a plan, which pays for its instantiation, and the
-    others. So it knows what can still be done, and no step is begun that would end too late if it
-    took as long as those of its kind. The job's very first step pays for more than any later one,
-    and tells nothing of them.
+    The tracker times two kinds of steps: the first step of a plan, which pays for its
+    instantiation, and the others. From their usual durations it predicts what the budget still
+    affords, and rejects a step that would end too late. The job's very first step pays for more
+    than any later one, so its duration is ignored.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class BudgetTracker:
         clock: Callable[[], float] = time.monotonic,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The budget's seconds begin.
+        """Start the budget's clock.
 
         Args:
-            budget: what may go by.
+            budget: the steps and seconds that tuning may take.
             clock: seconds.
             is_over: whether no experiment can be made any more, whatever the budget has left.
         """
@@ -75,7 +75,7 @@ class BudgetTracker:
         return max(math.floor(min(self._steps_left, self._seconds_left / each)), 0)
 
     def affords(self, first: int, others: int) -> bool:
-        """Whether so many first steps of plans, and so many others, can still be taken."""
+        """Returns whether the budget still affords `first` first steps of plans and `others`."""
         if self._is_over():
             return False
         seconds = first * self._usual_seconds(True) + others * self._usual_seconds(False)
@@ -83,13 +83,13 @@ class BudgetTracker:
 
     @property
     def came_early(self) -> bool:
-        """Whether an experiment was not made for want of budget."""
+        """True if the budget did not suffice for an experiment."""
         return self._came_early
 
     def is_exhausted(self, is_first: bool = False) -> bool:
-        """Whether the next experiment may not be made any more; else it takes its step.
+        """Returns whether the budget forbids the next experiment; if not, takes its step.
 
-        Where a first step would take too long, others may still be made.
+        If a first step would take too long, other steps may still be allowed.
 
         Args:
             is_first: whether it is the first step of a plan.
@@ -111,7 +111,7 @@ class BudgetTracker:
         return False
 
     def note(self) -> str:
-        """What a reader should know of an end that came early."""
+        """Returns a note for the reader about an end that came early."""
         seconds = self._budget.max_seconds
         of_seconds = "" if seconds == math.inf else f" or {formatting.time(seconds)}"
         return (
@@ -124,6 +124,6 @@ class BudgetTracker:
         return self._deadline - self._clock()
 
     def _usual_seconds(self, is_first: bool) -> float:
-        """Of a step of this kind; 0 where none has been taken."""
+        """Returns the median seconds of a step of this kind; 0 before the first one."""
         took = self._took[is_first]
         return statistics.median(took) if took else 0.0

@@ -33,15 +33,15 @@ _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
 # first is what backward's length is counted from: left to steps, it makes up for what the model
 # misses of the first small all-reduces, which wait for a core.
 _START_KNOWN, _PACE_KNOWN = 0.02, 0.3
-# How well it is known that all-reduces that wait for nobody send as fast in usual steps, and what
-# they wait, in the beginning, as a share of the shortest all-reduce.
+# How well it is known that all-reduces that wait for no other rank send as fast in usual steps, and
+# the initial value of the waiting time, as a share of the shortest all-reduce.
 _TRANSMISSION_KNOWN, _WAITING_START = 0.3, 0.1
 # Where searches begin: all-reduces are work, or on the wire, or both.
 _WIRE_STARTS = (0.1, 0.5, 1.0)  # of the time that a byte takes
 _WORK_START = 0.5
 _WEIGHT_START, _GAP_START = 1.0, 0.03
-# How much of the time from the last all-reduce to the end of the step is of updates, which can also
-# run beside all-reduces: in the beginning, and how well that is known.
+# The share of updates, which can overlap with all-reduces, in the time from the last all-reduce to
+# the end of the step: its initial value, and how well that is known.
 _UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
 # A search ends when it gains less than this part of its cost, a sum of squares of noise.
 _WORTHWHILE = 1e-3
@@ -67,11 +67,11 @@ class Calibration:
 
     @property
     def rest_seconds(self) -> float:
-        """What a step takes besides backward and the updates."""
+        """Seconds of a step besides backward and the updates."""
         return self.before_seconds + self.after_seconds
 
     def step_seconds(self, plan: Plan) -> float:
-        """What a step under a plan is predicted to take."""
+        """Returns the predicted seconds of a step under a plan."""
         return self.rest_seconds + simulate(self.profile, plan, self.model).step_seconds
 
 
@@ -88,11 +88,11 @@ def calibrate(
     Args:
       profile: contention-free backward computation of the same tensors as the plans'.
       steps: usual steps, at least one; of plans that differ in number and size of groups and in
-        threads, since what does not differ cannot be told apart.
+        threads, since the fit cannot separate effects that do not vary.
       num_workers: N >= 2, which the steps were measured on.
-      before_seconds: from a step's start to the start of backward; None where nobody has seen it.
+      before_seconds: from a step's start to the start of backward; None if it was not measured.
       hops: that an all-reduce makes; see `ProcessorModel`.
-      workers_per_host: likewise.
+      workers_per_host: see `ProcessorModel`.
 
     Raises:
       ValueError: no steps, one under several streams, or plans of other tensors than the profile's.
@@ -137,7 +137,7 @@ def calibrate_beside(
 
 @dataclass(frozen=True)
 class _Times:
-    """Where the search for a step's times begins, and how well they are known.
+    """Initial values of the search for a step's times, and how well they are known.
 
     Attributes:
       start: seconds before backward, and from the last all-reduce to the step's end; and the pace.
@@ -167,7 +167,7 @@ def _fitted(
     model_start: Sequence[float],
     model_known: Sequence[float],
 ) -> tuple[Calibration, float]:
-    """What fits best from a beginning, and its cost."""
+    """Returns the best fit that the search finds from initial values, and its cost."""
     # The share of updates may well be 0, all others are orders of magnitude.
     start = np.array([_UPDATES_START, *np.log([*times.start, *model_start])])
     known = 1 / np.array([_UPDATES_KNOWN, *times.known, *model_known])
@@ -186,7 +186,7 @@ def _fitted(
         return np.concatenate([measured.missed(candidates), known * (many - start)], axis=1)
 
     def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
-        """Residuals, and their derivatives by differences: of all parameters at once."""
+        """Returns the residuals and their derivatives by all parameters, as differences."""
         found = np.array(point)
         steps = np.where(found < 0, -_DIFFERENCE, _DIFFERENCE) * np.maximum(1.0, np.abs(found))
         outside = (found + steps < low) | (found + steps > high)

@@ -1,7 +1,7 @@
-"""Which plans are worth a race: promising ones that differ.
+"""Choice of the plans that race: promising plans that differ from each other.
 
-Of plans that are much alike one race tells next to nothing apart, and a model that is wrong is
-wrong about all of them. So each contender is unlike those that are in already.
+A race hardly separates plans that are much alike, and a model that is wrong is wrong about all of
+them. So each contender differs from those chosen before.
 """
 
 import math
@@ -42,8 +42,8 @@ def contenders(
 
     Args:
         conclusion: has a profile and a cost model.
-        strategy: what the user has asked for, whose threads the others may use, too.
-        runs_streams: whether the engine runs all-reduces of several streams at once.
+        strategy: the user's strategy, whose threads the other strategies may use, too.
+        runs_streams: whether the engine runs all-reduces of several streams concurrently.
         in_force: a plan that is among them in any case.
         start: what a job that is alike has found, which is, too; None where nothing is known.
     """
@@ -80,7 +80,7 @@ def contenders(
 
 
 def step_seconds(conclusion: TuningResult, plan: Plan) -> float:
-    """Of what is predicted, updates included: planners plan for it; infinite without any."""
+    """Returns the predicted step with updates, which planners minimize; infinite if unknown."""
     timeline = conclusion.predicted(plan)
     return math.inf if timeline is None else timeline.step_seconds
 
@@ -109,7 +109,7 @@ def outlined(
 
 
 def _unlike(taken: list[Plan], proposed: Sequence[Plan]) -> list[Plan]:
-    """Those taken and, of those proposed, the most promising that are unlike all before."""
+    """Returns the taken plans, then the most promising proposed ones that differ from those."""
     for least in (_UNLIKE, 0.0):
         for plan in proposed:
             nearest = min(distance(plan, one) for one in taken)
@@ -119,10 +119,10 @@ def _unlike(taken: list[Plan], proposed: Sequence[Plan]) -> list[Plan]:
 
 
 def distance(one: Plan, other: Plan) -> float:
-    """How unlike two plans of the same tensors are: 1 for a factor of 2 in one respect, and so on.
+    """Returns the distance of two plans of the same tensors: 1 for each factor of 2 in one respect.
 
-    The sum of how far apart, as binary logarithms, the numbers of groups are, and, in the mean over
-    all bytes, the sizes and the threads of the groups that a byte is in.
+    The distance is the sum of the differences between the binary logarithms of the numbers of
+    groups and, in the mean over all bytes, of the sizes and the threads of a byte's groups.
     """
     ends = [np.cumsum(plan.group_bytes) for plan in (one, other)]
     every_end = np.unique(np.concatenate(ends))
@@ -139,7 +139,7 @@ def distance(one: Plan, other: Plan) -> float:
 
 
 def _logarithms(plan: Plan) -> NDArray[np.float64]:
-    """Of bytes and threads, [groups, 2]."""
+    """Returns the binary logarithms of bytes and threads, [groups, 2]."""
     sizes = np.maximum(plan.group_bytes, 1)
     return np.log2(np.stack([sizes, [group.num_threads for group in plan.groups]], axis=1))
 

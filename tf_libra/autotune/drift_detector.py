@@ -1,7 +1,7 @@
-"""Whether steps still take what they took when their plan was made, and what finding out may cost.
+"""Drift detector: compares step times with those expected of the plan, within a share of the time.
 
-Rank 0 asks at looks: moments, far apart and the same on every rank, at which it may say that plans
-are to be tried out again. What lies between two looks is judged by its median.
+Rank 0 checks at looks: steps, far apart and the same on every rank, at which it may decide that
+plans are tried out again. It judges the steps between two looks by their median.
 """
 
 import statistics
@@ -20,14 +20,14 @@ _FIRST_GUESS = 0.5
 
 
 class Drift:
-    """What steps take, on rank 0, against what is expected."""
+    """Step times on rank 0, compared with the expected ones."""
 
     def __init__(self, share: float, expected_seconds: float | None) -> None:
-        """A plan is in force.
+        """Begin with the active plan.
 
         Args:
             share: of the steps' time that steps which try things out may cost.
-            expected_seconds: of a usual step under it; None where the first ones are to say.
+            expected_seconds: of a usual step under the plan; None to take those of the first steps.
         """
         self._share = share
         # By the number of steps in a graph: several in one take less time each.
@@ -50,7 +50,7 @@ class Drift:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Of a usual step as they are at present; None as long as nothing is known."""
+        """Expected seconds of a usual step of the present kind; None while unknown."""
         return self._expected.get(self._kind)
 
     @property
@@ -60,12 +60,12 @@ class Drift:
 
     @property
     def is_off(self) -> bool:
-        """Whether steps have taken otherwise than expected for long."""
+        """True if step times have deviated from the expected ones for long."""
         return self._looks_off >= self._patience
 
     @property
     def is_over(self) -> bool:
-        """Whether they have taken what is expected for as long again."""
+        """True if step times have been as expected again for as long."""
         return self._looks_on >= self._patience
 
     def ran(self, seconds: float, num_steps: int = 1) -> None:
@@ -96,7 +96,7 @@ class Drift:
             self._patience = PATIENCE
 
     def affords(self, num_steps: int) -> bool:
-        """Whether so many steps may try things out now, going by what they have cost so far."""
+        """Returns whether `num_steps` steps may try things out now, given their cost so far."""
         usual = self._measured or self.expected_seconds or 0.0
         each = self._extra_seconds / self._num_tried if self._num_tried else _FIRST_GUESS * usual
         cost = self._extra_seconds + num_steps * each

@@ -11,7 +11,7 @@ from tf_libra.specs.plan import Plan, TensorGroup
 
 
 def most_lanes(strategy: strategies.Strategy, runs_streams: bool) -> int:
-    """Threads that its plans may have at once; 0 where the engine runs one all-reduce at a time."""
+    """Returns the threads that streams may use concurrently; 0 if the engine runs no streams."""
     return strategy.num_lanes if runs_streams else 0
 
 
@@ -22,8 +22,8 @@ def runnable(plan: Plan, profile: BackwardProfile, model: CostModel, num_lanes: 
         plan: of one stream or several.
         profile: to predict by, and `model`.
         model: see `profile`.
-        num_lanes: threads that streams may have at once; one stream may always run. 0: the engine
-            is another library's, which runs one all-reduce of whole tensors at a time.
+        num_lanes: threads that streams may use concurrently; one stream may always run. 0: the
+            engine is another library's, which runs one all-reduce of whole tensors at a time.
     """
     groups: Sequence[TensorGroup] = plan.groups
     notes = []

@@ -150,7 +150,7 @@ def _plan(
 def _one_group_of(
     profile: BackwardProfile, num_threads: int, num_workers: int, notes: Sequence[str]
 ) -> Plan:
-    """What training falls back to where nothing better is known."""
+    """Returns the plan that training falls back to if no better one is known."""
     plan = one_group_plan(specs_of(profile), num_threads, num_workers, strategies.SynEasgd.name)
     return replace(plan, notes=tuple(notes))
 
@@ -177,7 +177,7 @@ def _trusted_strategy(
 
 
 def is_trusted(error: float | None, max_model_error: float) -> bool:
-    """Whether a model was tested, and misses little enough."""
+    """Returns whether a model was tested and its error is small enough."""
     return error is not None and error <= max_model_error
 
 
@@ -210,7 +210,8 @@ def _held_out_error(
                 [measured_timeline(one.records, one.production).backward_seconds for one in own]
             )
         )
-        # What a model has no answer to, as to threads beside which nothing computes, tests nothing.
+        # A plan that the model cannot simulate, e.g. for threads that leave computation nothing,
+        # is left out of the test.
         with contextlib.suppress(ValueError):
             predicted = simulate(profile, own[0].plan, model).backward_seconds
             errors.append(abs(predicted - seconds) / seconds)

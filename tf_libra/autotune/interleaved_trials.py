@@ -26,9 +26,9 @@ from tf_libra.internal import formatting, validation
 from tf_libra.specs.plan import Plan
 
 MAX_ROUNDS = 12
-# Rounds before anything is decided, and how sure it must be then that a plan is slower. Every round
-# asks again, so that a plan as good as the best drops out more often than that; what is lost with
-# it is little.
+# Rounds before anything is decided, and the probability of error up to which a plan counts as
+# slower. Every round tests again, so that a plan as good as the best drops out more often than
+# that; little is lost with it.
 LEAST_ROUNDS = 4
 _SURE = 0.02
 # With fewer nothing tells two plans apart, and a step's luck decides.
@@ -62,13 +62,13 @@ class Candidate:
 
     @property
     def median_seconds(self) -> float | None:
-        """Of its steps; None if it had none."""
+        """Median seconds of the plan's steps; None without steps."""
         return float(np.median(self.seconds)) if self.seconds else None
 
 
 @dataclass(frozen=True)
 class Race:
-    """How a race went.
+    """The outcome of a race.
 
     Attributes:
       contenders: the winner first, then those that took part as long, then those that dropped out,
@@ -98,11 +98,11 @@ class Race:
         return float(np.median(errors)) if errors else None
 
     def lead(self, contender: Candidate) -> tuple[float, float] | None:
-        """How much longer a contender's step takes than the winner's, and how sure that is.
+        """Compare a contender's step with the winner's.
 
         Returns:
-          The ratio, by steps beside each other, and the probability of such a lead between plans
-          that are equal; None with fewer than two rounds.
+          The ratio of their seconds, by adjacent steps, and the probability of such a lead between
+          plans that are equal; None with fewer than two rounds.
         """
         rounds = min(len(contender.seconds), self.num_rounds)
         if rounds < FEWEST_ROUNDS or contender is self.winner:
@@ -112,7 +112,7 @@ class Race:
 
     @cached_property
     def _standings(self) -> PairedTimings:
-        """Of all contenders, each of which had steps."""
+        """The comparison of all contenders, each of which had steps."""
         count = len(self.contenders)
         steps = sorted(
             (place, index, seconds)
@@ -127,13 +127,13 @@ class Race:
         return standings(plans, seconds, count)
 
     def is_noise(self, contender: Candidate) -> bool:
-        """Whether nothing tells a contender that came to the end from the winner."""
+        """Returns whether a contender that came to the end is not surely slower than the winner."""
         lead = self.lead(contender)
         return lead is not None and len(contender.seconds) == self.num_rounds and lead[1] > _SURE
 
     @property
     def _is_predicted(self) -> bool:
-        """Whether others' steps took less, and prediction has decided against them."""
+        """True if other plans' steps took less, and prediction has decided against them."""
         predicted = self.winner.predicted_seconds
         faster = [
             one.predicted_seconds
@@ -226,7 +226,7 @@ def race(
     Args:
       proposed: different plans, the most promising first, each with its predicted step; at least
         one. One alone wins without a step.
-      end: asked before every step.
+      end: queried before every step.
       seed: of the order within rounds.
       error: median relative error of predicted steps, for how far they are to be trusted; None
         where that is not known, and they are not.
@@ -259,7 +259,7 @@ def race(
             running, slower = _judge(running, found)
             gone = slower + gone
             over = num_rounds >= MAX_ROUNDS or _is_settled(running, found)
-    if 0 < num_rounds < LEAST_ROUNDS:  # later ones have been asked
+    if 0 < num_rounds < LEAST_ROUNDS:  # after more rounds, the loop has computed them
         found = _standings_of(steps, len(proposed))
     if num_rounds:
         running = _chosen(running, found, predicted, error if num_rounds >= FEWEST_ROUNDS else None)
@@ -284,9 +284,9 @@ def _round(
     end: BudgetTracker,
     is_first: bool = False,
 ) -> Generator[Trial, TrialResult | None, dict[int, float] | None]:
-    """One step of each; None if the end came before all had theirs.
+    """Yields one step of each plan; returns None if the end came before all had theirs.
 
-    A step that nobody has seen is made again: data may come to an end in it, and go on.
+    A step without an observation is repeated: data may come to an end in it, and go on.
     """
     measured: dict[int, float] = {}
     for index in order:
@@ -302,14 +302,14 @@ def _round(
 
 
 def _judge(running: Sequence[int], found: PairedTimings) -> tuple[list[int], list[int]]:
-    """Who goes on, and who is clearly slower than the best, the slowest last."""
+    """Returns the plans that go on, and those clearly slower than the best, the slowest last."""
     best, *others = _ranked(running, found)
     slower = [index for index in others if found.chance(index, best) < _SURE]
     return [index for index in running if index not in slower], slower
 
 
 def _is_settled(running: Sequence[int], found: PairedTimings) -> bool:
-    """Whether it is clear that none is faster than the best by what is worth a further round."""
+    """Returns whether clearly no plan beats the best by what is worth a further round."""
     best, *others = _ranked(running, found)
     worth = float(np.log1p(_WORTH))
     return all(found.chance(index, best, -worth) < _SURE for index in others)
@@ -341,7 +341,7 @@ def _chosen(
 def _believed(
     ranked: Sequence[int], found: PairedTimings, predicted: _Array, error: float
 ) -> list[float]:
-    """What is measured and what is predicted, each weighted by how far it can be trusted.
+    """Combine measured and predicted seconds, each weighted by how far it can be trusted.
 
     The mean of a normal distribution that is known twice: with the steps' noise, and with the
     model's error, which is at least what the model misses these plans by beyond the noise.

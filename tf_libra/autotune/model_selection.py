@@ -1,4 +1,4 @@
-"""Which form of cost model holds here: the one that predicts steps it has not seen better."""
+"""Choice of the form of cost model: the one that better predicts steps it was not fitted to."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ class Form:
       median_error: median over the samples of |`prediction_errors`|.
       held_out_error: median over the plans, each predicted without it, of |predicted / measured
         step - 1|.
-      held_out_backward_error: the same of the end of backward; None where nobody knows when it
-        begins.
+      held_out_backward_error: the same of the end of backward; None if the start of backward is
+        unknown.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Form:
 
     @property
     def missed(self) -> float:
-        """What forms are judged by: both errors, a step's and its backward's."""
+        """The sum by which forms are judged: the error of steps and that of their backward."""
         return self.held_out_error + (self.held_out_backward_error or 0.0)
 
 
@@ -52,17 +52,17 @@ def judged_forms(
     whole: ContentionModel,
     before_seconds: float | None = None,
 ) -> list[Form]:
-    """Both forms, the better first; none where there are too few steps to judge by.
+    """Returns both forms, the better first; an empty list if there are too few steps to judge by.
 
-    Left out is a form that has no answer to a step, as where by its fit to the other plans
-    computation would not go on beside so many threads.
+    A form that cannot predict a step is left out, e.g. if by its fit to the other plans
+    computation would not go on concurrently with so many threads.
 
     Args:
       profile: contention-free backward computation.
       steps: usual steps of several plans.
       without: by fingerprint of a plan LIBRA's form, fitted without that plan's steps.
       whole: LIBRA's form, fitted to everything.
-      before_seconds: from a step's start to the start of backward; None where nobody has seen it.
+      before_seconds: from a step's start to the start of backward; None if it was not measured.
     """
     tested = [step for step in steps if step.plan.fingerprint in without]
     if not tested or len(steps) <= _FEWEST_OTHERS:

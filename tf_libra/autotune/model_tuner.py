@@ -34,13 +34,13 @@ BASELINE_STEPS_BEFORE_A_RACE = 1
 @register
 @dataclass(frozen=True)
 class ModelTuner:
-    """By the model that is fitted, and a race where the strategy has one."""
+    """Tuner that plans by a fitted model, and holds a race if the strategy has one."""
 
     name: ClassVar[str] = "model"
     takes: ClassVar[type[Any]] = Strategy
 
     def asks_for_a_start(self, strategy: Strategy) -> bool:
-        """What it has found races."""
+        """Returns whether the strategy races: the plan of an earlier job takes part in the race."""
         return strategy.races
 
     def tune(self, task: TuningProblem) -> Tuner:
@@ -59,17 +59,17 @@ def raced(
     task: TuningProblem,
     tried: Sequence[Plan] = (),
 ) -> Tuner:
-    """A conclusion after a race between plans, of which that in force is not easily left.
+    """Returns the conclusion after a race; leaves the active plan only for a clearly faster one.
 
-    Those take part, the first ones and that in force, whom the budget leaves two rounds. Where it
-    leaves them to no two plans, or has ended before the first round, there is no race. What has
-    ended before the second is kept for no other job, unless by a model that is trusted.
+    The first plans and the active plan take part, as many as the budget affords two rounds of. If
+    it affords them for no two plans, or ends before the first round, there is no race. A race that
+    ended before the second round is cached for no other job, unless a trusted model decided.
 
     Args:
-        conclusion: before it.
+        conclusion: the conclusion before the race.
         proposed: the plans, with their predicted steps.
-        task: what is tuned.
-        tried: those of them that have had steps in a search.
+        task: the tuning problem.
+        tried: the proposed plans that have had steps in a search.
     """
     known = {plan.fingerprint for plan in tried}
     field = _field(proposed, task, known)
@@ -88,14 +88,14 @@ def raced(
 def _field(
     proposed: Sequence[tuple[Plan, float | None]], task: TuningProblem, known: Collection[str]
 ) -> list[tuple[Plan, float | None]]:
-    """Those proposed for whom two rounds are left, at least one."""
+    """Returns the proposed plans that the budget affords two rounds of, at least one plan."""
     in_force = None if task.in_force is None else task.in_force.fingerprint
     field = list(proposed)
     while len(field) > 1:
         first = sum(plan.fingerprint not in known for plan, _ in field)
         if task.end.affords(first, FEWEST_ROUNDS * len(field)):
             break
-        # That in force is not to be left for want of time.
+        # The active plan is not to be left for want of time.
         field.pop(-2 if field[-1][0].fingerprint == in_force else -1)
     return field
 

@@ -1,4 +1,4 @@
-"""What has been seen in the steps so far."""
+"""Observations of the steps so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,13 +74,13 @@ class ProfiledStep:
 
 @dataclass
 class Observations:
-    """What has been seen so far.
+    """The observations of the steps so far.
 
     Attributes:
-        after_backward: steps that communicate after backward.
-        overlapped: steps that communicate beside it.
-        timed: steps that communicate beside it, and that nobody traced.
-        at_once: steps whose all-reduces ran at once.
+        after_backward: traced steps that communicate after backward.
+        overlapped: traced steps that communicate concurrently with backward.
+        timed: untraced steps that communicate concurrently with backward.
+        at_once: untraced steps whose all-reduces ran concurrently on several streams.
         problems: why steps could not be traced, and how many.
     """
 
@@ -120,7 +120,7 @@ class Observations:
     def profile(
         self, tensors: Sequence[TensorSpec], order: Sequence[str] | None = None
     ) -> MeasuredProfile | None:
-        """Backward computation as measured; None, and one problem more, if it cannot be told.
+        """Returns the measured backward computation; None, with a new problem noted, if unknown.
 
         Args:
             tensors: of the step.
@@ -136,10 +136,10 @@ class Observations:
             return None
 
     def bytes_per_second(self, num_workers: int) -> float | None:
-        """That a worker sent in the largest all-reduces which nothing overlapped; None without any.
+        """Returns a worker's rate in the largest all-reduces after backward; None without any.
 
-        By the fewest threads, which are measured first. So large ones tell of the network, and
-        hardly of startup.
+        Only steps with the fewest threads count, which are measured first. The rate of all-reduces
+        as large as these depends on the network, and hardly on startup.
         """
         of_first = [
             record
@@ -158,8 +158,8 @@ class Observations:
         """From a step's start to the start of backward; None where no step was traced.
 
         Args:
-            usual: steps that nobody traced, of plans of which others were traced: what tracing
-                costs, and the pace of traced steps, shows in when their first groups are ready.
+            usual: untraced steps of plans that also have traced steps: when their first groups are
+                ready shows the cost of tracing, and the pace of the traced steps.
         """
         ready = {step.plan.fingerprint: float(step.ready[0]) for step in usual}
         starts = [

@@ -1,10 +1,10 @@
-"""How much longer a plan's steps take than another's, by steps that stand beside each other.
+"""Relative step times of plans, from adjacent steps.
 
 A machine that others use, or that throttles, keeps one pace for seconds and then another: steps
-that follow each other mostly have the same. So what is compared is the difference of steps that are
-neighbours, or neighbours but one, under different plans; plans that never stood side by side are
-compared through others that did. Where the pace changes between two steps their difference is off,
-and counts the less the farther off it is (a regression with Cauchy's weights, squared).
+that follow each other mostly have the same pace. So the comparison uses the differences of steps
+that are neighbours, or neighbours but one, under different plans; plans that were never neighbours
+are compared through others that were. If the pace changes between two steps, their difference is
+off, and counts the less the farther off it is (a regression with Cauchy's weights, squared).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PairedTimings:
-    """What steps in turns say of plans.
+    """Comparison of plans by steps that they ran in turns.
 
     Attributes:
       logarithms: of each plan's seconds, their mean taken out, [plans].
@@ -41,10 +41,10 @@ class PairedTimings:
     freedom: int
 
     def lead(self, plan: int, other: int) -> tuple[float, float]:
-        """How much longer a plan's step takes than another's, and how sure that is.
+        """Compare a plan's step with another's.
 
         Returns:
-          The ratio, and the probability of one as great between plans that are equal.
+          The ratio of their seconds, and the probability of one as great between equal plans.
         """
         return float(np.exp(self._apart(plan, other))), self.chance(plan, other)
 

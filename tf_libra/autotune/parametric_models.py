@@ -21,12 +21,12 @@ _Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FamilyCosts:
-    """What all-reduces cost by each of many models, of shape [models, ...].
+    """Costs of all-reduces by each of many models, of shape [models, ...].
 
     Attributes:
       overlapped: p(c, r) + a, or 0 for 0 bytes.
-      exclusive: q(c, r) + a, likewise.
-      rates: the share of its speed that computation keeps beside them.
+      exclusive: q(c, r) + a, or 0 for 0 bytes.
+      rates: the share of its speed that computation keeps while it overlaps with them.
     """
 
     overlapped: _Array
@@ -41,16 +41,16 @@ class Family(Protocol):
         """The model of these parameters."""
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
-        """What the same all-reduces cost by many models.
+        """Returns the costs of the same all-reduces by many models.
 
         Args:
           parameters: of shape [models, parameters].
           num_bytes: of each all-reduce, of any shape.
-          threads: likewise.
+          threads: of each all-reduce, of the same shape.
 
         Raises:
-          ValueError: what all models have in common says that computation would not go on beside
-            so many threads. What they differ in is taken as it is.
+          ValueError: by what all models have in common, computation would not go on concurrently
+            with so many threads. The parameters that differ are not checked.
         """
 
 
@@ -59,9 +59,9 @@ class CpuShareFamily:
     """Processor models by the startup overhead that is measured, u, w, h and e.
 
     Attributes:
-      num_workers: of `ProcessorModel`.
-      hops: likewise.
-      workers_per_host: likewise.
+      num_workers: see `ProcessorModel`.
+      hops: see `ProcessorModel`.
+      workers_per_host: see `ProcessorModel`.
     """
 
     num_workers: int
@@ -77,7 +77,7 @@ class CpuShareFamily:
         )
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
-        """See `Family`: nothing is refused, and what rounding leaves nothing of has the rate 0."""
+        """See `Family`; raises no error, and a rate that rounding leaves nothing of is 0."""
         by_model = parameters.T.reshape(-1, len(parameters), *(1,) * num_bytes.ndim)
         startup, work, wire, weight, gap = by_model
         overlapped, exclusive = seconds_per_byte(work, wire, weight, gap, threads)
@@ -95,7 +95,7 @@ class ScaledContentionFamily:
     """A model where all-reduces wait and send as many times as long (`ContentionModel.slowed`).
 
     Attributes:
-      by: the model of what waits for nobody.
+      by: the model of all-reduces that wait for no other rank.
     """
 
     by: ContentionModel

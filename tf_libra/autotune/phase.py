@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a training function is in its life."""
+    """Phase of a training function."""
 
     TRACE = "trace"
     MEASURE = "measure"

@@ -29,14 +29,14 @@ class BorrowedSettings(Strategy, Protocol):
     """A strategy that plans as others do."""
 
     def others(self) -> Mapping[str, Strategy]:
-        """These, by name."""
+        """Returns the other strategies, by name."""
         ...
 
 
 @register
 @dataclass(frozen=True)
 class PortfolioTuner:
-    """By all that others find, in a race."""
+    """Tuner that races the plans and the searched settings of all other strategies."""
 
     name: ClassVar[str] = "all"
     takes: ClassVar[type[Any]] = BorrowedSettings
@@ -93,7 +93,7 @@ def _tune(task: TuningProblem, strategy: BorrowedSettings) -> Tuner:
     trusted = is_trusted(conclusion.held_out_error, task.max_model_error)
 
     def place(plan: Plan) -> tuple[bool, float, str]:
-        """By what is predicted; where that is not trusted, what is safe comes first."""
+        """Returns a sort key: the predicted step; an untrusted model puts the safe plan first."""
         is_safe = plan.fingerprint == conclusion.plan.fingerprint
         return not (trusted or is_safe), step_seconds(conclusion, plan), plan.fingerprint
 
@@ -107,7 +107,7 @@ def _tune(task: TuningProblem, strategy: BorrowedSettings) -> Tuner:
 
 
 def _searched(strategy: BorrowedSettings) -> list[Searched]:
-    """Those of the others whose settings are searched when they are asked for alone."""
+    """Returns the other strategies that are tuned by a search when the user selects them alone."""
     return [
         cast(Searched, one)
         for one in strategy.others().values()

@@ -44,7 +44,7 @@ class Pause:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more steps may be postponed, so that tuning has to end."""
+        """True if no more steps may be postponed, so that tuning has to end."""
         budget = self._budget
         return self.num_steps >= budget.max_steps or self._seconds >= budget.max_seconds
 

@@ -1,4 +1,4 @@
-"""What a tuner is given: what is to be tuned, where, and what may go by."""
+"""The input of a tuner: the tensors, the strategy, the workers, the engine and the budget."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class TuningProblem:
         tensors: in backward order as far as tracing knows it.
         strategy: what to plan with.
         num_workers: world size.
-        end: asked before every step.
+        end: queried before every step.
         max_model_error: beyond this median relative error on held-out steps the model is not
             trusted to choose threads.
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
         workers_per_host: by which it makes twice as many on two levels; see `ContentionModel`.
-        runs_streams: whether the engine runs all-reduces of several streams at once.
+        runs_streams: whether the engine runs all-reduces of several streams concurrently.
         in_force: a plan that is left only for one that is clearly faster in a race.
         start: what an earlier job that is alike has found, by the bytes per second of the network
             as measured; None where nothing is known.

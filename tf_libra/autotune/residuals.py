@@ -1,7 +1,8 @@
-"""By how much candidates for a model and its times miss measured steps: all of them at once.
+"""Vectorized residuals: the errors of all candidates for a model and its times on measured steps.
 
-A fit looks at some hundred candidates and at a few steps under each. Simulated one by one these
-would be most of what tuning computes, while all ranks wait; as arrays they are next to nothing.
+A fit looks at some hundred candidates and at a few steps under each. Simulated one by one, the
+candidates would take most of tuning's computation, while all ranks wait; as arrays they take next
+to nothing.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def updated_shares(profile: BackwardProfile) -> _Array:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What is to be judged; times are of shape [candidates].
+    """Candidate models and times to be judged; times are of shape [candidates].
 
     Attributes:
       costs: of the measured steps' all-reduces.
@@ -59,7 +60,7 @@ class MeasuredSteps:
 
     Attributes:
       num_bytes: of groups, shape [plans, groups].
-      threads: likewise.
+      threads: of groups, shape [plans, groups].
       left: computation left when each group is ready, before the first all of it, as profiled,
         [plans, 1 + groups].
       updated: the share of the updates that each group lets begin, [plans, groups].
@@ -109,7 +110,7 @@ class MeasuredSteps:
         return cls(num_bytes, threads, left, updated, seconds, spans, weights)
 
     def missed(self, candidates: Candidates) -> _Array:
-        """By how much each misses ends of steps, and starts and ends of all-reduces.
+        """Returns each candidate's errors on ends of steps, and starts and ends of all-reduces.
 
         Returns:
           Shape [candidates, plans · (1 + 2·groups)], in units of what is known no better.

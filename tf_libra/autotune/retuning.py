@@ -1,4 +1,4 @@
-"""Tuning again while a plan is in force: in small doses, and only for as long as it is worth it."""
+"""Retuning while a plan is active: in small doses, and only for as long as it is worth it."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ DOSE = 8
 
 
 class DriftVerdict(Enum):
-    """What a look has found."""
+    """The verdict of a look."""
 
     NOTHING = auto()
     DRIFT = auto()  # and so tuning begins again
@@ -35,16 +35,16 @@ class Retuner:
         tuner: Callable[[Plan], PostponingTuner],
         is_kept: bool = False,
     ) -> None:
-        """A conclusion is in force.
+        """Begin with the active conclusion.
 
         Args:
             share: of the steps' time that tuning again may cost.
-            conclusion: in force.
-            tuner: tunes, given the plan in force, which is to be left only for one that is clearly
-                faster.
-            is_kept: whether an earlier job has left the conclusion. The steps in which this one
-                would have tuned are still to be spent then: the first time is at once, without
-                doses, and does not count.
+            conclusion: the active one.
+            tuner: makes a tuner from the active plan, which leaves this plan only for one that is
+                clearly faster.
+            is_kept: whether an earlier job has left the conclusion. This job then still has the
+                steps to spend in which it would have tuned: the first retuning runs in one go,
+                without doses, and does not count.
         """
         self._share = share
         self._is_kept = is_kept
@@ -56,7 +56,7 @@ class Retuner:
         self._left_of_dose: float = 0
 
     def look(self) -> DriftVerdict:
-        """Judges the usual steps since the last look; a dose follows where there is a drift."""
+        """Judges the usual steps since the last look; a dose follows if there is a drift."""
         self.drift.look()
         if self._tuner is not None and self.drift.is_over:
             self._tuner = self._next = None
@@ -76,7 +76,7 @@ class Retuner:
         return DriftVerdict.DRIFT if begins else DriftVerdict.STILL
 
     def next(self, observation: TrialResult | None) -> Trial | TuningResult | None:
-        """What the next step of a dose does; None if the dose is over.
+        """Returns the trial of a dose's next step, or a new conclusion; None if the dose is over.
 
         Postponed trials end a dose.
 
@@ -96,7 +96,7 @@ class Retuner:
         return None if isinstance(experiment, Postponed) else experiment
 
     def _settle(self, found: TuningResult) -> TuningResult | None:
-        """What was found, if it was measured: else the plan in force stays as it is."""
+        """Returns the conclusion found, if a race measured it; None leaves the active plan."""
         self._tuner = self._next = None
         is_raced = found.race is not None
         if is_raced:
@@ -111,10 +111,10 @@ class Retuner:
 
 
 def _expected(conclusion: TuningResult) -> float | None:
-    """What a usual step takes, as measured in the race; None where there was none to speak of.
+    """Returns a usual step's seconds as measured in the race; None without enough rounds.
 
-    The first steps under the plan say it then: what a model predicts may be wrong by more than a
-    drift, and a step or two may have been anything.
+    The first steps under the plan then provide the expected time: a model's prediction may be off
+    by more than a drift, and one or two steps are no measure.
     """
     race = conclusion.race
     if race is None or race.num_rounds < FEWEST_ROUNDS:

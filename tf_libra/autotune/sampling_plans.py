@@ -14,7 +14,7 @@ SAMPLED_GROUPS = (2, 6)
 # Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
 # seen at sizes that differ several times over, for every thread count.
 MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
-# Of the plan whose all-reduces run at once.
+# Number of groups in the plan whose all-reduces run concurrently.
 SIMULTANEOUS_GROUPS = 6
 
 

@@ -28,7 +28,7 @@ _FINALISTS = 5
 @register
 @dataclass(frozen=True)
 class SearchTuner:
-    """By what real steps take under settings. No model is fitted: what is measured decides."""
+    """Tuner that measures real steps under settings, and fits no model."""
 
     name: ClassVar[str] = "search"
     takes: ClassVar[type[Any]] = Searched
@@ -101,7 +101,7 @@ def searched(
     notes: Sequence[str],
     runs_streams: bool,
 ) -> TuningResult:
-    """What a search has come to; one all-reduce where it has come to nothing."""
+    """Returns the conclusion of a search; one all-reduce if it measured no setting."""
     if found.best is None:
         said = (*notes, "no setting was measured: one all-reduce after backward")
         plan = one_group_plan(tensors, 1, num_workers, strategies.SynEasgd.name)

@@ -1,8 +1,8 @@
 """The all-reduces of usual steps, as a model that was fitted to these steps predicts each.
 
-What is predicted, planned by and shown is how long an all-reduce keeps its stream in a step that
-nobody traces, from when it could start to its end: waiting for other ranks and for a core is part
-of it. So these are the samples to judge such a model by.
+The model predicts how long an all-reduce keeps its stream in an untraced step, from when it could
+start to its end; plans and displays use the same time. Waiting for other ranks and for a core is
+part of it. So these are the samples to judge such a model by.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ def usual_samples(
 ) -> tuple[OverlapSample, ...]:
     """One sample for each all-reduce of the steps that took time.
 
-    Backward computation is over when the last group is ready, which is stamped. How much of it was
-    done beside an all-reduce is what was done between the groups' readiness, shared out as the
-    model does. What updates did after that, which nobody sees, is as calibrated.
+    Backward computation is over when the last group is ready, which is stamped. The computation
+    done concurrently with an all-reduce is what was done between the groups' readiness, shared out
+    as the model does. The updates after that have no stamps, and count as calibrated.
 
     Args:
       calibration: the model, and computation at the pace of these steps.
@@ -46,7 +46,7 @@ def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSa
     for index, (start, stop) in enumerate(step.spans.tolist()):
         num_bytes = plan.group_bytes[index]
         overlap, done = max(min(stop, computed) - start, 0.0), float(done_beside[index])
-        # Updates go on by themselves until the all-reduce starts, then beside it.
+        # Updates run alone until the all-reduce starts, then concurrently with it.
         begin = max(start, computed)
         pending = max(0.0, pending - max(0.0, begin - clock))
         if stop > begin:
@@ -72,10 +72,11 @@ def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSa
 def _done_beside(
     calibration: Calibration, step: StepTimes, rates: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Contention-free seconds of backward computation done beside each group's all-reduce.
+    """Returns the contention-free seconds of backward that overlap with each group's all-reduce.
 
-    Between two groups' readiness a known part of it is done, in a time of which all-reduces cover
-    a part: what is done beside them and what alone are to each other as the model says.
+    Between two groups' readiness a known part of backward is done, in a time of which all-reduces
+    cover a part. The model gives the ratio of the computation done during all-reduces to that done
+    alone.
     """
     left = np.array(left_when_ready(calibration.profile, step.plan))
     whole = float(calibration.profile.compute_after[0])

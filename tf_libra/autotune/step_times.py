@@ -24,7 +24,7 @@ _AROUND, _NOTABLE = 5, 0.12
 
 @dataclass(frozen=True, eq=False)
 class TimedStep:
-    """One step that nobody traced.
+    """One untraced step.
 
     Attributes:
       plan: what it ran under.
@@ -51,7 +51,7 @@ class StepTimes:
       seconds: of the step.
       spans: start and end of each group's all-reduce, seconds since the step's start, [groups, 2].
         It starts when the engine has it and is done with what came before it on its stream.
-      ready: when the engine had each group's gradients, likewise, [groups].
+      ready: when the engine had each group's gradients, seconds since the step's start, [groups].
       num_steps: that it is the median of.
     """
 
@@ -66,8 +66,8 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     """The usual step of every plan, in the order in which plans were first seen.
 
     Steps that do not show every group of bytes, as those that only accumulate gradients, are left
-    out. A group of no bytes is never launched: its span is where the group before ended, and nobody
-    knows when it was ready: as its span.
+    out. A group of no bytes is never launched: its span and its readiness are set to the end of the
+    group before.
 
     Args:
       steps: one of every plan in each round, in the order in which they ran.
@@ -96,10 +96,10 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
 def _own_paces(
     by_plan: Sequence[Sequence[int]], stamped: Sequence[NDArray[np.float64] | None]
 ) -> NDArray[np.float64]:
-    """How many times as long as usual everything took while each step ran; 1 where hardly more.
+    """Returns how many times as long as usual all took in each step; 1 if hardly more or less.
 
-    A step's first group is compared with the soonest that it was ready under the same plan: how
-    soon that is beside other plans, no profile tells to the tenth.
+    A step's first group is compared with the soonest that it was ready under the same plan: no
+    profile predicts to a tenth how soon that is in comparison with other plans.
 
     Args:
       by_plan: the places of each plan's steps.
@@ -126,9 +126,9 @@ def _own_paces(
 
 
 def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """How many times as long as usual steps took in every round, in the median over the plans."""
+    """Returns each round's step time relative to the usual one, as the median over the plans."""
     rounds = max(map(len, by_plan), default=0)
-    # What was ended early has plans of one round less; of those nobody knows what is usual.
+    # Sampling that ended early leaves plans with one round less; their usual step is unknown.
     complete = [seconds for seconds in by_plan if len(seconds) == rounds]
     if len(complete) < _FEWEST_PLANS:
         return np.ones(rounds)

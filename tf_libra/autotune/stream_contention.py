@@ -1,4 +1,4 @@
-"""What all-reduces that run at once cost each other: gamma of ASC-WFBP, Eq. 9, as measured."""
+"""Measured contention of concurrent all-reduces: gamma of ASC-WFBP, Eq. 9."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def measured_contention(
       model: what all-reduces cost one after the other.
 
     Raises:
-      ValueError: no steps, or the model leaves computation nothing beside so many threads.
+      ValueError: no steps, or the model leaves computation nothing next to so many threads.
     """
     if not steps:
         raise ValueError("steps must hold at least one plan's, got none")

@@ -1,4 +1,4 @@
-"""What is tried out in a training step, and what is seen of it."""
+"""Trials in training steps, and their results."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tf_libra.specs.telemetry import AllReduceRecord
 
 @dataclass(frozen=True)
 class Trial:
-    """What the next training step tries; it trains as well.
+    """The trial of the next training step, which trains as well.
 
     Attributes:
         phase: MEASURE, SAMPLE, SEARCH or RACE.
@@ -32,10 +32,10 @@ class Postponed:
 
 @dataclass(frozen=True, eq=False)
 class TrialResult:
-    """What rank 0 saw of a step.
+    """Rank 0's observation of a step.
 
     Attributes:
-        production: when gradients were produced; None where it was not, or could not be, traced.
+        production: when gradients were produced; None if it was not, or could not be, traced.
         records: the all-reduces that were executed.
         problem: why there is no production, else empty.
         called_ns: when the step was called and when it returned, nanoseconds since the epoch.

@@ -1,4 +1,4 @@
-"""What steps in turns say of a plan beside others: measured steps are compared in no other way.
+"""Comparison of a plan with others by steps in turns: measured steps are compared in no other way.
 
 Steps at different times differ for many reasons; steps of a race took turns.
 """
@@ -66,7 +66,7 @@ def against_one_all_reduce(race: Race | None) -> TrialComparison | None:
 
 
 def against_asked(race: Race | None, asked: str) -> TrialComparison | None:
-    """Against the best plan of the strategy that was asked for; None where the winner is one."""
+    """Compares with the best plan of the requested strategy; None if the winner is such a plan."""
     if race is None or race.winner.plan.strategy == asked:
         return None
     of_it = [other for other in race.contenders[1:] if other.plan.strategy == asked]
@@ -82,10 +82,10 @@ def describe_plan(contender: Candidate) -> str:
 
 
 def why_another(asked: str, made: str, race: Race | None, notes: tuple[str, ...]) -> str | None:
-    """Why a plan is of another strategy than was asked for, by what was measured; None if not.
+    """Explains by the measurements why a plan is not of the requested strategy; None if it is.
 
     Args:
-      asked: the strategy that was asked for.
+      asked: the requested strategy.
       made: that of the plan.
       race: the plans that were run in turns.
       notes: what tuning has noted.
@@ -106,6 +106,6 @@ def why_another(asked: str, made: str, race: Race | None, notes: tuple[str, ...]
         steps = [one.median_seconds for one in race.contenders if one.median_seconds is not None]
         if race.winner.median_seconds == min(steps):
             return f"{head}: of the plans that were run in turns its step was the shortest."
-        # Prediction has decided, or the plan was in force before.
+        # Prediction has decided, or the plan was active before.
         return f"{head}: none of the plans that were run in turns was clearly faster."
     return f"{head}: {reasons[0]}." if reasons else f"{head}."

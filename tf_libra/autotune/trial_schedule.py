@@ -27,7 +27,7 @@ from tf_libra.specs.plan import Plan
 MEASURED_STEPS = 2
 MEASURED_STEPS_BETWEEN = 1
 SAMPLED_PLANS = 5
-# Rounds of steps that nobody traces, one of each sampled plan.
+# Rounds of untraced steps, one of each sampled plan.
 TIMED_ROUNDS = 3
 
 
@@ -75,7 +75,7 @@ def sampling(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[
     """Plans in turns: what disturbs the machine for a while disturbs all of them.
 
     After a step that pays for its instantiation every plan has one traced step, and `num_rounds`
-    that nobody traces.
+    untraced ones.
     """
     for plan in plans:
         yield Trial(Phase.SAMPLE, plan, traced=False, is_first=True)
@@ -88,9 +88,9 @@ def sampling(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[
 
 
 def rounds_before_a_race(num_plans: int, end: BudgetTracker) -> int:
-    """Of sampling so many plans: as many as leave a race those after which it first decides.
+    """Returns the sampling rounds that leave a race the rounds after which it first decides.
 
-    At most `TIMED_ROUNDS`; none where the budget leaves time for a race alone.
+    The result is at most `TIMED_ROUNDS`, and 0 if the budget leaves time for a race alone.
     """
     for rounds in range(TIMED_ROUNDS, 0, -1):
         others = num_plans * (rounds + 1) + MAX_CONTENDERS * LEAST_ROUNDS

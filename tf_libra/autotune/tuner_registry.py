@@ -25,7 +25,7 @@ class TunerKind(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def asks_for_a_start(self, strategy: Strategy) -> bool:
-        """Whether what an earlier job that is alike has found takes part."""
+        """Returns whether the findings of an earlier, similar job take part in tuning."""
         ...
 
     def tune(self, task: TuningProblem) -> Tuner:

@@ -1,4 +1,4 @@
-"""What decides on rank 0 what is tried and what comes of it, by how a strategy is tuned."""
+"""Entry point of tuning on rank 0: runs the tuner that a strategy names."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from tf_libra.specs.plan import Plan
 
 
 def asks_for_a_start(strategy: strategies.Strategy) -> bool:
-    """Whether what an earlier job that is alike has found takes part in tuning."""
+    """Returns whether the findings of an earlier, similar job take part in tuning."""
     return way_of(strategy).asks_for_a_start(strategy)
 
 
@@ -52,7 +52,7 @@ def tune(
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
         workers_per_host: by which it makes twice as many on two levels; see `ContentionModel`.
-        runs_streams: whether the engine runs all-reduces of several streams at once.
+        runs_streams: whether the engine runs all-reduces of several streams concurrently.
         in_force: a plan that is left only for one that is clearly faster in a race.
         start: what a job that is alike has found, by the bytes per second of the network as
             measured; None where nothing is known.

@@ -1,4 +1,4 @@
-"""What tuning has come to: made once, kept for the next job, told to all ranks, and shown."""
+"""The result of tuning: made once, cached for the next job, sent to all ranks, and shown."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ _VERSION = 1
 
 
 class PlanSource(StrEnum):
-    """How a conclusion came to be in force."""
+    """Origin of the active conclusion."""
 
     MADE = "made"  # by this job
     KEPT = "kept"  # by an earlier one
@@ -50,12 +50,12 @@ class TuningResult:
         notes: what a reader should know, such as a budget that ended early.
         is_complete: whether all experiments were made and observed, and a model fitted.
         rest_seconds: what a step takes besides backward and updates as they are predicted; None
-            where that could not be told.
-        race: the plans that were run in turns, the one in force first; None where none were.
+            if that is unknown.
+        race: the plans that were run in turns, the active one first; None without a race.
         search: the settings that were searched in steps; None where none were.
         max_model_error: beyond this `held_out_error` the model is not trusted.
         contention: gamma of ASC-WFBP as measured, how many times longer a byte takes while two
-            all-reduces run at once; None where none did.
+            all-reduces run concurrently; None if none did.
         bytes_per_second: that a worker sent in an all-reduce which nothing overlapped; None where
             none was measured.
 
@@ -106,11 +106,11 @@ class TuningResult:
             validation.instance("search", self.search, Search)
 
     def predicted(self, plan: Plan) -> Timeline | None:
-        """What is predicted of a plan; None where nothing can be said.
+        """Returns the predicted timeline of a plan; None if nothing can be predicted.
 
-        That is without a profile or a model, and where the model leaves computation nothing beside
-        so many threads at once: it was fitted to fewer, and all-reduces on several streams have
-        more in sum.
+        Nothing can be predicted without a profile or a model, or if the model leaves computation
+        nothing next to so many concurrent threads: it was fitted to fewer, and all-reduces on
+        several streams have more in sum.
         """
         if self.profile is None or self.cost_model is None:
             return None
@@ -120,7 +120,7 @@ class TuningResult:
             return None
 
     def predicted_step(self, plan: Plan) -> float | None:
-        """What a step under a plan is predicted to take; None where nothing can be said."""
+        """Returns the predicted seconds of a step under a plan; None if unknown."""
         timeline = None if self.rest_seconds is None else self.predicted(plan)
         if timeline is None or self.rest_seconds is None:
             return None
@@ -157,7 +157,7 @@ class TuningResult:
 
     @property
     def evidence(self) -> Evidence:
-        """What the model rests on."""
+        """The evidence that the model rests on."""
         threads = tuple(sample.num_threads for sample in self.samples)
         return Evidence(
             threads,
@@ -169,7 +169,7 @@ class TuningResult:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is a model, and it is known how well it fits."""
+        """True if there is a model, and it is known how well it fits."""
         return self.cost_model is not None and self.median_error is not None
 
     def to_document(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How alike two jobs are, and what one may begin with that another has found.
+"""Similarity of jobs, and the plans and settings that a job may start with from another job.
 
 AIACC-Training, section VI: the best setting is kept for a computation graph and a topology, and a
 search begins with that of the job that is nearest by graph edit distance.
@@ -9,9 +9,9 @@ topology has a node for each worker and an edge between every two, within a host
 Changing a node or an edge into another costs how far apart they are, at most 1; adding or removing
 one costs 1.
 
-How fast the network is, as all-reduces after backward have shown, makes jobs unlike, too: the best
-units and streams for one network are not those for another. It counts beside the graphs, since it
-is one edge in them however much it differs.
+The rate of the network, as measured in all-reduces after backward, makes jobs unlike, too: the best
+units and streams for one network are not those for another. The rate counts in addition to the
+graphs, in which it is one edge however much it differs.
 """
 
 import itertools
@@ -43,7 +43,7 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 # Of rates, as binary logarithms: what two measurements on one network may differ by, and from how
 # much more on two networks have nothing in common.
 _ALIKE, _FAR_RATES = 0.5, 3.5
-# What is told apart from nothing: a rate that nobody has kept.
+# The distance between a known rate and an unknown one.
 _UNKNOWN_APART = 0.5
 
 
@@ -66,14 +66,14 @@ class LayerSignature:
 
 @dataclass(frozen=True)
 class JobSignature:
-    """What a setting was found for.
+    """The job that a setting was found for.
 
     Attributes:
       layers: in backward order, at least one.
       num_workers: N.
       workers_per_host: of them on one host.
       bytes_per_second: that a worker sent in an all-reduce which nothing overlapped, as measured;
-        None where nobody knows.
+        None if unknown.
 
     Raises:
       ValueError: a field is out of its range.
@@ -100,7 +100,7 @@ class JobSignature:
     def of(
         cls, tensors: Sequence[TensorSpec], num_workers: int, workers_per_host: int
     ) -> "JobSignature":
-        """Of gradients in backward order."""
+        """Makes the signature of a job from its gradients in backward order."""
         layers = []
         for _, run in itertools.groupby(tensors, key=lambda one: one.name.rpartition("/")[0]):
             of_layer = list(run)
@@ -113,13 +113,13 @@ class JobSignature:
 
     @property
     def num_nodes(self) -> int:
-        """Of both graphs."""
+        """Number of nodes of both graphs."""
         return len(self.layers) + self.num_workers
 
 
 @dataclass(frozen=True)
 class PlanOutline:
-    """What of a plan can be made of other tensors, too.
+    """The part of a plan that can be applied to other tensors, too.
 
     Attributes:
       stops: share of all bytes at which each group ends, ascending to 1.
@@ -153,7 +153,7 @@ class PlanOutline:
 
     @classmethod
     def of(cls, plan: Plan) -> "PlanOutline":
-        """Of a plan."""
+        """Makes the outline of a plan."""
         ends = np.cumsum(plan.group_bytes) / max(sum(plan.num_bytes), 1)
         return cls(
             tuple(min(float(end), 1.0) for end in ends),
@@ -178,11 +178,11 @@ class PlanOutline:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a job has found, for others to begin with.
+    """Findings of a job that others may begin with.
 
     Attributes:
-      job: whose.
-      strategy: that it was found under.
+      job: the job that made them.
+      strategy: that they were made under.
       outline: of its plan.
       settings: of AIACC's search, the best first; empty where none was made.
     """
@@ -195,7 +195,9 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class JobComparison:
-    """A job beside others, as far as it is known before its network is: graphs take long.
+    """Comparison of a job with others by graphs, made early since it takes long.
+
+    It needs no rate of the network, which is measured later.
 
     Attributes:
       known: what the others have found.
@@ -223,7 +225,7 @@ class JobComparison:
         """The one that is nearest on a network of this rate; None where nothing is in common.
 
         Args:
-          bytes_per_second: as measured; None where nobody knows, nor do others' rates count then.
+          bytes_per_second: as measured; None if unknown, and then other jobs' rates do not count.
         """
         found = []
         for index, (one, apart) in enumerate(zip(self.known, self.apart, strict=True)):
@@ -234,7 +236,7 @@ class JobComparison:
 
 
 def distance(one: JobSignature, other: JobSignature, seconds: float = MAX_SECONDS) -> float:
-    """How far apart two jobs are: 0 for equal ones, 1 for such that have nothing in common.
+    """Returns the distance of two jobs: 0 for equal ones, 1 for jobs with nothing in common.
 
     The edit distance of both graphs, as a share of what it takes to remove one and add the other;
     what was found when the time was over, which is no less. Of large graphs, without time, and
@@ -312,7 +314,7 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def _features_apart(one: JobSignature, other: JobSignature) -> float:
-    """Of number and sizes of layers, workers and hosts; shares of what makes them unlike."""
+    """Returns the mean distance of features: number and sizes of layers, workers, hosts; 0 to 1."""
     apart = np.abs(_features(one) - _features(other)) / _FAR_APART
     kinds = {layer.dtype for layer in one.layers} == {layer.dtype for layer in other.layers}
     return float(np.mean([*np.minimum(apart, 1.0), 0.0 if kinds else 1.0]))

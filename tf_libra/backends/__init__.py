@@ -1,6 +1,6 @@
-"""What executes all-reduces, and what carries control between ranks.
+"""Backends that execute all-reduces, and the carriers of control messages between ranks.
 
-Each backend registers itself; they are known in this order.
+Each backend registers itself, in the order of these imports.
 """
 
 # isort: off

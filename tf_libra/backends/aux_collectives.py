@@ -1,7 +1,7 @@
-"""All-reduces that carry no planned gradient: rows of sparse ones, and who is where.
+"""All-reduces that carry no planned gradient: sparse rows, and positions of ranks in the script.
 
-They go over the lanes like any other, in their place in the order of all, so that a rank which is
-elsewhere in its script is noticed by both sides at once.
+They go over the lanes in the common order of all all-reduces. So both sides immediately notice a
+rank that is elsewhere in its script.
 """
 
 from typing import Any

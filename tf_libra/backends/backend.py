@@ -1,4 +1,4 @@
-"""What executes a plan's all-reduces: the protocol of a backend, and who is known by which name.
+"""Protocol of the backends that execute a plan's all-reduces, and their registry by name.
 
 Neither TensorFlow nor Horovod is needed to import a backend.
 """
@@ -53,9 +53,9 @@ class Backend(Protocol):
         name: what `optimize(engine=...)` calls it.
         op: what the pass writes for a group of a plan; its rewriter is `passes/*_rewriter.cc`.
         control: name of the carrier that reaches the other ranks.
-        max_threads: the most that an all-reduce may be asked to use.
+        max_threads: the largest thread count that a plan may give an all-reduce.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
-        runs_streams: whether all-reduces of several streams run at once; else one runs at a time.
+        runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
         hops: that an all-reduce makes one after the other, on one level; None: those of a ring,
             2(N-1).
     """
@@ -77,7 +77,7 @@ class Backend(Protocol):
         ...
 
     def num_lanes(self, threads: int) -> int:
-        """How many lanes there have to be where all-reduces use up to so many threads."""
+        """Returns the number of lanes needed if all-reduces use up to this number of threads."""
         ...
 
     def get_ready(self, world: World, threads: int) -> None:
@@ -92,7 +92,7 @@ class Backend(Protocol):
         ...
 
     def workers_per_host(self) -> int | None:
-        """Of as many on each host, by which all-reduces go in two levels; None: they never do."""
+        """Returns the workers of each host for two-level all-reduces; None for one level."""
         ...
 
     def default_threads(self, strategy: Strategy) -> Strategy:
@@ -104,7 +104,7 @@ class Backend(Protocol):
         ...
 
     def agreed(self) -> Mapping[str, Any]:
-        """What all ranks must have alike before a plan comes into force, as JSON values."""
+        """Returns what must be the same on all ranks before a plan is active, as JSON values."""
         ...
 
     def begin_step(self) -> None:
@@ -124,11 +124,11 @@ class Backend(Protocol):
         ...
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """What keeps a plan that is in force from being executed as it says, and what to do."""
+        """Returns what keeps the active plan from being executed exactly, and the remedies."""
         ...
 
     def describe(self) -> str:
-        """One line about the plan in force, such as who applies its threads; empty: nothing."""
+        """Returns one line about the active plan, such as what applies its threads, or ""."""
         ...
 
 

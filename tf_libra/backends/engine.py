@@ -24,12 +24,12 @@ _UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
 
 @dataclass(frozen=True)
 class Address:
-    """Where a rank's listener waits: a numeric IP address and a port, or a Unix socket.
+    """Address of a rank's listener: a numeric IP address and a port, or a Unix socket.
 
     Attributes:
         host: the address, or that of the Unix socket.
         port: of no meaning for a Unix socket.
-        local: the Unix socket on which it listens beside, for the ranks of its host; "": none.
+        local: the additional Unix socket on which it listens for ranks of its host; "": none.
         machine: the same for ranks that reach each other by Unix sockets; "": not known.
     """
 
@@ -82,7 +82,7 @@ def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class _At:
-    """What a message between all ranks is, and where its sender is.
+    """Kind of a message between all ranks, and the sender's position in its script.
 
     Attributes:
         kind: the same on every rank.
@@ -115,7 +115,7 @@ class _At:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine: it executes all-reduces on lanes, and carries control beside them.
+    """A running engine: it executes all-reduces on lanes, and carries control messages.
 
     Attributes:
         rank: this process, from 0.
@@ -210,7 +210,7 @@ class Engine:
         _check(native.load().c.TfLibraSetStep(step))
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
-        """What was all-reduced since the last call, at most the last 65,536."""
+        """Returns the all-reduces since the last call, at most the last 65,536."""
         return drain_telemetry()
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
@@ -230,7 +230,7 @@ class Engine:
             self.broadcast(kind="a meeting", place=place)
 
     def resume(self) -> None:
-        """Nothing is said over lanes unasked."""
+        """Does nothing: lanes carry no unrequested messages."""
 
     def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Every all-reduce of a step has a header and a deadline of its own."""
@@ -245,7 +245,7 @@ class Engine:
         native.load().c.TfLibraAbort(native.message(reason))
 
     def close(self, why: str = control_plane.CLOSED) -> None:
-        """Ends the engine and joins its threads; ranks that go on are told why.
+        """Ends the engine and joins its threads; sends the reason to ranks that go on.
 
         Raises:
             EngineError: code that follows an all-reduce does not return; its thread stays.
@@ -254,7 +254,7 @@ class Engine:
 
 
 def drain_telemetry() -> tuple[AllReduceRecord, ...]:
-    """What the running engine has all-reduced since the last call, at most the last 65,536."""
+    """Returns the running engine's all-reduces since the last call, at most the last 65,536."""
     text = ctypes.c_char_p()
     _check(native.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
     return parse_records((text.value or b"{}").decode())
@@ -262,7 +262,7 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
 
 @dataclass
 class _Connected:
-    """What the engine that runs does not know itself."""
+    """Facts about the running engine that the engine itself does not store."""
 
     job: int = 0
     machine: str = ""
@@ -270,7 +270,7 @@ class _Connected:
 
 @functools.cache
 def _connected() -> _Connected:
-    """Of the engine of this process."""
+    """Returns the facts about the engine of this process."""
     return _Connected()
 
 

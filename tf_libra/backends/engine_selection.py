@@ -1,4 +1,4 @@
-"""What `engine="auto"` decides, and why: the same on all ranks, by what each of them finds."""
+"""Choice of `engine="auto"` and its reason, the same on all ranks, from what each rank finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tf_libra.internal import validation
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")
 _FABRICS = Path("/sys/class/infiniband")
-# What a rank needs beside its connections: files, TensorFlow's and Horovod's own.
+# Descriptors that a rank needs in addition to its connections: files, TensorFlow's, Horovod's.
 _SPARE_DESCRIPTORS = 256
 # Of which a rank has at most so many (ops/lanes/tree.h).
 _CONTROL_CONNECTIONS = 9
@@ -29,7 +29,7 @@ _WATCHES = 3
 
 @dataclass(frozen=True)
 class EngineEnvironment:
-    """What the choice depends on, as one rank finds it. All fields are JSON values.
+    """Facts that the choice depends on, as one rank finds them. All fields are JSON values.
 
     Attributes:
         local_size: number of ranks on its host.
@@ -43,7 +43,7 @@ class EngineEnvironment:
         fabrics: devices of this host that MPI can use and TCP cannot, such as InfiniBand's.
         num_lanes: threads that all-reduces will ask for.
         most_descriptors: that this process may have.
-        only_lanes: why nothing but lanes can do what this rank is asked for; "": it may be Horovod.
+        only_lanes: why only lanes can do what this rank requests; "": Horovod can do it as well.
     """
 
     local_size: int
@@ -79,7 +79,7 @@ def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
 
 
 def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
-    """As `choose`, whatever ranks are asked for."""
+    """Does the same as `choose`, but ignores `only_lanes`."""
     num_hosts = _num_hosts(ranks)
     has_gpus, has_nccl = (
         any(one.num_gpus for one in ranks),
@@ -131,7 +131,7 @@ def _on_one_host(ranks: Sequence[EngineEnvironment]) -> bool:
 
 
 def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
-    """That the ranks run on, at least."""
+    """Returns the least number of hosts that the ranks can run on."""
     if _on_one_host(ranks):
         return 1
     machines = {one.machine for one in ranks}
@@ -141,7 +141,7 @@ def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
 
 
 def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
-    """Which rank may have fewer than lanes need; None where all have enough."""
+    """Names the rank that may open too few descriptors for lanes; None if there is no such rank."""
     for rank, (one, needed) in enumerate(zip(ranks, connections(ranks), strict=True)):
         if needed + _SPARE_DESCRIPTORS > one.most_descriptors:
             return (
@@ -179,12 +179,12 @@ def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
 
 
 def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineEnvironment:
-    """What this process finds.
+    """Returns the facts that this process finds.
 
     Args:
         world: the job.
         num_lanes: threads that all-reduces will ask for.
-        only_lanes: why Horovod cannot do what was asked for; "": it can.
+        only_lanes: why Horovod cannot do what was requested; "": it can.
     """
     import horovod.tensorflow as hvd
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What backends have in common whose op is another library's, which keeps no records."""
+"""Common base of backends whose op belongs to another library, which keeps no records."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class ExternalOpBackend:
         """Whatever can be planned can be executed."""
 
     def num_lanes(self, threads: int) -> int:
-        """None: what the op cannot stand for is Horovod's, too."""
+        """Returns 0: Horovod also executes what this op cannot."""
         return 0
 
     def get_ready(self, world: World, threads: int) -> None:
-        """It is, as soon as control is."""
+        """Does nothing: the backend is ready as soon as control is."""
 
     def workers_per_host(self) -> int | None:
         """A ring has one level."""
         return None
 
     def default_threads(self, strategy: Strategy) -> Strategy:
-        """Those that it has by itself."""
+        """Returns the strategy unchanged, with its own thread counts."""
         return strategy
 
     def applicable(self, strategy: Strategy) -> Strategy:
@@ -57,29 +57,29 @@ class ExternalOpBackend:
         return strategy.with_threads((min(strategy.allowed_threads),))
 
     def agreed(self) -> Mapping[str, Any]:
-        """Nothing besides what every backend needs."""
+        """Returns no items in addition to those that every backend needs."""
         return {}
 
     def begin_step(self) -> None:
-        """Nobody needs to know."""
+        """Does nothing: the library needs no notice of a step."""
 
     def apply(self, plan: Plan) -> None:
-        """Nobody takes its threads."""
+        """Does nothing: the library takes no thread counts from a plan."""
 
     def executed(self) -> tuple[AllReduceRecord, ...]:
-        """None that is kept."""
+        """Returns no records: the library keeps none."""
         return ()
 
     def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
-        """By the `LibraAllReduceDone` that the pass writes behind each op."""
+        """Returns records from the `LibraAllReduceDone` that the pass writes behind each op."""
         return traced_records(step)
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """None."""
+        """Returns no warnings."""
         return ()
 
     def describe(self) -> str:
-        """That thread counts are not applied."""
+        """Says that thread counts are not applied."""
         return f"{self.name} executes the plan; its thread counts are not applied"
 
 
@@ -87,8 +87,9 @@ def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
     """The all-reduces of a traced step, as far as the trace shows them.
 
     The library keeps no times that could be had, and its op leaves none in a trace. The op behind
-    it shows when the result was there; it began when its gradients and the result before were. What
-    a rank waits for the others in between cannot be told from communication, and counts as such.
+    it shows when the result was there; it began when its gradients and the result before were. The
+    time that a rank waits for the others in between cannot be separated from communication, and
+    counts as such.
     """
     plan, production = step.plan, step.production
     num_bytes = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))

@@ -46,7 +46,7 @@ class Horovod(ExternalOpBackend):
         return super().applicable(strategy)
 
     def agreed(self) -> Mapping[str, Any]:
-        """Who chooses NCCL's threads."""
+        """Returns which component chooses NCCL's threads."""
         return {"threads for NCCL": nccl_tuner.statement()}
 
     def begin_step(self) -> None:
@@ -63,11 +63,11 @@ class Horovod(ExternalOpBackend):
             nccl_tuner.apply(plan)
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """What in Horovod's settings keeps it from doing as the plan says, and what to set."""
+        """Returns which of Horovod's settings conflict with the plan, and what to set."""
         return warnings(plan)
 
     def describe(self) -> str:
-        """Whether anybody applies the thread counts of plans."""
+        """Says whether the thread counts of plans are applied, and if not, why."""
         if nccl_tuner.in_use():
             return "Horovod executes the plan; its thread counts are handed to NCCL"
         import horovod.tensorflow as hvd
@@ -80,7 +80,7 @@ class Horovod(ExternalOpBackend):
 
 
 def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What in Horovod's settings keeps it from doing as the plan says, and what to set.
+    """Returns which of Horovod's settings conflict with the plan, and what to set.
 
     One group of a plan is under way at a time, so Horovod cannot fuse across groups; but it cuts
     a group that is larger than its fusion buffer into several all-reduces, unless that is a single

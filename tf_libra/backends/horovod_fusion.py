@@ -1,4 +1,4 @@
-"""How Horovod 0.28.1 lays a group of tensors into buffers: what it reads, and what it does with it.
+"""Fusion of a group of tensors into buffers, and its settings, as in Horovod 0.28.1.
 
 Horovod's sources: `BackgroundThreadLoop` (operations.cc), `Controller::TensorFusionThresholdBytes`
 and `Controller::FuseResponses` (controller.cc).
@@ -18,7 +18,7 @@ _GPU_PADDING = 16
 
 @dataclass(frozen=True)
 class Fusion:
-    """How a group's tensors are laid into one buffer for its all-reduce.
+    """Layout of a group's tensors in one buffer for their all-reduce.
 
     Attributes:
         buffer_bytes: what the buffer holds; a larger group goes in several all-reduces. None for no
@@ -30,11 +30,11 @@ class Fusion:
     padding: int = 1
 
     def padded(self, num_bytes: int) -> int:
-        """Bytes that a tensor takes beside others."""
+        """Returns the bytes that a tensor takes in a buffer that it shares with others."""
         return -(-num_bytes // self.padding) * self.padding
 
     def parts(self, num_bytes: Sequence[int]) -> list[list[int]]:
-        """Which tensors share an all-reduce: as many as fit into the buffer, in order."""
+        """Splits tensors into all-reduces: each takes as many as fit into the buffer, in order."""
         parts: list[list[int]] = []
         filled = 0
         for one in num_bytes:
@@ -49,14 +49,14 @@ class Fusion:
 
 
 def of_environment(environ: Mapping[str, str] = os.environ, *, on_gpu: bool) -> Fusion:
-    """What Horovod does under these variables.
+    """Returns the fusion that Horovod does under these variables.
 
     The buffer is rounded up, to be divisible among the ranks of a host. Horovod reads as much of a
     text as is a number, and zero where nothing is: "64MB" are 64 bytes.
 
     Args:
         environ: the environment at `hvd.init()`.
-        on_gpu: whether the tensors are on a GPU, where they are copied at once and padded for that.
+        on_gpu: whether the tensors are on a GPU, where one batch copies them, padded for that.
     """
     unit = _UNIT_BYTES * max(1, _number(environ, "HOROVOD_LOCAL_SIZE", 1))
     buffer_bytes = max(0, -(-_number(environ, THRESHOLD, _DEFAULT_BYTES) // unit) * unit)

@@ -1,4 +1,4 @@
-"""Lanes: they execute `LibraAllReduce`, and a tree beside them carries control."""
+"""Lanes backend: lanes execute `LibraAllReduce`, and a separate tree carries control."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LanesControl:
         return engine_lib.running()
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> dict[str, Any]:
-        """Where this rank listens."""
+        """Listens, and returns the address and what else the peers need to connect."""
         return lanes_bootstrap.offer(world, terms.num_lanes)
 
     def start(
@@ -68,7 +68,7 @@ class Lanes:
             )
 
     def check_running(self, plan: Plan) -> None:
-        """There have to be as many lanes as the plan has threads at once."""
+        """Requires as many lanes as the plan has concurrent threads."""
         engine = _running()
         if plan.num_lanes > engine.num_lanes:
             many = plan.num_streams > 1
@@ -92,7 +92,7 @@ class Lanes:
         return _running().ranks_per_host or None
 
     def default_threads(self, strategy: Strategy) -> Strategy:
-        """Those that it has by itself."""
+        """Returns the strategy unchanged, with its own thread counts."""
         return strategy
 
     def applicable(self, strategy: Strategy) -> Strategy:
@@ -100,7 +100,7 @@ class Lanes:
         return strategy
 
     def agreed(self) -> Mapping[str, Any]:
-        """Nothing besides what every backend needs."""
+        """Returns no items in addition to those that every backend needs."""
         return {}
 
     def begin_step(self) -> None:
@@ -114,7 +114,7 @@ class Lanes:
         return engine_lib.drain_telemetry()
 
     def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
-        """None that telemetry does not have."""
+        """Returns no records: telemetry has them all."""
         return ()
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class Lanes:
         return ()
 
     def describe(self) -> str:
-        """Nothing: they are what every page speaks of."""
+        """Returns an empty text: every page of the documentation is about lanes."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""How the lanes of all ranks find each other: addresses, and a secret of this job.
+"""Exchange by which the lanes of all ranks find each other: addresses and a secret of this job.
 
 Horovod, or TensorFlow's coordination service, carries both, once. Everything else that the ranks
 say to each other goes over the lanes.
@@ -108,10 +108,10 @@ def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.
 
 
 def _check(offers: Sequence[dict[str, Any]]) -> None:
-    """Refuses TF_LIBRA_INTERFACE on some ranks of a host only, which are then on two networks.
+    """Rejects TF_LIBRA_INTERFACE on only some ranks of a host, which are then on two networks.
 
-    Where the others come to the same interface nothing is wrong; nor where every rank names one of
-    its own, on a host that has several.
+    It is no fault if the other ranks choose the same interface, or if every rank names an interface
+    of its own on a host that has several.
     """
     first: dict[str, dict[bool, int]] = {}  # of each place, that names one, and that does not
     for rank, one in enumerate(offers):

@@ -1,8 +1,8 @@
-"""Thread counts for NCCL: what its tuner plugin is told, and what it says was asked of it.
+"""Thread counts for NCCL: plans for its tuner plugin, and the plugin's counters of requests.
 
 NCCL's kernels use channels x NCCL_NTHREADS threads. The second is one number per process, set
 before NCCL starts (`prepare`). The first is set per all-reduce by `libnccl-tuner-libra.so`
-(ops/nccl_tuner), which NCCL loads into this process and which is handed a plan here (`apply`).
+(ops/nccl_tuner), which NCCL loads into this process and which gets a plan here (`apply`).
 Neither TensorFlow nor NCCL is needed to import this.
 """
 
@@ -40,7 +40,7 @@ _GROUPS_APART = "HOROVOD_DISABLE_GROUP_FUSION"
 
 @dataclass(frozen=True)
 class NcclSettings:
-    """What the environment was set to, before NCCL starts.
+    """Settings of the environment, made before NCCL starts.
 
     Attributes:
         threads: the set R that can be had, ascending; empty where there is a problem.
@@ -72,7 +72,7 @@ class NcclSettings:
 
 @dataclass(frozen=True)
 class NcclAllReduce:
-    """An all-reduce as NCCL will be asked for it.
+    """An all-reduce as Horovod will request it from NCCL.
 
     Attributes:
         group: index of the plan's group.
@@ -89,22 +89,22 @@ class NcclAllReduce:
 
 @dataclass(frozen=True)
 class ChannelCounters:
-    """What NCCL asked the tuner since the process began.
+    """Counts of NCCL's requests to the tuner since the process began.
 
     Attributes:
         interface_version: of the tuner interface that NCCL came by; 0: it never came.
         communicators: alive.
-        asked: questions; each was either applied or passed over.
+        asked: requests; each was either applied or passed over.
         applied: answered with the plan's channels.
         passed_over: left to NCCL, for one of the four reasons that follow.
-        no_plan: no plan was in force.
+        no_plan: no plan was active.
         other_collective: no all-reduce.
         other_communicator: another number of ranks than the plan's.
         unknown_size: the plan has no all-reduce of this size.
         out_of_order: applied, and not the one that was next.
         without_ring: applied, though NCCL offered no ring algorithm, so that threads per channel
             are not those of NCCL_NTHREADS.
-        all_reduces: how often each all-reduce of the plan in force was applied, in its order.
+        all_reduces: how often each all-reduce of the active plan was applied, in its order.
     """
 
     interface_version: int
@@ -183,7 +183,7 @@ def environment(
     multiprocessors: int | None = None,
     problem: str | None = None,
 ) -> NcclSettings:
-    """What `prepare` sets, worked out from what is there.
+    """Derives the settings that `prepare` makes from the environment and the hardware.
 
     Args:
         threads: the numbers of threads R that plans may ask for.
@@ -217,7 +217,7 @@ def environment(
         _NTHREADS: str(per_channel),
         # As many as any all-reduce may be given: of fewer, NCCL would make none.
         _MIN_CHANNELS: str(most),
-        # Groups that are ready at once stay all-reduces of their own.
+        # Groups that become ready together stay all-reduces of their own.
         _GROUPS_APART: "1",
     }
     return NcclSettings(
@@ -230,7 +230,7 @@ def environment(
 
 
 def _most_channels(environ: Mapping[str, str], multiprocessors: int | None) -> tuple[int, str]:
-    """How many channels an all-reduce may have, and what bounds them."""
+    """Returns the number of channels that an all-reduce may have, and what bounds it."""
     limits = [(MAX_CHANNELS, f"NCCL has {MAX_CHANNELS} channels")]
     if multiprocessors is not None:
         limits.append((multiprocessors, f"the GPU has {multiprocessors} multiprocessors"))
@@ -241,7 +241,7 @@ def _most_channels(environ: Mapping[str, str], multiprocessors: int | None) -> t
 
 
 def _conflict(environ: Mapping[str, str], library: Path) -> str | None:
-    """What the user has set that leaves no room for thread control."""
+    """Names the setting of the user that prevents thread control; None if there is none."""
     if environ.get(_NTHREADS, "64") not in _NTHREADS_VALUES:
         return f"{_NTHREADS} is {environ[_NTHREADS]}, not one of {', '.join(_NTHREADS_VALUES)}"
     if environ.get(_PLUGIN, str(library)) != str(library):
@@ -252,7 +252,7 @@ def _conflict(environ: Mapping[str, str], library: Path) -> str | None:
 
 
 def _warnings(environ: Mapping[str, str], most: int) -> list[str]:
-    """What the user has set, or not in time, that leaves some all-reduces to NCCL."""
+    """Lists settings, made by the user or too late, that leave some all-reduces to NCCL."""
     warnings = []
     min_channels = environ.get(_MIN_CHANNELS, "")
     if min_channels.isdecimal() and int(min_channels) < most:
@@ -290,7 +290,7 @@ def threads_per_channel(threads: Sequence[int]) -> int:
 def allowed_threads(
     threads: Sequence[int], threads_per_channel: int, max_channels: int = MAX_CHANNELS
 ) -> tuple[int, ...]:
-    """Those of `threads` that are 1 to `max_channels` channels."""
+    """Returns the counts of `threads` that make 1 to `max_channels` whole channels."""
     return tuple(
         r
         for r in _check_threads(threads)
@@ -299,7 +299,7 @@ def allowed_threads(
 
 
 def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[NcclAllReduce, ...]:
-    """What NCCL will be asked for in one step of a plan, in order.
+    """Returns the all-reduces of NCCL in one step of a plan, in order.
 
     A group is one all-reduce per dtype; one that does not fit into the fusion buffer is filled into
     it tensor by tensor, as often as it takes. Groups of 0 bytes are not launched.
@@ -337,7 +337,7 @@ def apply(
     fusion: Fusion | None = None,
     prefer_ring: bool = True,
 ) -> None:
-    """Puts a plan in force, at once and whole.
+    """Activates a plan, immediately and as a whole.
 
     Call it between the same two steps on every rank, or on none: ranks that run one all-reduce with
     different channels wait forever.
@@ -391,12 +391,12 @@ def begin_step() -> None:
 
 
 def in_use(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether NCCL of this process is told to load the plugin."""
+    """Returns whether the environment makes NCCL load the plugin in this process."""
     return environ.get(_PLUGIN) == str(PATH) and PATH.exists()
 
 
 def default_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
-    """The numbers of threads R where nobody says which: those that `prepare` has made room for.
+    """Returns the default thread counts R: those that the settings of `prepare` allow.
 
     Powers of two of whole channels, up to the channels that NCCL makes.
 
@@ -421,14 +421,14 @@ def announce_step() -> None:
 
 
 def statement(environ: Mapping[str, str] = os.environ) -> str:
-    """What has to be the same on every rank before a plan is put in force."""
+    """Returns what has to be the same on every rank before a plan is activated."""
     if not in_use(environ):
         return "NCCL's own choice"
     return f"plans, {environ.get(_NTHREADS)} threads per channel"
 
 
 def counters() -> ChannelCounters:
-    """What NCCL asked so far, and what it was told.
+    """Returns the counts of NCCL's requests so far, and of the answers.
 
     Raises:
         ImportError: the plugin was not built.

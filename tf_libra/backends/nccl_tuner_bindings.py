@@ -47,7 +47,7 @@ class TunerLibrary:
     def set_plan(
         self, num_ranks: int, prefer_ring: bool, all_reduces: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Puts a plan in force, at once and whole.
+        """Activates a plan, immediately and as a whole.
 
         Args:
             num_ranks: of the communicators that it is about.
@@ -87,16 +87,16 @@ class TunerLibrary:
         self._check(self.handle.TfLibraTunerBeginStep())
 
     def counts(self) -> dict[str, int]:
-        """What NCCL asked so far, and what it was told: a number for each of `COUNTS`."""
+        """Returns the counts of NCCL's requests and of the answers: one for each of `COUNTS`."""
         counts = _Counts()
         self._check(self.handle.TfLibraTunerReadCounts(ctypes.byref(counts)))
         return {name: int(getattr(counts, name)) for name in COUNTS}
 
     def applied(self) -> tuple[int, ...]:
-        """How often each all-reduce of the plan in force was given its channels, in its order."""
+        """Returns how often each all-reduce of the active plan got its channels, in its order."""
         capacity = self._read_applied(None, 0)
         applied = (ctypes.c_int64 * capacity)()
-        # A plan that was put in force in between may be shorter.
+        # A plan that was activated in between may be shorter.
         length = min(capacity, self._read_applied(applied, capacity))
         return tuple(applied[:length])
 

@@ -15,18 +15,18 @@ _HOST = "/cpu:0"
 
 
 def send(tensor: Any, to_rank: int, name: str) -> Any:
-    """Sends to another rank, and waits for nobody; a scalar zero of the tensor's dtype."""
+    """Sends to another rank without waiting; returns a scalar zero of the tensor's dtype."""
     with tf.device(_HOST):
         return native.load().ops.libra_send(tensor=tensor, to_rank=to_rank, tensor_name=name)
 
 
 def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
-    """What another rank sends, of a shape that is known, or a tensor of int64."""
+    """Returns what another rank sends; its shape is known, or a tensor of int64."""
     return received(receive_start(dtype, shape, from_rank, name))
 
 
 def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
-    """Begins to receive, and waits for nobody; `received` of what is returned is the tensor."""
+    """Begins to receive without waiting; `received` of the result is the tensor."""
     with tf.device(_HOST):
         return native.load().ops.libra_receive_start(
             shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
@@ -34,7 +34,7 @@ def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
 
 
 def received(begun: Any) -> Any:
-    """What has been begun to be received, once it is there."""
+    """Waits for what `receive_start` has begun to receive, and returns it."""
     with tf.device(_HOST):
         return native.load().ops.libra_message_wait(*begun)
 
@@ -47,7 +47,7 @@ def collective(
     root: int | None = None,
     reduction: str = "sum",
 ) -> Any:
-    """What a set of ranks does together: "all_reduce" and the others of `tf_libra.collectives`."""
+    """Runs a collective of a set of ranks: "all_reduce" or another of `tf_libra.collectives`."""
     ops = native.load().ops
     with tf.device(_HOST):
         begun = ops.libra_collective_start(

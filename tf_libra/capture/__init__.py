@@ -1,1 +1,1 @@
-"""What is patched and marked while a step is traced."""
+"""Capture of a step while it is traced: patches, and gradients that are marked."""

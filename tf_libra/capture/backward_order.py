@@ -74,7 +74,7 @@ def unique_name(name: str, kind: Hashable, taken: Sequence[NamedGradient]) -> st
 
 
 def _stand_in(one: tf.Graph, other: tf.Graph) -> bool:
-    """Whether these are, or are in, two traces of a nested function or two branches of one choice.
+    """Returns whether these are in two traces of a nested function, or branches of one choice.
 
     TensorFlow traces a function twice if the first trace makes variables, with a choice between the
     two where it must not make them beforehand, and again for other shapes.
@@ -93,7 +93,7 @@ def _stand_in(one: tf.Graph, other: tf.Graph) -> bool:
 def _choice(graph: Any) -> tuple[str, int] | None:
     """Names the choice that a graph is a branch of; None for other graphs.
 
-    TensorFlow gives all branches of a choice their names, and numbers, at once.
+    TensorFlow gives all branches of a choice their names, and numbers, at the same time.
     """
     found = _BRANCH.fullmatch(graph.name) if isinstance(graph, CondBranchFuncGraph) else None
     if found is None:

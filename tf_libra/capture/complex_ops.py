@@ -19,7 +19,7 @@ def as_real(gradient: Any) -> Any:
 
 
 def as_complex(parts: Any) -> Any:
-    """What `as_real` has taken apart."""
+    """Returns the complex tensor that `as_real` has taken apart."""
     if isinstance(parts, tf.IndexedSlices):
         return _slices_like(parts, as_complex(parts.values), last=[])
     return tf.complex(parts[..., 0], parts[..., 1])

@@ -11,7 +11,7 @@ from tf_libra.capture.gradient_registry import GradientRegistry
 
 
 def of_the_graph(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Of what AutoGraph finds a loop's way by: over a dataset it goes by the dataset's iterator.
+    """Replaces the lookup by which AutoGraph chooses a loop: over a dataset it uses an iterator.
 
     AutoGraph makes the body of such a loop a function of tf.data, which no pass of TensorFlow's
     sees; that of a loop over an iterator is a part of the graph.

@@ -1,4 +1,4 @@
-"""What Horovod's collectives train with that was made of gradients, or of weights.
+"""Tensors made of gradients, or of weights, that Horovod's collectives train with.
 
 A script may reduce something else than gradients one by one: one vector of all of them, what a
 compression has left of each, parts of them, or the weights after steps of its own. What the
@@ -69,7 +69,7 @@ def remade(
 def reaching_weights(
     graph: Any, names: Collection[str], marks: GradientRegistry, ends_at: Callable[[Any], bool]
 ) -> set[str]:
-    """Of the nodes of these names, those whose outputs reach weights.
+    """Returns those nodes of these names whose outputs reach weights.
 
     Args:
         graph: what was traced.
@@ -90,5 +90,5 @@ def reaching_weights(
 
 
 def is_collective(node: Any) -> bool:
-    """Whether a `NodeDef` is one of the collectives, ours or Horovod's."""
+    """Returns whether a `NodeDef` is one of the collectives, ours or Horovod's."""
     return node.op == "LibraAllReduce" or bool(_COLLECTIVE.match(node.op))

@@ -1,4 +1,4 @@
-"""Whether gradients are finite: noted in the graph, judged after the step.
+"""A check that gradients are finite: noted in the graph, judged after the step.
 
 What is not finite on one rank is not finite in the average, which has the same bits on every
 rank; so all ranks judge alike, in the same step, and ask each other only if there is something
@@ -19,7 +19,7 @@ class NotFiniteError(FloatingPointError):
 
 
 class FiniteCheck:
-    """What was noted of the gradients of one training function."""
+    """The notes on the gradients of one training function that were not finite."""
 
     def __init__(self) -> None:
         """Makes the variables that the graph writes to. Call it outside of any graph."""
@@ -45,7 +45,7 @@ class FiniteCheck:
             self._found.assign(tf.logical_or(self._found.read_value(), ~everywhere))
 
     def take(self) -> tuple[bool, str]:
-        """Whether an average was not finite, and the first local gradient that was not.
+        """Returns whether an average was not finite, and the first local gradient that was not.
 
         Forgets both.
         """
@@ -58,7 +58,7 @@ class FiniteCheck:
 
 
 def culprits(control: Control, first: str) -> str:
-    """Which rank had what, in words; the same on every rank. All ranks must call it.
+    """Describes which rank had what; the same on every rank. All ranks must call it.
 
     Args:
         control: reaches the other ranks.

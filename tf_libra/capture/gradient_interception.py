@@ -32,7 +32,7 @@ from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
 from tf_libra.internal import patches
 
-# Attributes are replaced for the duration of a trace, and threads may trace at once.
+# Attributes are replaced for the duration of a trace, and threads may trace concurrently.
 _TRACING = threading.RLock()
 
 
@@ -127,7 +127,7 @@ def _refuse_gradients_brought(step_name: str, concrete: Any, marks: GradientRegi
 
 
 def _refusing_variables(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Of `_GradientsHelper`, through which `tf.gradients` goes by any name that it has."""
+    """Replaces `_GradientsHelper`, which `tf.gradients` calls under any name that it has."""
 
     def make(original: Any) -> Any:
         def call(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +156,7 @@ def _refusing_variables(step_name: str, marks: GradientRegistry) -> Callable[[An
 
 
 def _name_of_trained(source: Any) -> str | None:
-    """The name of the variable that `tf.gradients` is asked to differentiate by, if it is one."""
+    """The name of the variable by which `tf.gradients` is to differentiate, if it is one."""
     if _is_trainable_variable(source):
         return variable_name(source)
     if not (isinstance(source, tf_ops.EagerTensor) and source.dtype == tf.resource):
@@ -172,10 +172,10 @@ def _name_of_trained(source: Any) -> str | None:
 
 
 def _serving_the_outer_tape(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Of what calls a function that has a gradient of its own.
+    """Replaces what calls a function that has a gradient of its own.
 
-    Where a tape outside records the call, it is that function's gradient which is asked for later:
-    what a tape inside of it computes serves this one.
+    If a tape outside records the call, the gradient of that function is requested later: what a
+    tape inside of it computes serves this one.
     """
 
     def make(original: Any) -> Any:

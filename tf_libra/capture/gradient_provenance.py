@@ -1,4 +1,4 @@
-"""Which gradients a tensor of a traced step was made of."""
+"""The gradients that a tensor of a traced step was made of."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class GradientOrigin:
 
     @property
     def name(self) -> str:
-        """Of the variable."""
+        """Name of the variable."""
         return self.call.names[self.index]
 
     @property
     def shape(self) -> tf.TensorShape:
-        """That of what may be made of it to train with."""
+        """Shape of what may be made of it to train with."""
         if self.call.is_jacobian:
             return plain(self.call.variables[self.index]).shape
         return self.call.raw[self.index].shape
@@ -85,7 +85,7 @@ def ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -
 
 
 def sources(tensor: Any) -> list[Any]:
-    """What a tensor of a graph is computed from, through the captures of branches and loops."""
+    """Returns what a tensor is computed from, through the captures of branches and loops."""
     operation = tensor.op
     if operation.type == "Placeholder":
         captures = getattr(operation.graph, "captures", ())

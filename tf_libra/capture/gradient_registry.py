@@ -42,7 +42,7 @@ class ReducedGradient:
 
     @property
     def is_planned(self) -> bool:
-        """Whether plans are about it."""
+        """True if plans are about it."""
         return not (self.is_gathered or self.in_dataset)
 
     @property
@@ -57,15 +57,15 @@ def _one_process() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ReductionPolicy:
-    """How the gradients of one training function are treated.
+    """The treatment of the gradients of one training function.
 
     Attributes:
         function: its identity, which no other one of this process has.
         sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
         inner_gradients: what becomes of gradients that an outer tape differentiates again:
-            "average" or "local"; None refuses them.
-        place: rank and world size, asked for when something is gathered.
-        watch: is told of all gradients; None where nobody asks whether they are finite.
+            "average" or "local"; None rejects them.
+        place: rank and world size, called when something is gathered.
+        watch: is passed all gradients; None if it is not checked whether they are finite.
         by_strategy: whether a strategy of TensorFlow's reduces gradients: what it is given is
             all-reduced, and what `gradient` returns is left as it is.
         is_own: whether a variable is each rank's own, as the user says.
@@ -103,7 +103,7 @@ class GradientCall:
     is_jacobian: bool = False
 
     def is_about(self, keys: Set[int | str]) -> bool:
-        """Whether it is about gradients of one of these variables, by `variable_key`."""
+        """Returns whether it is about gradients of one of these variables, by `variable_key`."""
         return not self.is_jacobian and any(variable_key(one) in keys for one in self.variables)
 
 
@@ -131,7 +131,7 @@ class GradientRegistry:
         missing: variables whose gradient is None.
         calls: every call of `gradient`, and of `jacobian`.
         of_examples: those of the function that is traced for one example; None: there is none.
-        undecided: by id of a gradient that nobody may differentiate, its variable's name.
+        undecided: by id of a gradient that may not be differentiated, its variable's name.
         by_horovod: each op that all-reduces what Horovod was given, the variable whose gradient
             that is, or was made of, and whether it is that gradient.
     """
@@ -153,7 +153,7 @@ class GradientRegistry:
         self._differentiating = 0
 
     def is_tracing_thread(self) -> bool:
-        """Whether it is the traced step that calls, and not another thread.
+        """Returns whether it is the traced step that calls, and not another thread.
 
         A strategy of TensorFlow's runs a replica of the step in a thread of its own, which adds to
         the same graph.
@@ -172,7 +172,7 @@ class GradientRegistry:
         return self._rules.place()
 
     def is_own(self, variable: Any) -> bool:
-        """Whether a variable is each rank's own, as the user says."""
+        """Returns whether a variable is each rank's own, as the user says."""
         return self._rules.is_own(variable)
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class GradientRegistry:
 
     @property
     def concerned(self) -> bool:
-        """Whether a gradient that is asked for now is one of the step itself.
+        """True if a gradient that is requested now is one of the step itself.
 
         What is computed while it is traced, as in `tf.init_scope`, is no part of it.
         """
@@ -280,7 +280,7 @@ class GradientRegistry:
         return tf.equal(denied, 0)
 
     def is_gathered(self, gradient: Any) -> bool:
-        """Whether the rows of a gradient are gathered, instead of a dense one summed."""
+        """Returns whether the rows of a gradient are gathered, instead of a dense one summed."""
         return isinstance(gradient, tf.IndexedSlices) and not self._rules.sparse_as_dense
 
     def _name(self, name: str, gradient: Any) -> str:

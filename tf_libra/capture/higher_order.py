@@ -38,7 +38,7 @@ def check_tangents(step_name: str, sources: Any, gradients: Any) -> None:
 
 
 def note(marks: GradientRegistry, sources: Any, gradients: Any) -> None:
-    """Remembers gradients of variables that nobody may differentiate."""
+    """Records gradients of variables that may not be differentiated."""
     for name, gradient in _of_variables(sources, gradients):
         marks.undecided.update(dict.fromkeys(map(id, tensors_of(gradient)), name))
 
@@ -64,7 +64,7 @@ def _of_variables(sources: Any, gradients: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Inside:
-    """Looks for all-reduces in functions that ops call, whose results are not told apart."""
+    """Looks for all-reduces in functions that ops call, whose results are not distinguished."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names

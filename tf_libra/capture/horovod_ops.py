@@ -9,8 +9,8 @@ own compression and scaling, and planned like any other. All else stays with Hor
 gradient, such as a loss that is averaged to be shown, and gradients that no plan can be about, as
 those that a process set reduces, or that Horovod trains with in another shape (see `remade`).
 
-A gradient that Horovod is asked to average must not be averaged by us before. A
-`DistributedGradientTape` says so when it is asked for gradients. For a plain tape it turns out
+A gradient that Horovod is to average must not be averaged by us before. A
+`DistributedGradientTape` says so when gradients are requested of it. For a plain tape it turns out
 later in the same trace; then the step is traced once more, with those gradients left alone. So
 nothing has to be taken back from a graph, and the script means what it means without us.
 """
@@ -41,7 +41,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class HorovodReductions:
-    """What one trace hands to Horovod's all-reduces.
+    """The tensors that one trace hands to Horovod's all-reduces.
 
     Attributes:
         left: gradients that Horovod reduces as the script says: why not we, by name.
@@ -124,7 +124,7 @@ class HorovodReductions:
         return reduced
 
     def _is_made_dense(self, tensor: Any) -> bool:
-        """Whether a tensor is what a gradient of some rows is as a dense one."""
+        """Returns whether a tensor is the dense form of a gradient of some rows."""
         is_sum = tensor.op.type == "UnsortedSegmentSum"
         return is_sum and self._marks.find(tensor.op.inputs[0]) is not None
 
@@ -157,7 +157,7 @@ class HorovodReductions:
         return {variable_key(variable) for call in handed for variable in call.variables}
 
     def check(self, graph: Any) -> None:
-        """Raises `ValueError` if a gradient may be averaged twice, or by nobody.
+        """Raises `ValueError` if a gradient may be averaged twice, or not at all.
 
         Args:
             graph: what `averaged` was given, with all gradients that Horovod averages left alone.
@@ -212,7 +212,7 @@ class HorovodReductions:
         self._check_functions(graph)
 
     def _check_others(self, graph: Any) -> None:
-        """Gradients in another shape are reduced by Horovod alone, and weights by nobody."""
+        """Raises `ValueError` if we would also average what Horovod reduces in another form."""
         averaged = {
             id(variable)
             for call in self._marks.calls
@@ -243,7 +243,7 @@ class HorovodReductions:
             )
 
     def _check_functions(self, graph: Any) -> None:
-        """What happens to a gradient inside of a function that was traced apart is not seen."""
+        """Raises `ValueError` if a separately traced function may average a gradient again."""
         definition = graph.as_graph_def()
         bodies = {f.signature.name: f.node_def for f in definition.library.function}
         for operation in graph.get_operations():
@@ -302,7 +302,7 @@ def _functions_of(node: Any) -> list[str]:
 
 
 def _holds(ops: Sequence[str], name: str, bodies: dict[str, Any]) -> bool:
-    """Whether a function, or one that it calls, has a node of one of these types."""
+    """Returns whether a function, or one that it calls, has a node of one of these types."""
     seen, names = {name}, [name]
     for one in names:  # grows while it is walked
         for node in bodies.get(one, ()):
@@ -316,7 +316,7 @@ def _holds(ops: Sequence[str], name: str, bodies: dict[str, Any]) -> bool:
 
 
 def are_in(graph: Any, ops: tuple[str, ...] = ("Horovod",)) -> bool:
-    """Whether a graph, or a function in it, has ops of Horovod's: whose type begins with these."""
+    """Returns whether a graph, or a function in it, has ops whose type begins with one of `ops`."""
     return any(node.op.startswith(ops) for node in nodes_of(graph))
 
 

@@ -31,13 +31,13 @@ from tf_libra.capture.variables import variable_key, variables_of
 
 @dataclass(frozen=True)
 class Trace:
-    """What one trace of a step does with gradients of trainable variables.
+    """The use that one trace of a step makes of gradients of trainable variables.
 
     Attributes:
         marked: those that the graph all-reduces.
         left: those that Horovod reduces as the script says, or a strategy of TensorFlow's,
             unplanned: why, by name.
-        missing: variables of which a gradient was asked for and is None.
+        missing: variables whose gradient was requested and is None.
         jacobians: variables whose jacobian, of this rank's data alone, the step returns.
         of_examples: variables whose gradients per example it computes, returned or not.
         local: variables whose gradients stay each rank's own here, because the script averages
@@ -53,12 +53,12 @@ class Trace:
 
     @property
     def asks_for_nothing(self) -> bool:
-        """Whether it takes no gradient of a variable, as where a flag makes it an evaluation."""
+        """True if it takes no gradient of a variable, as if a flag makes it an evaluation."""
         return not (self.marked or self.left or self.missing or self.jacobians)
 
 
 class Reductions(Protocol):
-    """What a trace hands to the all-reduces of Horovod, or of a strategy of TensorFlow's."""
+    """The tensors that a trace hands to all-reduces of Horovod, or of a TensorFlow strategy."""
 
     left: dict[str, str]
 
@@ -67,7 +67,7 @@ class Reductions(Protocol):
         ...
 
     def check(self, graph: Any) -> None:
-        """Raises `ValueError` if a gradient may be averaged twice, or by nobody."""
+        """Raises `ValueError` if a gradient may be averaged twice, or not at all."""
         ...
 
 
@@ -80,7 +80,7 @@ def _nothing_around(marks: GradientRegistry) -> AbstractContextManager[None]:
 
 
 def step_name(function: Callable[..., Any]) -> str:
-    """What to call the step in messages, and where ranks compare it: the same in every process."""
+    """Returns the step's name in messages and comparisons of ranks: the same in every process."""
     plain = getattr(function, "python_function", function)
     if isinstance(plain, functools.partial | functools.partialmethod):
         return step_name(plain.func)
@@ -96,7 +96,7 @@ def as_tf_function(function: Callable[..., Any]) -> Any:
 def called_alone(
     function: Any, is_method: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls a `tf.function` as it was written, where no other process has to be asked.
+    """Calls a `tf.function` as it was written, if no other process takes part.
 
     Args:
         function: what was decorated.
@@ -121,7 +121,7 @@ def marked_function(
     Args:
         function: a `tf.function`, whose own options are kept, or a plain function.
         on_traced: called at the end of each trace with what it does.
-        rules: how gradients are treated, asked for by each trace.
+        rules: returns how gradients are treated, called by each trace.
         around: entered by each trace, with its gradients; left before `on_traced` is called.
         is_method: whether calls give first the object that it is a method of.
 
@@ -202,7 +202,7 @@ class InstrumentedFunction:
         self._functions_of.clear()
 
     def experimental_get_tracing_count(self) -> int:
-        """How often the step was traced."""
+        """Returns how often the step was traced."""
         found = [self._function, *self._functions_of.values()]
         return sum(int(one.experimental_get_tracing_count()) for one in found if one is not None)
 
@@ -323,7 +323,7 @@ class InstrumentedFunction:
 
 
 def is_all_reduce(node: Any) -> bool:
-    """Whether a `NodeDef` is one of our all-reduces."""
+    """Returns whether a `NodeDef` is one of our all-reduces."""
     return bool(node.op == "LibraAllReduce")
 
 

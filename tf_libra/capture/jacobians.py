@@ -1,8 +1,8 @@
 """Jacobians with respect to variables, such as gradients per example: each rank's own.
 
 A rank has examples that no other rank has, so there is nothing to average before the script has
-made one gradient of them, by clipping and summing, say. What is to be refused is that this gradient
-reaches a variable without having been all-reduced: the ranks' weights would drift apart in silence.
+made one gradient of them, by clipping and summing, say. A step is rejected if this gradient reaches
+a variable without having been all-reduced: the ranks' weights would drift apart in silence.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _LABEL = "_tf_libra_jacobian"
 
 
 def kept_local(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Of `GradientTape.jacobian` and `batch_jacobian`: nothing that they compute is averaged."""
+    """Replaces `GradientTape.jacobian` and `batch_jacobian`, whose results are not averaged."""
 
     def make(original: Any) -> Any:
         def call(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Recognises gradients that a `MultiWorkerMirroredStrategy` all-reduces while a step is traced.
 
-Whoever all-reduces under such a strategy (optimizers, a replica context, `strategy.reduce`,
+Every all-reduce under such a strategy (optimizers, a replica context, `strategy.reduce`,
 variables that are aggregated) ends in one method, `CollectiveAllReduce._all_reduce`, which packs
 what it is given, in the order in which variables are listed, and writes a collective for each pack.
 For the duration of a trace it is replaced (see `patches`). What it is given is a gradient if it is
@@ -31,7 +31,7 @@ _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "avera
 
 
 class StrategyReductions:
-    """What one trace hands to the strategy's all-reduces.
+    """The tensors that one trace hands to the strategy's all-reduces.
 
     Attributes:
         left: gradients that the strategy reduces: why not we, by name.
@@ -43,11 +43,11 @@ class StrategyReductions:
         self.left: dict[str, str] = {}
 
     def averaged(self, graph: Any) -> set[int | str]:
-        """None: no call of `gradient` is marked in the first place."""
+        """Returns no variables: no call of `gradient` is marked in the first place."""
         return set()
 
     def check(self, graph: Any) -> None:
-        """There is nothing that could be averaged twice, or by nobody."""
+        """Accepts every graph: no gradient could be averaged twice, or not at all."""
 
     def all_reduce(
         self,
@@ -101,7 +101,7 @@ class StrategyReductions:
         made_of = [origins(self._marks, _values(one)) for one in given]
         names = [_name_of(*both) for both in zip(given, made_of, strict=True)]
         if any(name is not None for name in names):
-            # A scalar beside gradients is one; alone it may well be made of them to be shown.
+            # A scalar among gradients is one; alone it may well be made of them to be shown.
             return [_name_of(*both, scalars=True) for both in zip(given, made_of, strict=True)]
         if all(_values(one).shape.rank == 0 for one in given):
             return names
@@ -135,7 +135,7 @@ def _values(one: Any) -> Any:
 
 
 def _name_of(one: Any, made_of: Sequence[GradientOrigin], scalars: bool = False) -> str | None:
-    """Of the gradient that something is, or was made of without a change of shape."""
+    """Returns the name of the gradient that `one` is, or was made of in the same shape."""
     may_be_made = scalars or _values(one).shape.rank != 0
     for origin in made_of:
         if origin.is_itself or (may_be_made and _is_of(origin.call, origin.index, one)):
@@ -144,7 +144,7 @@ def _name_of(one: Any, made_of: Sequence[GradientOrigin], scalars: bool = False)
 
 
 def _is_of(call: GradientCall, index: int, one: Any) -> bool:
-    """Whether something has the shape of a gradient that it was made of."""
+    """Returns whether `one` has the shape of a gradient that it was made of."""
     raw = call.raw[index]
     if isinstance(raw, tf.IndexedSlices) and isinstance(one, tf.IndexedSlices):
         return True

@@ -50,7 +50,7 @@ def mark_traced(marks: GradientRegistry) -> None:
 
 
 def gradients_brought(concrete: Any, marks: GradientRegistry) -> str | None:
-    """Why a `tf.types.experimental.ConcreteFunction` seems to bring gradients that nobody averages.
+    """Returns why a `tf.types.experimental.ConcreteFunction` seems to bring unaveraged gradients.
 
     So it does if it was traced elsewhere, computes gradients, and writes a trainable variable, or
     writes or returns something of the shape and dtype of one. Models that return gradients of their
@@ -99,6 +99,6 @@ def _is_like(result: Any, dtype: tf.DType, shape: tuple[int | None, ...]) -> boo
 
 
 def is_backward(graph: Any) -> bool:
-    """Whether TensorFlow has made it of a function that is differentiated."""
+    """Returns whether TensorFlow has made it of a function that is differentiated."""
     # What comes out of it is the tape's result, which is averaged.
     return bool(graph.name.startswith("__backward_"))

@@ -11,7 +11,7 @@ def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size
     """All ranks' slices, one after the other in rank order, divided by their number.
 
     As a dense tensor they are the average of the ranks' gradients. The ranks may have different
-    numbers of rows. Lanes sum: every rank puts its rows where nobody else has any, and adding
+    numbers of rows. Lanes sum: every rank puts its rows where no other rank has any, and adding
     zeros changes none of them. That sends twice the bytes of a gathering, and far fewer than a
     table has.
 

@@ -1,4 +1,4 @@
-"""What every execution of a trace is certain to all-reduce."""
+"""The tensors that every execution of a trace is certain to all-reduce."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class UnconditionalReduces:
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors are certain, each as often as it is reduced."""
+        """The number of tensors that are certain, each as often as it is reduced."""
         return sum(self.times.values())
 
 

@@ -1,4 +1,4 @@
-"""Gradients by tensors that nobody averages, and what is refused to be made of them.
+"""Gradients by tensors, which are not averaged, and a check against updates by them.
 
 What a step takes the gradient by may be an input, an activation, or something that no rank has
 alike: then it is this rank's own, and is left alone (`parameters` tells what is averaged). Where it
@@ -40,7 +40,7 @@ def labelled(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
 
 
 def check(step_name: str, marks: GradientRegistry, graph: Any) -> None:
-    """Refuses updates of weights by gradients of this rank's data alone.
+    """Rejects updates of weights by gradients of this rank's data alone.
 
     Args:
         step_name: for messages.
@@ -70,7 +70,7 @@ def check(step_name: str, marks: GradientRegistry, graph: Any) -> None:
 
 
 def _may_be_of_a_weight(source: Any) -> bool:
-    """Whether variables, or what a function was given, are among what a tensor was made of."""
+    """Returns whether a tensor was made of variables, or of what a function was given."""
     if not isinstance(source, tf.Tensor) or isinstance(source, tf_ops.EagerTensor):
         return False
     found = ancestors(source, _is_all_reduce_of)

@@ -1,9 +1,9 @@
-"""What a gradient is taken of, where that is a variable, or what was read of variables.
+"""The source of a gradient, if it is a variable, or what was read of variables.
 
 Scripts in the functional manner read the weights, watch what they have read, or one long vector of
 it, or a part, or weights moved by an averaged gradient, and update variables with the gradient of
 that. On every rank it is the same value, as that of a variable is; so its gradient is averaged
-likewise.
+like that of a variable.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ ALL_REDUCES = (
     "HorovodGroupedAllgather",
     "HorovodBroadcast",
 )
-# Ops that select from one input, or arrange it anew, and repeat nothing.
+# Ops that select from one input, or rearrange it, and repeat nothing.
 _ARRANGE = frozenset(
     {"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims", "Slice"}
     | {"StridedSlice", "Split", "SplitV", "Unpack", "ReadVariableOp"}
@@ -92,13 +92,13 @@ def read_by(tensor: Any) -> list[Any]:
 
 
 def _is_a_part(tensor: Any) -> bool:
-    """Whether it is some elements of a variable, each of them once."""
+    """Returns whether it is some elements of a variable, each of them once."""
     made_of = ancestors(tensor, lambda one: _is_alike(one) or _is_read(one))
     return all(_is_alike(one) or one.op.type in _ARRANGE for one in made_of)
 
 
 def _is_alike(tensor: Any) -> bool:
-    """Whether it is the same on every rank, whatever it was computed from."""
+    """Returns whether it is the same on every rank, whatever it was computed from."""
     return bool(tensor.op.type == "Const" or tensor.op.type.startswith(ALL_REDUCES))
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow's and Keras' variables are, and what they are called."""
+"""The kinds and names of TensorFlow's and Keras' variables."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def handles(variable: Any) -> list[Any]:
 
 
 def is_own_by_strategy(handle: Any) -> bool:
-    """Whether a strategy lets every replica write a variable by itself, and sums at reads alone.
+    """Returns whether a strategy lets each replica write a variable, and sums at reads alone.
 
     Args:
         handle: of the variable.
@@ -34,7 +34,7 @@ def is_own_by_strategy(handle: Any) -> bool:
 
 
 def is_random_state(variable: Any) -> bool:
-    """Whether a variable is the state of a random number generator, which is each rank's own."""
+    """Returns whether a variable is the state of a random generator, which is each rank's own."""
     return any(state in variable.name for state in _RANDOM_STATES)
 
 
@@ -53,7 +53,7 @@ def variable_key(variable: Any) -> int | str:
 
 
 def variable_name(variable: Any) -> str:
-    """How the variable is called in plans and messages."""
+    """Returns the name of the variable in plans and messages."""
     # Keras 3's `path` is unique within a model; its `name` is just "kernel".
     return str(getattr(variable, "path", None) or variable.name.split(":")[0])
 

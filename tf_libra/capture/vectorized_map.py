@@ -20,7 +20,7 @@ from tf_libra.capture.variables import plain, variable_name
 
 
 def kept_local(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Of what `tf.vectorized_map` ends in: nothing that its body computes is averaged."""
+    """Replaces what `tf.vectorized_map` ends in: nothing that its body computes is averaged."""
 
     def make(original: Any) -> Any:
         def call(body: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`tf-libra burst`: plan bursts, simulate them beside a background job, compare."""
+"""`tf-libra burst`: plan bursts, simulate them with a concurrent background job, compare."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -211,7 +211,7 @@ def _told(name: str, value: Any) -> tuple[str, str]:
 
 
 def _counts(plan: BurstPlan) -> dict[str, int]:
-    """How many layers run on which number of devices."""
+    """Returns the number of layers that run on each number of devices."""
     return {str(count): plan.num_devices.count(count) for count in sorted(set(plan.num_devices))}
 
 

@@ -1,7 +1,7 @@
-"""What all commands have in common: flags and positionals, help, files, errors, exit status.
+"""Common parts of all commands: flags and positionals, help, files, errors, exit status.
 
-Exit status: 0; 2 where the command line or a file that it names is bad; 1 where what was asked for
-is right and still fails, such as a disk that is full or a package that is missing.
+Exit status: 0; 2 if the command line or a file that it names is bad; 1 if the request is right and
+still fails, for example because a disk is full or a package is missing.
 """
 
 import errno
@@ -34,7 +34,7 @@ class Command:
         summary: what it does, for the list of commands.
         define: defines its flags.
         run: carries it out, with the flags' values and the positionals.
-        positionals: what stands beside the flags, each as usage shows it.
+        positionals: the arguments in addition to the flags, each as usage shows it.
     """
 
     summary: str
@@ -52,7 +52,7 @@ def version() -> str:
 
 
 def usage(program: str, commands: Mapping[str, str]) -> str:
-    """How a program with commands is called.
+    """Returns the usage of a program with commands.
 
     Args:
         program: such as "tf-libra burst".
@@ -98,7 +98,7 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
             raise ValueError(f"takes {wanted} beside the flags, got {len(rest)} arguments")
         if "plot" in values and values["plot"].value:
             check_picture("plot", values["plot"].value)
-        # What is too large for a number is refused by name, without numpy's warnings before.
+        # A value too large for a number raises an error with its name, without numpy's warnings.
         with np.errstate(over="ignore", invalid="ignore"):
             command.run(values, rest)
     except flags.Error as error:
@@ -122,20 +122,20 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
 
 
 def one_line(error: OSError) -> str:
-    """What has failed, and where that is known of which file."""
+    """Returns what has failed, and for which file if that is known."""
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
     return f"{str(error.filename)!r}: {error.strerror}"
 
 
 def check_picture(flag: str, path: str) -> None:
-    """Refuses a path that is no picture's, before anything is computed."""
+    """Rejects a path that is no picture's, before anything is computed."""
     if Path(path).suffix not in PICTURES:
         raise ValueError(f"{flag} must end in {' or '.join(PICTURES)}, got {path!r}")
 
 
 def given(values: flags.FlagValues, name: str) -> Any:
-    """What a flag was set to; what it is by default if it was not."""
+    """Returns the value of a flag, or its default if the flag was not set."""
     return values[name].value
 
 

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except OSError as error:
-        # Whoever reads has seen enough, as `head` has; or stdout is a file on a disk that is full.
+        # The reader of stdout has closed it, like `head`; or stdout is a file on a full disk.
         if not status and not isinstance(error, BrokenPipeError):
             print(f"tf-libra: {one_line(error)}", file=sys.stderr)
         # What is left of it would fail again at the end of the process.
@@ -248,7 +248,7 @@ def _tell_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
 
 
 def _has_optimum(kind: type[strategies.Strategy]) -> bool:
-    """Whether a strategy finds the optimum, too, where it is asked to."""
+    """Returns whether a strategy can be requested to find the optimum as well."""
     return any(one.name == "exact" for one in arguments_of(kind))
 
 

@@ -140,7 +140,7 @@ COMMANDS = {
 
 def _inputs(values: flags.FlagValues) -> tuple[LayerGraph, Cluster]:
     for name in ("layers", "cluster"):
-        path_of(values, name)  # both are asked for before one is read
+        path_of(values, name)  # checks both flags before it reads a file
     return (
         read_flag(values, "layers", LayerGraph.from_json),
         read_flag(values, "cluster", Cluster.from_json),

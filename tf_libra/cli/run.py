@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _beside(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """What the environment says of a background job, and the arguments without ours.
+    """Returns the environment variables of a background job, and the arguments without ours.
 
     Ours come first: what comes later may be the script's.
     """
@@ -109,7 +109,7 @@ def _beside(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
 
 
 def _problem(arguments: Sequence[str]) -> str:
-    """What is wrong with the number of workers, which horovodrun takes as it is; empty if nothing.
+    """Returns the fault in the number of workers, which horovodrun does not check; "" if none.
 
     Only the first number counts: what follows it may be the script's own.
     """

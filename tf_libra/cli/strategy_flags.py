@@ -9,7 +9,7 @@ from absl import flags
 from tf_libra.cli.command import given
 from tf_libra.planning.arguments import Argument, arguments_of
 
-# By this, absl's module, they are told from a command's own flags.
+# The absl module that distinguishes strategy flags from a command's own flags.
 _MODULE = "tf_libra.strategies"
 
 _Strategy = TypeVar("_Strategy")
@@ -17,7 +17,7 @@ _Strategy = TypeVar("_Strategy")
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one kind of value is read; what one, and several, must be."""
+    """Parser of one kind of value, and the words for one and for several such values."""
 
     parser: flags.ArgumentParser
     one: str
@@ -97,10 +97,10 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
 
 
 def is_plan_given(values: flags.FlagValues) -> bool:
-    """Whether what is asked about is a plan from a file, and not one that a strategy makes.
+    """Returns whether the plan comes from a file, and is not made by a strategy.
 
     Raises:
-      ValueError: both are given, or neither, or arguments of strategies beside a plan.
+      ValueError: both are given, or neither, or a plan and arguments of strategies.
     """
     if (given(values, "plan") is None) == (given(values, "strategy") is None):
         raise ValueError("plan or strategy must be given, and not both")
@@ -114,7 +114,7 @@ def is_plan_given(values: flags.FlagValues) -> bool:
 
 
 def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
-    """Those of a strategy's arguments that are given, as it takes them."""
+    """Returns the given arguments of a strategy, with the types that it takes."""
     found = _given(values)
     return {one.name: _read(one, found[one.name]) for one in _of_use(kind) if one.name in found}
 
@@ -144,7 +144,7 @@ def _read(argument: Argument, value: Any) -> Any:
 
 
 def _help(of_strategies: Mapping[str, Argument]) -> str:
-    """What it is, and what it is by default, a line for those strategies that say the same."""
+    """Describes an argument and its default, in one line for all strategies that agree on both."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, argument in of_strategies.items():
         value = argument.default

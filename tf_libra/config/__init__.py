@@ -1,4 +1,4 @@
-"""What a user may ask of `optimize`, checked before anything runs."""
+"""Options that a user may pass to `optimize`, checked before anything runs."""
 
 from tf_libra.config.asked import OptimizeKwargs
 from tf_libra.config.given import reject_unsupported_options, resolve

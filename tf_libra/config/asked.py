@@ -1,4 +1,4 @@
-"""What `optimize` takes by name, for static checkers; `options.py` says what each of it does."""
+"""Keyword arguments of `optimize`, for static checkers; `options.py` documents each of them."""
 
 from __future__ import annotations
 

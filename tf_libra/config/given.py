@@ -7,7 +7,7 @@ from tf_libra.config.options import GROUPS, Options, declared
 
 
 def reject_unsupported_options(kind: str, strategy: str, given: Mapping[str, Any]) -> None:
-    """Refuses what only strategies of other kinds can be asked for.
+    """Rejects options that only strategies of other kinds take.
 
     Args:
         kind: one of `option_spec.KINDS`.
@@ -29,7 +29,7 @@ def reject_unsupported_options(kind: str, strategy: str, given: Mapping[str, Any
 
 
 def resolve(given: dict[str, Any]) -> Options:
-    """What a user has given by name, checked, with what was left open filled in.
+    """Checks the options that a user has given by name, and fills in the others.
 
     An option of a group may be given alone; then its group may not.
 

@@ -1,4 +1,4 @@
-"""How an option is declared."""
+"""Declaration of an option."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ DATA_PARALLELISM, PIPELINES, BURSTS = KINDS = ("data parallelism", "pipelines", 
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that may be asked for.
+    """One option that a user may pass.
 
     Attributes:
         name: by which it is given.

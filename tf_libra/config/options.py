@@ -1,8 +1,8 @@
-"""What a user may ask of `optimize`: every option stands here, and nowhere else.
+"""Options of `optimize`: the only place that declares them.
 
-From it come the signature and the documentation of `optimize` (`signature.py`), what is checked,
-and what ranks have to ask for alike. docs/options.md is checked against it, and so is `asked.py`,
-by which static checkers know them.
+They yield the signature and the documentation of `optimize` (`signature.py`), the checks of values,
+and the options that must be the same on all ranks. docs/options.md is checked against
+them, and so is `OptimizeKwargs`, by which static checkers know them.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ LEAST_STEPS = 5
 
 
 def _wanted(limit: str) -> str:
-    """What strategies want where the user says nothing: the usual, and that of those who differ."""
+    """Lists the default of a limit: the usual one, and those of strategies that differ."""
     usual = getattr(StrategyBase, limit)
     wanted = {name: getattr(kind, limit) for name, kind in strategies.BY_NAME.items()}
     others = [f"of `{name}` {value:g}" for name, value in wanted.items() if value != usual]
@@ -44,7 +44,7 @@ def _wanted(limit: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What may go by before a plan is in force, and which model may make it.
+    """Limits of the tuning before a plan is active, and of the cost model that may make it.
 
         @tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_steps=40))
 
@@ -95,7 +95,7 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What is done about ranks that are late, and about gradients that are no numbers.
+    """Treatment of ranks that are late, and of gradients that are NaN or infinite.
 
         @tf_libra.optimize("libra", faults=tf_libra.Faults(check_numerics="skip"))
 
@@ -148,7 +148,7 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """All that `optimize` is asked for: what is given, and then what it means.
+    """All options of `optimize`: first as given, then with their meaning.
 
     Raises:
         ValueError: names the option, its value and what is allowed.
@@ -300,7 +300,7 @@ class Options:
 
     @property
     def budget(self) -> Budget:
-        """What may go by before a plan is in force."""
+        """The steps and seconds that may go by before a plan is active."""
         steps, seconds = self.tuning.max_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
@@ -308,22 +308,22 @@ class Options:
 
     @property
     def backend(self) -> Backend:
-        """What executes all-reduces; before that is decided, lanes, which take the least."""
+        """The backend of all-reduces; before it is decided, lanes, which need the least."""
         return backend.resolve("lanes" if self.is_auto else self.engine)
 
     @property
     def is_auto(self) -> bool:
-        """Whether it is to be decided, when the job is known, what executes all-reduces."""
+        """True if the engine is to be chosen once the job is known."""
         return self.engine == validators.AUTO_ENGINE
 
     @property
     def default_threads(self) -> bool:
-        """Whether nobody has said which threads, so that the backend may."""
+        """True if the user has chosen no thread counts, so that the backend may choose them."""
         chosen = self.strategy
         return self.threads is None and (chosen.allowed_threads == type(chosen)().allowed_threads)
 
     def agreed(self) -> dict[str, Any]:
-        """What all ranks have to ask for alike, but for plans and variables, by option."""
+        """Returns what all ranks must request alike, except plans and variables, by option."""
         return {
             one.name: getattr(getattr(self, one.group) if one.group else self, one.name)
             for one in declared()
@@ -347,7 +347,7 @@ def _declared(kind: type, group: str) -> Iterator[Option]:
 
 
 def most_threads(options: Options) -> int:
-    """The most threads that all-reduces may have at once under these options."""
+    """Returns the most concurrent threads that all-reduces may have under these options."""
     if options.plan is not None:
         return options.plan.num_lanes
     return options.strategy.num_lanes

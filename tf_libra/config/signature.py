@@ -14,9 +14,10 @@ _ENTRY = re.compile(r"\*\*options: .*?(?=\n\n)", re.DOTALL)
 
 
 def with_option_signature(**defaults: Any) -> Callable[[_Function], _Function]:
-    """Of a function with a parameter `strategy` and a last one `**options`: says which there are.
+    """Makes a decorator that lists the options in place of a function's last parameter `**options`.
 
-    Completes its signature, and the entry for `**options` in its docstring.
+    The decorator completes the signature of a function with a parameter `strategy`, and the entry
+    for `**options` in its docstring.
 
     Args:
         **defaults: of this function, where they are others than those declared.

@@ -1,7 +1,7 @@
-"""What may be given for an option: each function returns what a value means, or refuses it.
+"""Checks of option values: each function returns what a value means, or raises an error.
 
-They are called with the name by which the value was given; what they have returned they leave as it
-is. `ValueError` names the option, the value and what is allowed.
+The first argument is the name by which the value was given. A function leaves a value that it has
+returned as it is. `ValueError` names the option, the value and what is allowed.
 """
 
 import os
@@ -114,7 +114,7 @@ def check_wait(name: str, value: Any) -> float:
 
 
 def check_timeout(name: str, value: Any) -> float:
-    """Likewise; None for what the environment says."""
+    """Returns seconds as `check_wait` does; None for what the environment says."""
     if value is not None:
         return check_wait(name, value)
     return _of_environment(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS, check_wait)

@@ -1,1 +1,1 @@
-"""Who the ranks of a job are, and what carries control between them."""
+"""The ranks of a job, and the transports that carry control between them."""

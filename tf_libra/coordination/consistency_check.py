@@ -1,4 +1,4 @@
-"""What all ranks must have the same, compared before any gradient moves."""
+"""A check that all ranks agree on what they must have alike, before any gradient moves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

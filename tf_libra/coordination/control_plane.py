@@ -1,6 +1,6 @@
-"""What carries control: the small messages by which the ranks agree, apart from all gradients.
+"""The transport of control: small messages by which the ranks agree, apart from all gradients.
 
-Who executes all-reduces is a backend's matter (`backend.py`), which names its carrier.
+A backend (`backend.py`) determines what executes all-reduces, and names its control transport.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf_libra.internal.registry import Registry
 
 
 class EngineError(RuntimeError):
-    """The engine could not do what was asked; the message names ranks and reasons."""
+    """The engine could not do what was requested; the message names ranks and reasons."""
 
 
 class LostRankError(EngineError):
@@ -86,7 +86,7 @@ def elsewhere(mine: str, theirs: str, text: str) -> EngineError:
 
 
 def why_program_ends() -> str:
-    """What to tell other ranks that go on, while this process exits."""
+    """Returns the reason to give the ranks that go on, while this process exits."""
     error = getattr(sys, "last_value", None)
     if error is None or hasattr(sys, "ps1"):  # a prompt goes on after errors
         return "its program has ended, where every rank must take equally many steps"
@@ -162,8 +162,8 @@ class Control(Protocol):
         Args:
             what: the point.
             function: identity of the function.
-            quiet: whether nothing may be said until `resume`, since what follows suffers nothing
-                beside it.
+            quiet: whether no message may be sent until `resume`, since what follows suffers
+                nothing concurrent with it.
 
         Raises:
             tf.errors.OpError, EngineError: another rank is elsewhere, or gone.
@@ -171,7 +171,7 @@ class Control(Protocol):
         ...
 
     def resume(self) -> None:
-        """What followed a quiet meeting is over."""
+        """Ends the silence that a quiet meeting began."""
         ...
 
     def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
@@ -193,7 +193,7 @@ class Control(Protocol):
         """Ends it, and all that waits for it.
 
         Args:
-            why: what ranks are told that go on.
+            why: the reason that ranks get that go on.
 
         Raises:
             EngineError: something that it has called does not return.
@@ -203,7 +203,7 @@ class Control(Protocol):
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """What the ranks start it with.
+    """The configuration with which the ranks start a control transport.
 
     Attributes:
         num_lanes: threads that all-reduces will ask for, for a carrier that executes some itself.
@@ -229,11 +229,11 @@ class ControlTransport(Protocol):
     name: ClassVar[str]
 
     def running(self) -> Control | None:
-        """What this process has started, and not closed."""
+        """Returns the control that this process has started, and not closed."""
         ...
 
     def offer(self, world: World, terms: ControlConfig) -> Any:
-        """What the other ranks have to know of this one before `start`, as JSON values.
+        """Returns what the other ranks have to know of this one before `start`, as JSON values.
 
         Raises:
             ValueError: the environment does not say how to be reached.
@@ -273,12 +273,12 @@ def exchange_clocks(control: Control, count: int = 16) -> tuple[tuple[int, int],
 
 
 def running() -> list[Control]:
-    """What reaches the other ranks from this process, whoever has started it."""
+    """Returns every control that reaches other ranks from this process, of any transport."""
     found = (kind().running() for kind in REGISTRY.by_name.values())
     return [one for one in found if one is not None]
 
 
 def left_over(world: World) -> list[Control]:
-    """What still reaches the ranks of an earlier job, whoever has started it."""
+    """Returns every control that still reaches the ranks of an earlier job, of any transport."""
     ours = (world.job, world.rank, world.size)
     return [one for one in running() if (one.job, one.rank, one.world_size) != ours]

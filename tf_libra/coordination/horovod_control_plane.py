@@ -90,7 +90,7 @@ class HorovodControl:
         self._rounds.exchange(f"{what}, {function}", b"", quiet)
 
     def resume(self) -> None:
-        """What followed a quiet meeting is over."""
+        """Ends the silence that a quiet meeting began."""
         self._rounds.resume()
 
     def executing(self, what: str) -> AbstractContextManager[None]:
@@ -127,7 +127,7 @@ class HorovodControl:
 
     def _fail(self, reason: str, in_step: bool) -> None:
         native.load().c.TfLibraFailHorovod(native.message(reason))
-        # Whoever waits in one of Horovod's own all-reduces is reached by nothing else.
+        # Nothing else reaches a thread that waits in one of Horovod's own all-reduces.
         if in_step:
             threading.Thread(target=self._shutdown.now, name="libra shutdown", daemon=True).start()
 
@@ -171,7 +171,7 @@ class _Shutdown:
 
     def put_back(self) -> None:
         """Lets Horovod's shutdown be its own again."""
-        with self._lock:  # two at once would wait for the same thread, one of them forever
+        with self._lock:  # two concurrent calls would wait for the same thread, one of them forever
             self._replaced.close()
 
 
@@ -193,11 +193,11 @@ class HorovodControlTransport:
     name: ClassVar[str] = "horovod"
 
     def running(self) -> HorovodControl | None:
-        """What this process has started, and not closed."""
+        """Returns the control that this process has started, and not closed."""
         return next(iter(_here()), None)
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> None:
-        """Nothing: Horovod knows where everybody is."""
+        """Offers no address: Horovod knows where every rank is."""
 
     def start(
         self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]

@@ -1,6 +1,6 @@
-"""What is needed of Horovod: who the ranks are, and a way for them to exchange small messages.
+"""A job of Horovod: its ranks, and a way for them to exchange small messages.
 
-It carries them as uint8 tensors, never as pickled objects.
+Horovod carries the messages as uint8 tensors, never as pickled objects.
 """
 
 import contextlib
@@ -67,19 +67,19 @@ class _Jobs:
 
 @functools.cache
 def _jobs() -> _Jobs:
-    """Those since anybody has asked who the ranks are."""
+    """Returns the counter of ended jobs, which begins at the first request for the ranks."""
     return _Jobs()
 
 
 def internal_error(message: str) -> Exception:
-    """What Horovod's own collectives raise, and its elastic mode recovers from."""
+    """Returns the error that Horovod's collectives raise and its elastic mode recovers from."""
     from horovod.common.exceptions import HorovodInternalError
 
     return HorovodInternalError(message)
 
 
 def is_elastic() -> bool:
-    """Whether this is called from within a function that `hvd.elastic.run` runs."""
+    """Returns whether this is called from within a function that `hvd.elastic.run` runs."""
     return bool(_elastic_states())
 
 
@@ -103,7 +103,7 @@ def broadcast_variables(variables: list[Any]) -> None:
 
 
 def is_known() -> bool:
-    """Whether somebody has imported Horovod in this process, and initialized it."""
+    """Returns whether Horovod has been imported in this process, and initialized."""
     return "horovod.tensorflow" in sys.modules and bool(_horovod().is_initialized())
 
 
@@ -171,11 +171,11 @@ class HorovodJob:
     how_to_start: ClassVar[str] = "start workers with tf-libra run -np 2 python train.py"
 
     def world(self, timeout_seconds: float) -> World:
-        """Who the ranks are."""
+        """Returns the ranks of the job."""
         return world()
 
     def is_another(self, before: World) -> bool:
-        """Whether there is another job than before, as after `hvd.shutdown` and `hvd.init`."""
+        """Returns whether the job is a new one, as after `hvd.shutdown` and `hvd.init`."""
         try:
             return world() != before
         except ValueError:
@@ -187,11 +187,11 @@ class HorovodJob:
         return exchange_json(message, timeout_seconds)
 
     def lost(self, message: str) -> Exception:
-        """What Horovod's own collectives raise."""
+        """Returns the error that Horovod's own collectives raise."""
         return internal_error(message)
 
     def is_elastic(self) -> bool:
-        """Whether it runs in elastic mode."""
+        """Returns whether it runs in elastic mode."""
         return is_elastic()
 
     def call_on_reset(self, callback: Callable[[], None]) -> None:

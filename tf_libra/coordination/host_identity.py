@@ -1,11 +1,11 @@
-"""Which ranks reach each other without a network."""
+"""The identity of a host: ranks that share it reach each other without a network."""
 
 import os
 from pathlib import Path
 
 
 def here() -> str:
-    """What the ranks have in common that reach each other by Unix sockets; "" where none knows.
+    """Returns what ranks share that reach each other by Unix sockets; "" if it is unknown.
 
     The names of such sockets are those of a network namespace, so two containers of one host are
     two machines.

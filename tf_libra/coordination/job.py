@@ -32,10 +32,10 @@ class Job(Protocol):
     how_to_start: ClassVar[str]
 
     def world(self, timeout_seconds: float) -> World:
-        """Who the ranks are.
+        """Returns the ranks of the job.
 
         Args:
-            timeout_seconds: how long to wait for others at most, where they have to be asked.
+            timeout_seconds: how long to wait for others at most, if they have to answer.
 
         Raises:
             ValueError: there is no job yet.
@@ -44,7 +44,7 @@ class Job(Protocol):
         ...
 
     def is_another(self, world: World) -> bool:
-        """Whether the ranks are others than these, which there were before."""
+        """Returns whether the ranks are others than those of the earlier `world`."""
         ...
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
@@ -64,18 +64,18 @@ class Job(Protocol):
         ...
 
     def is_elastic(self) -> bool:
-        """Whether ranks may come and go."""
+        """Returns whether ranks may come and go."""
         ...
 
     def call_on_reset(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called whenever an elastic job begins anew; no matter in others."""
+        """Has `callback` called whenever an elastic job begins again; no effect in others."""
         ...
 
 
 def within(
     timeout_seconds: float, exchange: Callable[[], list[Any]], why_late: Callable[[], str]
 ) -> list[Any]:
-    """What `exchange` returns, which may wait forever where nobody can interrupt it.
+    """Returns the result of `exchange`, which may wait forever without any way to interrupt it.
 
     Raises:
         LostRankError: it did not return in time, with the words of `why_late`; or it failed.

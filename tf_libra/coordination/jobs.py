@@ -1,4 +1,4 @@
-"""Which job this process is a rank of."""
+"""The job that this process is a rank of."""
 
 from tf_libra.coordination import horovod_job, mwms_job
 from tf_libra.coordination.job import Job
@@ -8,7 +8,7 @@ def of_this_process() -> Job:
     """The job of a `MultiWorkerMirroredStrategy` where one was made, else Horovod's.
 
     Raises:
-        ValueError: it is of both at once, or a strategy was made that knows no workers.
+        ValueError: it is of both, or a strategy was made that knows no workers.
     """
     cluster = mwms_job.joined()
     if cluster is None:

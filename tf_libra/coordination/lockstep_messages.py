@@ -1,11 +1,11 @@
 """Messages between ranks that have nothing but a collective to exchange them by.
 
-A gather waits until every rank has called it, for as long as that takes, so that a rank which never
-comes is waited for in vain and a rank that gives up cannot say so. Here one thread of each rank
+A gather waits until every rank has called it, for as long as that takes, so that ranks wait forever
+for one that never comes, and a rank that gives up cannot say so. Here one thread of each rank
 calls it, again and again: with the rank's message where that has one, and at least once in
 `PERIOD_SECONDS` to say what it is at. A round in which not all have a message for the same
 purpose delivers none, and the next is tried. So every rank learns within a period or two who has
-given up and why, who waits where the others never come, and that nobody answers any more.
+given up and why, which rank waits where the others never come, and that no rank answers any more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GIVES_UP, _CLOSES = "gives up", "closes"
 
 @dataclass(frozen=True)
 class LockstepMessage:
-    """What one rank says in a round.
+    """The message of one rank in a round.
 
     Attributes:
         num_done: steps that it has ended.
@@ -84,7 +84,7 @@ class LockstepMailbox:
             terms: how long to wait, and to warn.
             gather: every rank's bytes, by rank; called by one thread.
             fail: called once if the job fails, with the reason, and whether a rank executes a
-                step, in which it may wait for others in vain.
+                step, in which it may wait for others forever.
             period_seconds: at least so often a round is held.
         """
         self._rank = rank
@@ -260,7 +260,7 @@ class LockstepMailbox:
             return found
 
     def _judge(self, everyone: Sequence[tuple[LockstepMessage, bytes]]) -> bool:
-        """What a round says; returns whether it was the last. The same everywhere."""
+        """Judges a round as every rank does; returns whether it was the last."""
         notes = [note for note, _ in everyone]
         self._last = notes
         if any(note.end for note in notes):
@@ -278,7 +278,7 @@ class LockstepMailbox:
         return False
 
     def _waited_for(self, notes: Sequence[LockstepMessage]) -> EngineError | None:
-        """What another rank executes that needs this one, which waits here."""
+        """Returns an error if another rank's step needs this rank, which waits here."""
         mine = notes[self._rank]
         for rank, note in enumerate(notes):
             if note.at and note.num_done >= mine.num_done:

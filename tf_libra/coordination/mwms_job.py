@@ -2,7 +2,7 @@
 
 Its workers are those of TF_CONFIG (or of the cluster resolver that the strategy was given). Before
 lanes are connected they reach each other by TensorFlow's coordination service, which the strategy
-has started: a store of keys and values, beside which no collective has to be in step.
+has started: a store of keys and values, which needs no collective to be in step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRAINING = ("chief", "worker")
 
 @dataclass(frozen=True)
 class WorkerAddresses:
-    """Those that train together with this process.
+    """The addresses of the workers that train together with this process.
 
     Attributes:
         tasks: type, index and address of each, by rank.
@@ -41,7 +41,7 @@ class WorkerAddresses:
     rank: int
 
     def name(self, rank: int) -> str:
-        """How TF_CONFIG calls a rank."""
+        """Returns the name of a rank in TF_CONFIG, with its address."""
         kind, index, address = self.tasks[rank]
         return f"{kind} {index} at {address}"
 
@@ -51,7 +51,7 @@ class WorkerAddresses:
 
 
 def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerAddresses:
-    """Those of a cluster that train together with one of its tasks.
+    """Returns the workers of a cluster that train together with one of its tasks.
 
     Args:
         jobs: addresses of tasks, by type, as in TF_CONFIG.
@@ -82,7 +82,7 @@ def joined() -> WorkerAddresses | None:
 
 
 def is_made() -> bool:
-    """Whether this process has made a `MultiWorkerMirroredStrategy`, with workers or without."""
+    """Returns whether this process made a `MultiWorkerMirroredStrategy`, even without workers."""
     from tensorflow.python.eager import context as tf_context
 
     return bool(tf_context.context()._collective_scoped_allocator_enabled_ops)
@@ -104,7 +104,7 @@ class MultiWorkerJob:
     how_to_start: ClassVar[str] = "name more than one worker in TF_CONFIG"
 
     def world(self, timeout_seconds: float) -> World:
-        """Who the ranks are; which of them share a host is asked once.
+        """Returns the ranks; which of them share a host is exchanged once.
 
         Raises:
             EngineError: the coordination service cannot be used.
@@ -125,7 +125,7 @@ class MultiWorkerJob:
         return _store(self.cluster).exchange(message, timeout_seconds)
 
     def lost(self, message: str) -> Exception:
-        """What the strategy's collectives raise."""
+        """Returns the error that the strategy's collectives raise."""
         import tensorflow as tf
 
         return tf.errors.UnavailableError(None, None, message)
@@ -147,7 +147,7 @@ class _Store:
         self._machines: list[str] = []
 
     def machines(self, timeout_seconds: float) -> list[str]:
-        """What is the same for ranks that reach each other by Unix sockets, by rank."""
+        """Returns a key by rank, the same for ranks that reach each other by Unix sockets."""
         if not self._machines:
             # Where a rank cannot tell, its host's name has to do.
             mine = host_identity.here() or self._cluster.host(self._cluster.rank)
@@ -209,7 +209,7 @@ def _set(key: str, value: str) -> None:
 
 
 def _get(key: str, timeout_seconds: float) -> str:
-    """Waits until somebody has set it."""
+    """Waits until a rank has set the key, and returns its value."""
     from tensorflow.python.eager import context as tf_context
 
     get = tf_context.context().get_config_key_value

@@ -3,11 +3,11 @@
 `tf-libra run` passes Ctrl-C on to its workers as SIGTERM, and kills those that are still there some
 seconds later. Python's handler of a signal runs in the main thread, between two of its
 instructions, and a step keeps that thread in C++ for as long as another rank keeps it waiting. But
-the interpreter also writes the number of each signal to a descriptor, at once
+the interpreter also writes the number of each signal to a descriptor, immediately
 (`signal.set_wakeup_fd`).
 
 A step that is ended may have applied some groups' gradients and not others, so that it first has
-the time to end by itself, as one that nobody keeps waiting soon does. Computation cannot be ended
+the time to end by itself, as one that waits for no rank soon does. Computation cannot be ended
 at all: where a step goes on with it for as long as the launcher has patience, what is to be said at
 the end is said meanwhile.
 """
@@ -69,21 +69,21 @@ class Interrupts:
         self._over = threading.Event()  # the call that is under way, if one is; one for each
         self._over.set()
         self.came: int | None = None
-        self._others = -1  # whose descriptor was set before, if anybody's
+        self._others = -1  # the descriptor that was set before, if any
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         os.register_at_fork(after_in_child=self._leave)
         threading.Thread(target=self._listen, name="libra interrupts", daemon=True).start()
 
     def at_the_end(self, speak: Callable[[], None]) -> None:
-        """Calls this where a worker that was told to end (SIGTERM) is about to be killed.
+        """Calls `speak` if a worker that got the signal to end (SIGTERM) is about to be killed.
 
         That is in a thread of its own, while the main thread is in a call.
         """
         self._last_words.add(speak)
 
     def not_at_the_end(self, speak: Callable[[], None]) -> None:
-        """It has been said."""
+        """Removes `speak`, whose work is done."""
         self._last_words.discard(speak)
 
     def during(self, call: Callable[[], _Result]) -> _Result:
@@ -147,13 +147,13 @@ def _exception(number: int) -> BaseException:
 
 
 def _wake(descriptor: int) -> int:
-    """Has signals written there; whose it is cannot be asked whether it wants to be warned."""
+    """Has signals written there, without warnings: whether its owner wants them is unknown."""
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
 @functools.cache
 def of_this_process() -> Interrupts:
-    """What every step uses: Ctrl-C fails this rank's control, and with it all that waits for it."""
+    """Returns the handler of all steps: Ctrl-C fails this rank's control and all that waits."""
     return Interrupts(_abort)
 
 

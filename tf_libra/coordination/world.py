@@ -11,7 +11,7 @@ class World:
         rank: this process, from 0.
         size: number of processes.
         local_size: number of processes on this host.
-        host: name or address by which the others know this one's host; "" where nobody has said.
+        host: name or address by which the others know this one's host; "" if it is unknown.
         job: the number of the job among those of this process, from 0: the ranks of the next are
             other processes, even where this one is the same rank of as many.
     """

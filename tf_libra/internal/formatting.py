@@ -46,7 +46,7 @@ def size(num_bytes: float | None) -> str:
 
 
 def rate(bytes_per_second: float | None) -> str:
-    """Bytes per second, likewise."""
+    """Bytes per second, in the same form as `size` writes bytes."""
     return NONE if bytes_per_second is None else f"{size(bytes_per_second)}/s"
 
 

@@ -39,7 +39,7 @@ def _wanted_level() -> int:
     named = _level(os.environ.get(LEVEL_VARIABLE, ""))
     if named is not None:
         return named
-    # Warning is what the root has where nobody has said anything.
+    # Warning is the level of a root logger that no code has configured.
     root = logging.getLogger().level
     return root if root > logging.WARNING else logging.INFO
 

@@ -100,12 +100,12 @@ def load() -> Library:
 
 
 def is_loaded() -> bool:
-    """Whether this process has loaded the library: where it has not, nothing of it runs."""
+    """Returns whether this process has loaded the library; if not, none of its code runs."""
     return load.cache_info().currsize > 0
 
 
 def _gradient(operation: Any, *incoming: Any) -> list[Any]:
-    """The gradient of an average (or sum) over ranks: that of what comes in, likewise.
+    """Returns the gradient of an average (or sum) over ranks: the same reduction of `incoming`.
 
     Rank s's loss depends on the sum of all ranks' tensors, so each rank's gradient is reduced from
     those of all.

@@ -5,8 +5,8 @@ ends; the profiler's session while a step is profiled; `hvd.join` while an engin
 elastic states from the first step on, and what they keep from the first step in stages on;
 Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
 methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launcher/`).
-What somebody else has put in its place in the meantime stays: it may well call what it has found
-there, which from then on does what it did without us.
+A replacement that other code has installed in the meantime stays: it may well call what it has
+found there, which from then on does what it did without us.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Patch:
 
     @property
     def name(self) -> str:
-        """How the attribute is called by its owner."""
+        """Name of the attribute in its owner."""
         return self.path.rpartition(".")[2]
 
     def find_owner(self) -> Any:
@@ -56,7 +56,7 @@ class Patch:
         return owner
 
     def exists(self) -> bool:
-        """Whether there is such an attribute."""
+        """Returns whether the attribute exists."""
         try:
             return hasattr(self.find_owner(), self.name)
         except (ImportError, AttributeError):

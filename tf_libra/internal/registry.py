@@ -1,4 +1,4 @@
-"""Who is known by which name: planners and backends register themselves, nobody lists them."""
+"""Registries by name: planners and backends register themselves, so no module lists them."""
 
 import types
 from collections.abc import Mapping, Sequence

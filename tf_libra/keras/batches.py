@@ -20,7 +20,7 @@ def take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
         yield batch.get_value()
 
 
-# Whether there is a batch is asked of all workers, which a graph does at less cost.
+# All workers exchange whether there is a batch, which a graph does at less cost.
 @tf.function(reduce_retracing=True, autograph=False)
 def _next_of_workers(iterator: Any) -> Any:
     return iterator.get_next_as_optional()

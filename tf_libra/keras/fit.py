@@ -24,13 +24,13 @@ from tf_libra.strategies import Strategy
 
 
 class OptimizedFit:
-    """What is known of a model's training steps. `optimize` makes one.
+    """State of a model's training steps. `optimize` makes one.
 
     Attributes:
         phase: where in its life the training step is; None before the first `fit`.
-        plan: what it runs under; None before a plan is in force.
+        plan: what it runs under; None before a plan is active.
         profile: measured backward computation; None before it is known.
-        cost_model: fitted contention model; likewise.
+        cost_model: fitted contention model; None before it is known.
         tuned: all that tuning came to, in this job or in an earlier one whose plan was kept; None
             before, and for a plan that was given.
         settled: whether nothing is tried out or measured any more.
@@ -59,12 +59,12 @@ class OptimizedFit:
 
     @property
     def phase(self) -> Phase | None:
-        """Where in its life the training step is; None before the first `fit`."""
+        """The stage of the training step's life; None before the first `fit`."""
         return None if self._steps is None else self._steps.phase
 
     @property
     def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
-        """What it runs under; None before a plan is in force."""
+        """The plan that the training step runs under; None before a plan is active."""
         return None if self._steps is None else self._steps.plan
 
     @property
@@ -78,7 +78,7 @@ class OptimizedFit:
         return None if self._steps is None else self._steps.cost_model
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns: model, plan, times."""
+        """Returns model, plan and times, as known so far: text of at most 100 columns."""
         return "fit has not been called yet" if self._steps is None else self._steps.explain()
 
     @property
@@ -88,7 +88,7 @@ class OptimizedFit:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        """True if trials and measurements have ended; from the same step on every rank."""
         return self._steps is not None and self._steps.settled
 
     def check_variables(self) -> None:
@@ -202,7 +202,7 @@ def optimize(
         )
     if model.compiled:
         _check(model)
-    # What was made before would train without averaging, or as another `optimize` has asked.
+    # An earlier function would train without averaging, or as an earlier `optimize` requested.
     model.train_function = None
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
@@ -223,7 +223,7 @@ def _check(model: keras.Model) -> None:
             f"model {model.name!r} has run_eagerly=True, and without a graph there is nothing to"
             " plan: compile it with run_eagerly=False"
         )
-    if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does beside a GPU
+    if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does with a GPU
         log_utils.of_launched().info(
             "keras: model %r is trained without XLA, which cannot call the all-reduce", model.name
         )
@@ -277,7 +277,10 @@ def _single_step(model: keras.Model) -> Any:
 def _staged_function(
     model: keras.Model, steps: decorator.Optimized, up_to_date: StagedFitSync
 ) -> Callable[[Any], Any]:
-    """What Keras calls for every `steps_per_execution` batches of a pipeline, one at a time."""
+    """Returns the function of a pipeline that Keras calls for `steps_per_execution` batches.
+
+    The function runs the batches one at a time.
+    """
 
     def train_function(iterator: Any) -> Any:
         outputs, count = None, 0
@@ -294,7 +297,7 @@ def _staged_function(
 
 
 def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[[Any], Any]:
-    """What Keras calls for every `steps_per_execution` batches."""
+    """Returns the function that Keras calls for every `steps_per_execution` batches."""
 
     def train_function(iterator: Any) -> Any:
         # Fetched here and not in the graph: running out of data is no failed step.
@@ -313,7 +316,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
 
 
 def _are_alike(batches: tuple[Any, ...]) -> bool:
-    """Whether one trace of the step fits all: of several the gradients would not be one plan's."""
+    """Returns whether one trace fits all batches: one plan covers the gradients of one trace."""
     first, *others = batches
     try:
         for other in others:

@@ -1,4 +1,4 @@
-"""What Keras 3 needs to train and evaluate a model of a `MultiWorkerMirroredStrategy`.
+"""Additions to Keras 3 to train and evaluate a model of a `MultiWorkerMirroredStrategy`.
 
 Its own `fit` fails there as soon as there are several workers: it hands a whole batch to
 `strategy.reduce` to learn its shapes, and asks for the mean of scalars along their first axis. Both
@@ -15,7 +15,7 @@ from tf_libra.keras.batches import take, without_optionals
 
 
 def is_of_workers(model: keras.Model) -> bool:
-    """Whether a model was made in the scope of a `MultiWorkerMirroredStrategy`."""
+    """Returns whether a model was made in the scope of a `MultiWorkerMirroredStrategy`."""
     return isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 

@@ -48,7 +48,7 @@ class SyncPoint:
     seen: int = 0
 
     def is_next(self, num_batches: int) -> bool:
-        """Whether it looks at weights when so many more batches were trained."""
+        """Counts `num_batches` more; returns whether the callback then looks at weights."""
         self.seen += num_batches
         if self.seen < self.every:
             return False
@@ -57,9 +57,9 @@ class SyncPoint:
 
 
 def looks(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
-    """Which of the callbacks that `fit` is given look at weights after batches.
+    """Yields those callbacks of `fit` that look at weights after batches.
 
-    A callback of the user's that is called there may do so, unless it says that it does not, by
+    A user-provided callback that is called after batches may do so, unless it declares
     `looks_at_weights = False`.
     """
     given = getattr(callbacks, "callbacks", callbacks)  # a CallbackList has them
@@ -80,7 +80,7 @@ def looks(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
 
 
 def _defines(callback: Any, hook: str) -> type | None:
-    """Who says what a callback does there; the type itself for what only this object has."""
+    """Returns the class that defines a callback's hook; `object` if the instance defines it."""
     if hook in vars(callback):
         return object
     for kind in type(callback).__mro__:

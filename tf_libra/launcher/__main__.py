@@ -53,9 +53,9 @@ class Listening:
 
 
 class TolerantCodecs:
-    """What Horovod's launcher decodes the output of workers by, which may be no UTF-8.
+    """Codecs for Horovod's launcher that decode the output of workers even if it is no UTF-8.
 
-    In place of its own decoder, which raises there: then nothing of that worker is shown any more,
+    They replace its own decoder, which raises there: then nothing of that worker is shown any more,
     and the worker waits as soon as the pipe is full.
     """
 
@@ -67,7 +67,7 @@ class TolerantCodecs:
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Which signals have come, whoever handles them: known when it is over."""
+    """Collects the signals that come, even if other code handles them; filled at the exit."""
     seen: list[int] = []
     reader, writer = socket.socketpair()
     reader.setblocking(False)
@@ -84,11 +84,11 @@ def signals() -> Iterator[list[int]]:
 
 
 def shutdown_event() -> threading.Event:
-    """Set by the first SIGINT or SIGTERM, however many come and how fast.
+    """Returns an event that the first SIGINT or SIGTERM sets, however many come and how fast.
 
-    In place of Horovod's, which a second signal stops for ever if it comes while the first is
+    It replaces Horovod's, which a second signal stops for ever if it comes while the first is
     handled: setting an event twice, one within the other, waits for its own lock. timeout(1) sends
-    SIGTERM to its command and to the group, so twice at once.
+    SIGTERM to its command and to the group, so two come at the same time.
     """
     event = threading.Event()
     seen: list[int] = []
@@ -107,9 +107,9 @@ def main(lasting: list[Any]) -> int:
     """Runs the job that the command line asks for, and returns the exit status.
 
     Args:
-        lasting: gets what must outlive every thread. The semaphores of Horovod's events are removed
-            by whoever drops them last; a thread that does so while the interpreter ends is cut off
-            in between, and Python complains of them after our last line.
+        lasting: gets what must outlive every thread. The thread that drops the semaphores of
+            Horovod's events last removes them; if the interpreter ends meanwhile, that thread is
+            cut off in between, and Python complains of the semaphores after our last line.
     """
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import safe_shell_exec

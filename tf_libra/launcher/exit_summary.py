@@ -1,4 +1,4 @@
-"""How a job ended, told from what its workers and Horovod's launcher have printed.
+"""Summary of how a job ended, from what its workers and Horovod's launcher have printed.
 
 Horovod puts a worker's number before each of its lines (`[1]<stderr>:`, or `[0,1]<stderr>:` under
 mpirun) and prints the exit status of those that failed. A worker's traceback ends in the error.
@@ -35,16 +35,16 @@ _NAMES_A_RANK = re.compile(r"\brank\(?s?\)? \d")
 # TensorFlow's, before the message of an error.
 _NODE = re.compile(r"\{\{\w+ [^}]*\}\}\s*")
 _KEPT_LINES = 500
-# Of Python, after an error that nobody has caught.
+# Exit status of Python after an uncaught error.
 _UNCAUGHT = 1
 _TERMINATED = 128 + signal.SIGTERM
 
 
 class ExitSummary:
-    """What is known so far of how a job ends."""
+    """Summary of how a job ends, as far as known."""
 
     def __init__(self) -> None:
-        """Nothing was printed."""
+        """Starts before any line was printed."""
         self._last: dict[int, str] = {}  # by rank: the last line on stderr
         self._raised: dict[int, list[str]] = {}  # by rank: what followed its last "Traceback"
         self._order: dict[int, int] = {}  # by rank: how many lines there were before that

@@ -1,6 +1,6 @@
-"""What Horovod was built with, asked of its library alone.
+"""Transports that Horovod was built with, read from its library alone.
 
-Horovod's launcher asks by starting TensorFlow, once for MPI and once more for Gloo, before it
+Horovod's launcher finds them by starting TensorFlow, once for MPI and once more for Gloo, before it
 starts anything.
 """
 
@@ -26,14 +26,14 @@ print(json.dumps({name: bool(built) for name, built in found.items()}))
 
 @dataclass(frozen=True)
 class HorovodBuildInfo:
-    """What Horovod can move data over."""
+    """Transports over which Horovod can move data."""
 
     gloo: bool
     mpi: bool
 
 
 def built_with() -> HorovodBuildInfo | None:
-    """What Horovod's library for TensorFlow says; None where that cannot be asked alone."""
+    """Returns what Horovod's TensorFlow library reports; None if it cannot be queried alone."""
     folders = {name: _folder(name) for name in ("tensorflow", "horovod")}
     tensorflow, horovod = folders["tensorflow"], folders["horovod"]
     if tensorflow is None or horovod is None:
@@ -54,7 +54,7 @@ def built_with() -> HorovodBuildInfo | None:
 
 
 def _folder(package: str) -> Path | None:
-    """Where a package is installed, without importing it."""
+    """Returns the folder of an installed package, without importing the package."""
     found = importlib.util.find_spec(package)
     places = found.submodule_search_locations if found is not None else None
     return Path(places[0]) if places else None

@@ -1,4 +1,4 @@
-"""Whether the hosts of a command line can be used, asked before anything is started."""
+"""Checks of a command line's hosts, made before anything is started."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,12 @@ _LINE = re.compile(r"\s*[\w.-]+\s+slots=([0-9]+)\s*")
 def check_hosts(
     hosts: str | None, hostfile: str | None, num_processes: int | None, elastic: bool = False
 ) -> None:
-    """Refuses hosts that cannot be, and more processes than they have slots.
+    """Rejects hosts that cannot be, and more processes than they have slots.
 
     Args:
         hosts: of `-H`, such as "one:2,other:2"; None where it was not given.
-        hostfile: likewise, the path of a file of lines such as "one slots=2".
+        hostfile: of `--hostfile`, the path of a file of lines such as "one slots=2"; None where it
+            was not given.
         num_processes: of `-np`; None where it was not given.
         elastic: whether hosts may come and go, so that their slots may be too few for now.
 

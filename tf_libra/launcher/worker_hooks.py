@@ -1,4 +1,4 @@
-"""What a worker does otherwise under `tf-libra run`: it ends in a few lines.
+"""Hooks of a worker under `tf-libra run`: its output ends in a few lines.
 
 An error's traceback has the frames of the user's code alone, and a worker that the launcher ends,
 as on Ctrl-C, ends like any Python program: what is to be said and written at the end is.
@@ -34,7 +34,7 @@ def begin() -> None:
 
 def end(number: int, frame: FrameType | None) -> None:
     """A handler of a signal: ends the process as at the end of the script."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends at once
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it immediately
     sys.exit(128 + number)
 
 

@@ -56,12 +56,12 @@ class StagedTraining:
 
         Args:
             function: a `tf.function` or a plain function.
-            make_planner: makes who plans, anew for every job that this process takes part in.
-            options: what else the user asked for.
+            make_planner: makes a new planner for every job that this process takes part in.
+            options: the user's other options.
             waiting: entered for every wait for another rank in a step, with what is waited for.
 
         Raises:
-            ValueError: what was asked of the planner cannot be, or the function is compiled by XLA.
+            ValueError: the planner cannot satisfy the request, or the function is compiled by XLA.
         """
         self._function = function
         self._make_planner = make_planner
@@ -92,12 +92,12 @@ class StagedTraining:
 
     @property
     def plan(self) -> PipelinePlan | BurstPlan | None:
-        """What it runs under; None before it is made."""
+        """The plan under which steps run; None before it is made."""
         return self._planner.plan
 
     @property
     def state(self) -> TuningState:
-        """Where in its life it is."""
+        """The phase of tuning."""
         if self._meeting.is_alone:
             return TuningState(Phase.PASS_THROUGH)
         if self.plan is not None:
@@ -106,21 +106,21 @@ class StagedTraining:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is measured any more."""
+        """True once no more measurements are made."""
         return self._meeting.is_alone or self.plan is not None
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns."""
+        """Returns the present state of planning as text of at most 100 columns."""
         if self.plan is None or self._current is None:
             return f"{self._name}: nothing is planned yet"
         return self._planner.explained(self._name, self._current)
 
     def background(self, got: BackgroundStats) -> None:
-        """What a job beside it has got so far."""
+        """Reports the statistics of a concurrent background job."""
         self._story.background(got)
 
     def close(self) -> None:
-        """Says nothing more."""
+        """Stops reporting."""
         self._story.close()
 
     def check_variables(self) -> None:
@@ -133,7 +133,7 @@ class StagedTraining:
     def synchronize_variables(self) -> None:
         """Brings the variables of all stages up to date on every rank, all of which call it."""
         if self._meeting.control is None or self._meeting.is_over or not self._executions:
-            return  # nobody is there who has more than this rank
+            return  # no other rank has newer variables
         self._guarded(self._synchronize_where_all_are)
 
     def _synchronize_where_all_are(self) -> None:
@@ -266,7 +266,7 @@ class StagedTraining:
 
     @property
     def _first(self) -> Traces:
-        """What was planned for; a step that trains."""
+        """The traces that the plan was made for: those of a training step."""
         return next(iter(self._traces.values()))
 
     def _share(self, traces: Traces) -> None:
@@ -324,7 +324,7 @@ class StagedTraining:
         return execution
 
     def _trained(self, layout: Layout) -> dict[int, int | None]:
-        """By key the variables of what was planned for, with their stages; None: every rank's."""
+        """Returns the stage of each planned variable by key; None: it belongs to every rank."""
         first = self._first
         stages = Update(first.cut(layout.starts)).variables
         return {one.key: stages.get(name) for name, one in first.captured.items()}

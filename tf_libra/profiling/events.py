@@ -18,7 +18,7 @@ class Events:
       op_types: type of each of them, as executed, for example `_FusedMatMul`.
       node: int32 array (events,), index into `node_names`.
       start_ns: int64 array (events,), CLOCK_REALTIME nanoseconds.
-      end_ns: int64 array (events,), likewise.
+      end_ns: int64 array (events,), CLOCK_REALTIME nanoseconds.
     """
 
     node_names: tuple[str, ...]

@@ -16,7 +16,7 @@ from tensorflow.python.ops import summary_ops_v2
 
 # Whole, or started apart from the wait for its end.
 _OPS = ("LibraAllReduce", "LibraAllReduceStart")
-# Beside an op of another library, which knows no plan, the pass writes what is needed to read it.
+# Attributes that the pass adds to an op of another library, which knows no plan, to read it by.
 _NAMES, _GROUP, _THREADS = (
     f"_tf_libra_{name}" for name in ("tensor_names", "group", "num_threads")
 )
@@ -41,7 +41,7 @@ class PlacedAllReduce:
 
 @dataclasses.dataclass(frozen=True)
 class GradientSources:
-    """Which node produces each gradient, and the data inputs of every node around it.
+    """The node that produces each gradient, and the data inputs of every node around it.
 
     Attributes:
       producers: tensor name to the names of the nodes that may produce it, in the order of the

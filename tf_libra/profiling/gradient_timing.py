@@ -155,16 +155,16 @@ def producers_that_ran(
     window: tuple[int, int],
     inputs: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
-    """Which node has produced each gradient, where it may be one in each branch of a choice.
+    """Returns the node that produced each gradient, if it may be one in each branch of a choice.
 
-    Of nodes without an event, as of cheap ones, that is taken whose nearest traced ancestors ended
-    last: those in a branch that was not taken have left none.
+    If no candidate has an event, e.g. since all are cheap, the node is taken whose nearest traced
+    ancestors ended last: nodes in a branch that was not taken have left no events.
 
     Args:
       events: as for `production_times`.
       candidates: tensor name to the names of nodes.
       window: as for `production_times`.
-      inputs: likewise.
+      inputs: as for `production_times`.
 
     Raises:
       IncompleteTraceError: if several have run, as in a graph of several steps.

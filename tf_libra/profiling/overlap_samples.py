@@ -29,7 +29,7 @@ _SHORTEST_OVERLAP_NS = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class SampledStep:
-    """What one traced step gives to the fit.
+    """The samples that one traced step gives to the fit.
 
     Attributes:
       samples: one per all-reduce used, in order of start.
@@ -63,7 +63,7 @@ class MeasuredGroup:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredTimeline:
-    """What a step did, to be laid beside what a plan predicts.
+    """The measured timeline of a step, for comparison with the predicted timeline of a plan.
 
     Attributes:
       groups: the all-reduces in order of start.
@@ -119,7 +119,7 @@ def without_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord
 
     A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The
     wait is how much longer the first byte took than at its quickest for the same group of the
-    same plan, so give all records of a plan's steps at once: with one step nothing changes.
+    same plan, so pass all records of a plan's steps in one call: with one step nothing changes.
 
     Args:
       records: of any steps and plans.
@@ -155,13 +155,14 @@ def split_at_end_of_computation(
 
     Args:
       start: of the all-reduce; all times are of one clock, in one unit.
-      stop: likewise.
+      stop: of the all-reduce.
       computed: when computation ended.
       done: contention-free seconds of computation between two times.
       shortest: an overlap up to this lies within the error of the clocks, and counts as none.
 
     Returns:
-      Seconds of computation done beside it; how long it overlapped; how long it ran alone.
+      Seconds of computation done concurrently with it; how long it overlapped; how long it ran
+      alone.
     """
     overlap = min(stop, computed) - start
     if overlap <= shortest:

@@ -25,12 +25,12 @@ from tf_libra.profiling.xplane import AllReduceCall, Trace
 
 @dataclass(frozen=True, eq=False)
 class TracedProfile:
-    """What a trace says of backward computation.
+    """A profile of backward computation from a trace.
 
     Attributes:
-        measured: the profile, with how it was come by.
+        measured: the profile, with how it was measured.
         problems: reason and number of the steps that could not be used.
-        overlapped: share of backward computation beside which bytes were exchanged, median over
+        overlapped: share of backward computation during which bytes were exchanged, median over
             the steps; from 0 to 1.
     """
 
@@ -53,7 +53,7 @@ def profile_of_trace(
 ) -> TracedProfile:
     """The profile that a trace's steps have in the median.
 
-    Where an all-reduce ran beside backward computation, computation was slower. With a cost model,
+    While an all-reduce ran concurrently with backward, computation was slower. With a cost model,
     those times are multiplied by its `compute_rate(r)`, which makes them contention-free (LIBRA,
     Eq. 5); without one they are taken as they are, and the plans made from them are too pessimistic
     about computation. A trace of a run under `syneasgd` needs no such correction.
@@ -64,7 +64,7 @@ def profile_of_trace(
         min_steps: fewest steps that must be usable.
 
     Raises:
-        IncompleteTraceError: a `ValueError`: too little can be told from the trace.
+        IncompleteTraceError: a `ValueError`: the trace holds too little.
     """
     if not trace.calls:
         raise IncompleteTraceError(
@@ -144,7 +144,7 @@ def _sizes(calls: Sequence[AllReduceCall]) -> dict[str, int]:
 
 
 def _exchanges(trace: Trace) -> list[_Exchange]:
-    """By time; one at a time, as the engine runs them."""
+    """Returns the exchanges by time; one at a time, as the engine runs them."""
     threads = {one.sequence: one.num_threads for one in trace.lanes if not one.phase}
     spans: dict[int, tuple[int, int]] = {}
     for one in trace.lanes:

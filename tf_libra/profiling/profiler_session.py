@@ -22,7 +22,7 @@ from tf_libra.profiling.events import Events
 _OPTIONS: dict[str, int] = {}
 _HOST_PLANE = "/host:CPU"
 # Trace timestamps count from the start of the session. Events of this name carry the wall
-# clock, so that a trace can be laid beside timestamps taken elsewhere.
+# clock, so that a trace can be aligned with timestamps taken elsewhere.
 _CLOCK_EVENT = "tf_libra_clock"
 _CLOCK_ARGUMENT = "realtime_ns"
 _NUM_CLOCK_EVENTS = 5

@@ -71,7 +71,7 @@ class LaneEvent:
         num_bytes: size of the whole all-reduce; 0 in a phase's event.
         step: the step it belongs to; -1 in a phase's event.
         start_ns: by the trace's clock.
-        end_ns: likewise.
+        end_ns: by the trace's clock.
     """
 
     phase: str
@@ -87,11 +87,11 @@ class LaneEvent:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a trace says of one host; all times are nanoseconds of the trace's clock.
+    """The trace of one host; all times are nanoseconds of the trace's clock.
 
     Attributes:
         events: the ops.
-        calls: all-reduces handed to the engine, by time.
+        calls: all-reduces submitted to the engine, by time.
         lanes: what the lanes did, by time.
     """
 

@@ -1,1 +1,1 @@
-"""What is told: journal, text, progress."""
+"""Reports of a run: history, text, progress line, files in the log directory."""

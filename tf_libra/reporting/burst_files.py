@@ -1,6 +1,6 @@
-"""What a burst plan leaves in its log directory: what it was planned of, the plan, and a picture.
+"""Files of a burst plan in its log directory: the planner's input, the plan, and a picture.
 
-Rank 0 writes. A file that cannot be written is no reason to end the training: it is said once.
+Rank 0 writes. A file that cannot be written is no reason to end the training: it is logged once.
 """
 
 import logging

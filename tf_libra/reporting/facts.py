@@ -1,4 +1,4 @@
-"""What there is to tell of one training function."""
+"""The facts to report about one training function."""
 
 import statistics
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from tf_libra.profiling.overlap_samples import MeasuredTimeline
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """What is known so far.
+    """A snapshot of the facts known so far.
 
     Attributes:
         function: its name; empty before it is known.
         engine: what carries gradients.
-        asked: the strategy that the user asked for; empty before it is known.
+        asked: the strategy that the user requested; empty before it is known.
         phase: where in its life it is.
-        conclusion: what is in force; None before.
+        conclusion: the active tuning result; None before.
         timelines: the latest measured steps under the plan.
         remarks: what a reader should know, in the order in which it was found.
         num_steps: how many steps there were, by phase.

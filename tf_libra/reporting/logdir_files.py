@@ -10,7 +10,7 @@ _HOLDERS: dict[Path, str] = {}
 
 
 def documents(logdir: Path, function: str, names: tuple[str, ...]) -> tuple[dict[str, Path], str]:
-    """Where a function's documents go, by name, and what to say of that; empty if nothing.
+    """Returns the paths of a function's documents, by name, and a message; empty if none.
 
     The first function of a process that writes to a log directory has `plan.json` and so on there,
     every other one files that are named after it, such as `plan.train_step.json`.
@@ -44,7 +44,7 @@ def draw(name: str, plot: Callable[[], None], log: logging.Logger) -> None:
     Args:
         name: of its file, for the reader.
         plot: makes it, and imports what that needs.
-        log: is told where there is none.
+        log: receives a message if Matplotlib is missing, or a file cannot be written.
     """
     try:
         plot()

@@ -1,6 +1,6 @@
-"""What a pipeline leaves in its log directory: what it was planned of, the plan, and pictures.
+"""Files of a pipeline in its log directory: the planner's input, the plan, and pictures.
 
-Rank 0 writes. A file that cannot be written is no reason to end the training: it is said once.
+Rank 0 writes. A file that cannot be written is no reason to end the training: it is logged once.
 """
 
 import json
@@ -33,7 +33,7 @@ def write_planned(
         logdir: the log directory.
         function: name of the training function; of several the first has the plain names.
         layers: as they were measured.
-        cluster: likewise.
+        cluster: as it was measured.
         plan: made of them.
         log: is warned where something cannot be written.
     """

@@ -40,7 +40,7 @@ class ProgressLine:
         self._thread: threading.Thread | None = None
 
     def show(self, text: str, anew: bool = True) -> None:
-        """From now on `text` is what is going on; `anew` starts its clock again."""
+        """Shows `text` as the current activity, with its clock restarted if the flag is set."""
         if not (self._stream.isatty() and self._log.isEnabledFor(logging.INFO)):
             return
         with self._lock:
@@ -54,7 +54,7 @@ class ProgressLine:
                 self._thread.start()
 
     def end(self) -> None:
-        """Nothing is going on that would be waited for."""
+        """Stops the line: nothing is going on that anything waits for."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._ended.set()

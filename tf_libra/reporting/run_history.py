@@ -1,4 +1,4 @@
-"""Remembers what it is told of one training function, and decides nothing."""
+"""Records what is reported about one training function, and decides nothing."""
 
 from collections import Counter, deque
 
@@ -10,10 +10,10 @@ _REMEMBERED_STEPS = 200
 
 
 class RunHistory:
-    """What was told of one training function, in the order in which it happened."""
+    """The events of one training function, in the order in which they happened."""
 
     def __init__(self, engine: str, asked: str = "") -> None:
-        """Knows nothing but what carries gradients, and which strategy was asked for."""
+        """Begins with only the engine that carries gradients and the requested strategy known."""
         self._engine, self._asked = engine, asked
         self._function = ""
         self._phase = Phase.TRACE
@@ -25,7 +25,7 @@ class RunHistory:
         self._seconds: dict[Phase, deque[float]] = {}
 
     def met(self, engine: str) -> None:
-        """It is decided what carries gradients."""
+        """Records the engine that was chosen to carry gradients."""
         self._engine = engine
 
     def named(self, function: str) -> None:
@@ -51,9 +51,9 @@ class RunHistory:
         return before is not phase
 
     def in_force(self, conclusion: TuningResult) -> None:
-        """A plan is in force; what was measured before it was concluded is forgotten.
+        """Records the active plan, and forgets what was measured before it was concluded.
 
-        Also where it is the plan of before: steps have drifted since, and so have predictions.
+        The same for an unchanged plan: steps have drifted since, and so have predictions.
         """
         before, self._conclusion = self._conclusion, conclusion
         if before is not None:
@@ -72,7 +72,7 @@ class RunHistory:
         self._timelines.append(timeline)
 
     def facts(self) -> RunSnapshot:
-        """What is known so far."""
+        """Returns what is known so far."""
         return RunSnapshot(
             function=self._function,
             engine=self._engine,

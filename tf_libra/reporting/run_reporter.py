@@ -53,15 +53,15 @@ from tf_libra.specs.telemetry import AllReduceRecord
 
 
 class RunReporter:
-    """The story of one training function, as far as it has been told.
+    """The report of one training function, as far as it has got.
 
     Attributes:
         log: where this rank speaks.
-        is_closed: whether it has been told to its end, and nothing is written down any more.
+        is_closed: whether the report has ended, and nothing is written any more.
     """
 
     def __init__(self, options: Options) -> None:
-        """Nothing has happened."""
+        """Begins an empty report."""
         self.log = log_utils.logger(rank=0)
         self._options = options
         self._rank = 0
@@ -72,7 +72,7 @@ class RunReporter:
         self._recorder: Recorder | None = None
 
     def met(self, rank: int, options: Options) -> None:
-        """The other ranks are known, and with them who speaks, and what nobody has asked for."""
+        """Records the rank, which chooses the logger, and the options once all ranks have met."""
         self._rank, self._options, self.log = rank, options, log_utils.logger(rank)
         self._journal.met(options.backend.name)
         if rank == 0:
@@ -156,14 +156,14 @@ class RunReporter:
         )
 
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
-        """Says something once, and whenever it is asked to explain."""
+        """Logs a remark once, and keeps it for `explain`."""
         if self._journal.remarked(text):
             self.log.log(level, "%s", text)
 
     def entered(self, phase: Phase, step: int, again: bool = False) -> None:
-        """A step begins in `phase`, which may be a new one; `again` while a plan is in force."""
+        """Records a step's begin in `phase`, maybe a new one; `again` while a plan is active."""
         begins = self._journal.entered(phase, again) or step == 1
-        if again:  # a few steps in a row, of which `looked` has told
+        if again:  # a few steps in a row, which `looked` has reported
             return
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
@@ -214,7 +214,7 @@ class RunReporter:
             self._progress.show(text, anew)
 
     def in_force(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
-        """A plan is in force from `step` on."""
+        """Records that a plan is active from `step` on."""
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.GIVEN:
             self._tell_conclusion(conclusion)
@@ -246,7 +246,7 @@ class RunReporter:
         )
 
     def _tell_conclusion(self, conclusion: TuningResult) -> None:
-        """What the plan is, what was measured of it, and then the model and what else is noted."""
+        """Logs why the strategy differs, the race, the model's fit, the notes, and the plan."""
         plan = conclusion.plan
         if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
             self.log.info("plan: %s", another)
@@ -280,7 +280,7 @@ class RunReporter:
         write({paths[name]: text for name, text in texts.items() if text is not None}, self.log)
 
     def graph(self, step: int, trace: Any, groups: Sequence[GroupNode]) -> None:
-        """What the pass has written of a trace (a `FuncGraph`) under the plan in force."""
+        """Records what the pass has made of a trace (a `FuncGraph`) under the active plan."""
         if self._recorder is not None:
             op = self._options.backend.op
             self._recorder.graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
@@ -325,7 +325,7 @@ class RunReporter:
         )
 
     def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:
-        """A pipeline is in force, made of these measurements; rank 0 writes."""
+        """Records that a pipeline is active, made of these measurements; rank 0 writes."""
         if self._writes_stages:
             assert self._options.logdir is not None
             made = (layers, cluster, plan)
@@ -340,7 +340,7 @@ class RunReporter:
         bars: tuple[Bar, ...],
         seconds: float,
     ) -> None:
-        """What the ranks of a pipeline did when is known, up to this step; rank 0 writes."""
+        """Records when the ranks of a pipeline did what, up to this step; rank 0 writes."""
         if self._writes_stages:
             assert self._options.logdir is not None
             record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
@@ -349,7 +349,7 @@ class RunReporter:
                 self._recorder.staged(record)
 
     def burst_planned(self, plan: BurstPlan, profile: ScalingProfile | None) -> None:
-        """A burst plan is in force, made of these measurements unless given; rank 0 writes."""
+        """Records an active burst plan, made of these measurements unless given; rank 0 writes."""
         if self._writes_stages:
             assert self._options.logdir is not None
             made = (plan, profile)
@@ -363,12 +363,12 @@ class RunReporter:
         bars: tuple[Bar, ...],
         seconds: float,
     ) -> None:
-        """What the ranks under a burst plan did when is known, up to this step; rank 0 writes."""
+        """Records when the ranks under a burst plan did what, up to this step; rank 0 writes."""
         if self._writes_stages and self._recorder is not None:
             self._recorder.staged(BurstRecord(self._function, step, plan, bars, seconds, profile))
 
     def background(self, got: BackgroundStats) -> None:
-        """What a job beside this rank has got so far; every rank writes that of its own."""
+        """Records what a background job of this rank has got so far; every rank writes its own."""
         if self._recorder is not None:
             self._recorder.background(got)
 
@@ -393,5 +393,5 @@ class RunReporter:
             self._recorder = None
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns."""
+        """Returns what is known so far, as text of at most 100 columns."""
         return describe(self._journal.facts())

@@ -1,4 +1,4 @@
-"""What a training function knows, as text of at most 100 columns."""
+"""Text of at most 100 columns about what is known of a training function."""
 
 import statistics
 import textwrap
@@ -62,7 +62,7 @@ def _noted(plan: Plan) -> list[str]:
 
 
 def why_another_plan(facts: RunSnapshot) -> str | None:
-    """Why the plan is of another strategy than was asked for; None where it is not."""
+    """Returns why the plan is of another strategy than requested; None if it is not."""
     if facts.conclusion is None or not facts.asked or facts.conclusion.profile is None:
         return None
     plan, notes = facts.conclusion.plan, facts.conclusion.notes
@@ -70,7 +70,7 @@ def why_another_plan(facts: RunSnapshot) -> str | None:
 
 
 def summary_line(facts: RunSnapshot) -> str:
-    """How the training went, in one line."""
+    """Summarizes the training in one line."""
     steps = sum(facts.num_steps.values())
     told = f"{facts.function}: {steps} step{'s' if steps > 1 else ''}"
     after = facts.median_step_seconds(Phase.RUN)
@@ -207,7 +207,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def race_table(race: Race) -> str:
-    """The plans that were run in turns, the one in force first: measured steps, then predicted."""
+    """Returns a table of the plans run in turns, the active first, measured and predicted."""
     rows: list[tuple[str, ...]] = [
         ("plan", "step", "middle half", "against it", "predicted", "rounds")
     ]

@@ -46,7 +46,7 @@ class ConcreteTraces:
         self.is_renamed = False
 
     def of(self, concrete: Any) -> KnownTrace:
-        """What is known of a trace, as TensorFlow has it."""
+        """Returns what is known of a trace, which is passed as TensorFlow's concrete function."""
         return self._known[concrete.graph]
 
     def add(
@@ -60,8 +60,8 @@ class ConcreteTraces:
 
         Args:
             trace: what it does with gradients.
-            control: reaches the other ranks; None where nobody is met, and nothing compared.
-            story: is told what no plan is about.
+            control: reaches the other ranks; None if there are none to compare with.
+            story: logs a warning for gradients that no plan covers.
             meet: returns when all ranks are at a new trace, which may be at a step already with
                 what they have traced before; None for the first trace.
 

@@ -1,4 +1,4 @@
-"""What rank 0 tells all ranks before a step: while things are tried out, and at looks."""
+"""Messages from rank 0 to all ranks before a step: during trials, and at drift checks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +9,10 @@ from tf_libra.specs.plan import Plan
 
 @dataclass(frozen=True)
 class KeepPlan:
-    """This step runs under the plan in force.
+    """Instruction to run this step under the active plan.
 
     Attributes:
-        then_try: whether things are tried out from the next step on.
+        then_try: whether trials begin with the next step.
     """
 
     then_try: bool = False
@@ -20,14 +20,14 @@ class KeepPlan:
 
 @dataclass(frozen=True)
 class Directive:
-    """What every rank does in the next step.
+    """Instruction to every rank for the next step.
 
     Attributes:
         function: identity of the training function.
         step: number of the step.
-        what: the experiment to make, the conclusion that is in force from this step on, that the
-            one in force still is, or that the experiment is postponed.
-        origin: how the conclusion came to be, where it is one.
+        what: the trial to make, the result that is active from this step on, that the active one
+            stays so, or that the trial is postponed.
+        origin: how the result came to be, if `what` is one.
     """
 
     function: str

@@ -1,4 +1,4 @@
-"""Looks: steps, the same on every rank, at which rank 0 says whether plans are tried out again."""
+"""Drift checks: steps, the same on all ranks, at which rank 0 may start new trials of plans."""
 
 from tf_libra.autotune import (
     CALLS_PER_LOOK,
@@ -13,14 +13,14 @@ from tf_libra.runtime.directive import KeepPlan
 
 
 class DriftMonitor:
-    """Of one set of gradients whose plan is in force."""
+    """Drift checks of one set of gradients whose plan is active."""
 
     def __init__(self, again: Retuner | None, story: RunReporter) -> None:
-        """The plan is in force.
+        """Begins to monitor the active plan.
 
         Args:
             again: decides; rank 0 alone has it.
-            story: is told.
+            story: reports the decisions.
         """
         self._again = again
         self._story = story
@@ -28,15 +28,15 @@ class DriftMonitor:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next step is one; the same on every rank."""
+        """Returns whether the next step is a drift check; the same on every rank."""
         return self._num_calls >= CALLS_PER_LOOK
 
     def begin(self) -> None:
-        """Steps under the plan in force begin, or go on after others."""
+        """Counts from 0: steps under the active plan begin, or go on after others."""
         self._num_calls = 0
 
     def ran(self, seconds: float, usual: bool, num_steps: int = 1) -> None:
-        """A call under the plan in force took so long for each of its steps."""
+        """Records a call under the active plan, with its seconds per step."""
         self._num_calls += 1
         if self._again is None:
             return
@@ -46,12 +46,12 @@ class DriftMonitor:
             self._again.drift.tried(seconds)
 
     def tried(self, seconds: float) -> None:
-        """A step took so long in which something was tried out."""
+        """Records the seconds of a step in which something was tried out."""
         if self._again is not None:
             self._again.drift.tried(seconds)
 
     def look(self, step: int) -> KeepPlan:
-        """Rank 0's judgement of the steps since the last look."""
+        """Returns rank 0's decision on the steps since the last drift check."""
         assert self._again is not None
         found = self._again.look()
         self._story.looked(found, self._again.drift, step)
@@ -60,7 +60,7 @@ class DriftMonitor:
         )
 
     def next(self, observation: TrialResult | None) -> Trial | TuningResult | KeepPlan:
-        """Rank 0's judgement while things are tried out."""
+        """Returns rank 0's decision during trials."""
         assert self._again is not None
         what = self._again.next(observation)
         return KeepPlan() if what is None else what

@@ -1,4 +1,4 @@
-"""Whether a step has executed the all-reduces that its graph is certain to have.
+"""Check that a step has executed the all-reduces that its graph is certain to have.
 
 A graph that was rewritten wrongly may leave them out in silence, and train nothing.
 """

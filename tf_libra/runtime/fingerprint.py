@@ -1,4 +1,4 @@
-"""What measured times depend on, besides the model and the machines."""
+"""Conditions that measured times depend on, besides the model and the machines."""
 
 import importlib.metadata
 

@@ -1,4 +1,4 @@
-"""Puts a plan into force: the pass library gets it once, TensorFlow's calls name it.
+"""Activates a plan: the pass library gets it once, TensorFlow's calls name it.
 
 The name travels in the config of every function call, which is part of TensorFlow's cache key:
 another plan is another instantiation of the same trace, with no retracing.
@@ -67,11 +67,11 @@ class PlacedGroup:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """What the pass did to one graph, and what became of it.
+    """Report of what the pass did to one graph, and what became of it.
 
     Attributes:
         name: of the graph: the traced function's, which another rank may number otherwise.
-        in_force: whether all that the pass wrote is in what TensorFlow executes; None where
+        in_force: whether all that the pass wrote is in what TensorFlow executes; None if
             TensorFlow has not got that far.
         groups: the all-reduces that it has written, in the order in which they run.
         left: tensors that are all-reduced as they were traced, by name.
@@ -97,7 +97,7 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class RewriteReport:
-    """What the pass did under one plan.
+    """Report of what the pass did under one plan.
 
     Attributes:
         graphs: those that TensorFlow has instantiated under the plan, the latest last. A step that
@@ -118,7 +118,7 @@ def register(plan: Plan) -> None:
     Each call counts: as many calls of `unregister` undo it.
 
     Raises:
-        ValueError: the library refuses it.
+        ValueError: the library rejects it.
     """
     c = native.load().c
     parts = [plan.parts(index) for index in range(len(plan.groups))]
@@ -196,12 +196,12 @@ def calling(options: Any) -> Iterator[None]:
 
 
 def is_switched_off() -> bool:
-    """Whether the user has switched Grappler off, so that no plan can take effect."""
+    """Returns whether the user has switched Grappler off, so that no plan can take effect."""
     return bool(tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer"))
 
 
 def is_clustered_by_xla() -> bool:
-    """Whether the user has asked for auto-clustering, by TensorFlow's options or its flags."""
+    """Returns whether the user has enabled TensorFlow's auto-clustering, by options or flags."""
     flags = os.environ.get("TF_XLA_FLAGS", "")
     if flags and not flags.startswith("-"):  # the name of a file that has them
         flags = Path(flags).read_text() if Path(flags).is_file() else ""
@@ -210,7 +210,7 @@ def is_clustered_by_xla() -> bool:
 
 
 def report(plan: Plan) -> RewriteReport:
-    """What the pass has done under this plan so far; empty if it has seen no graph."""
+    """Returns what the pass has done under this plan so far; empty if it has seen no graph."""
     c = native.load().c
     text = c.TfLibraRewriteReport(plan.short_id.encode())
     if text is None:

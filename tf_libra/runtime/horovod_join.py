@@ -1,4 +1,4 @@
-"""`hvd.join()` beside planned all-reduces, which need every rank in every step."""
+"""`hvd.join()` in a job with planned all-reduces, which need every rank in every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ _JOIN = "hvd.join()"
 
 
 def meeting_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of the op that `hvd.join` calls: waits there only if every rank has come to it.
+    """Wraps the op that `hvd.join` calls, so that it waits only if every rank has come to it.
 
-    Horovod lends the ranks that have joined to its own all-reduces; the others would wait for them
-    in vain in those that lanes carry, and it gathers nothing from them.
+    Horovod lends the ranks that have joined to its own all-reduces, but gathers nothing from them.
+    In all-reduces that lanes carry, the other ranks would wait for them until they time out.
     """
 
     def join(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What tells training functions apart that have the same name, on every rank alike.
+"""Identities of training functions that have the same name, equal on every rank.
 
 A script decorates in the same order on every rank, so that counting tells apart two that share name
 and variables.

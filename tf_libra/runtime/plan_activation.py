@@ -1,4 +1,4 @@
-"""Puts plans into force for the calls of one set of gradients, on all ranks alike."""
+"""Activates plans for the calls of one set of gradients, on all ranks alike."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class PlanActivator:
         Args:
             control: reaches the other ranks.
             backend: executes all-reduces.
-            story: is told what was not done as planned.
+            story: reports what was not done as planned.
         """
         self._control = control
         self._backend = backend
@@ -40,7 +40,7 @@ class PlanActivator:
 
     @property
     def num_calls(self) -> int:
-        """How many calls were made under the plan since it was applied anew."""
+        """Number of calls under the plan since `apply` last set the count to 0."""
         return self._num_calls[self._key]
 
     @property
@@ -52,7 +52,7 @@ class PlanActivator:
 
         Args:
             plan: for these gradients.
-            anew: whether the next call is looked at as its first, although there were others.
+            anew: whether the next call counts as its first, although there were others.
         """
         if plan.fingerprint not in self._registered:
             grappler.register(plan)

@@ -1,4 +1,4 @@
-"""What jobs of the same kind leave to each other in `cache_dir`."""
+"""Cache of tuning results in `cache_dir`, which jobs of the same kind share."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ from tf_libra.specs.plan import Plan
 
 @dataclass(frozen=True)
 class PlanCache:
-    """Where the conclusion for one set of gradients is kept.
+    """Cache of the tuning result for one set of gradients.
 
     Attributes:
-        folder: None to keep nothing.
+        folder: None to cache nothing.
         key: what has to be the same for it to be used again.
         log: where to say what fails, which is no reason to end the training.
         job: for which others may be looked up that are alike; None for none.
@@ -52,7 +52,7 @@ class PlanCache:
         return cls(folder, key, log, job, strategy.name)
 
     def load(self, check: Callable[[Plan], None]) -> TuningResult | None:
-        """What an earlier job has kept; None if there is nothing to use.
+        """Returns the result that an earlier job has cached; None if there is nothing to use.
 
         Args:
             check: raises `ValueError` for a plan that cannot be used here.
@@ -69,10 +69,10 @@ class PlanCache:
         return conclusion
 
     def nearest(self) -> Callable[[float | None], WarmStart | None]:
-        """What the job has found that is most alike, by the bytes per second of the network.
+        """Returns a function that finds the most similar job, by the network's bytes per second.
 
-        What is kept is read now, and graphs are compared, which may take seconds: before the first
-        step, that is, and not between two of them, which other ranks would wait for.
+        The cache is read now, and graphs are compared, which may take seconds. So call it before
+        the first step: other ranks would wait for it between two steps.
         """
         job = self.job
         if self.folder is None or job is None:

@@ -1,4 +1,4 @@
-"""Whether a plan can be used here at all."""
+"""Checks that a plan can be used in this job, for these gradients."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which steps under a plan are traced, to be compared with what was predicted."""
+"""Choice of the steps under a plan that are traced, to be compared with the prediction."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 # Steps under the plan that are traced, after the first, anyway.
 CHECKED_STEPS = 5
 # What tracing further steps of a run may cost. So that a long run leaves a bounded file, the next
-# step is also not traced before the time since the plan came into force has grown by a tenth.
+# step is also not traced before the time since the plan's activation has grown by a tenth.
 CHECK_SHARE = 0.01
 _CHECK_GROWTH = 0.1
 
@@ -15,14 +15,14 @@ class ProfilingPolicy:
     """Decides it, on rank 0, for one plan: the first steps, and later few enough to cost little."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """The plan comes into force."""
+        """Begins when the plan is activated."""
         self._clock = clock
         self._in_force_at = clock()
         self._due = float("inf")
         self._usual_seconds = 0.0
 
     def wants(self, steps_of_plan: int, is_written: bool) -> bool:
-        """Whether the next step is to be traced.
+        """Returns whether to trace the next step.
 
         Args:
             steps_of_plan: how many calls were made under the plan.

@@ -1,4 +1,4 @@
-"""What a decorated step is made of, under whichever strategy."""
+"""Interface of a decorated step, the same under every strategy."""
 
 from typing import Any, Protocol
 
@@ -17,17 +17,17 @@ class TrainingStep(Protocol):
 
     @property
     def state(self) -> TuningState:
-        """Where it is in its life."""
+        """Tuning state of the step."""
         ...
 
     @property
     def plan(self) -> Any:
-        """What it runs under; None before a plan is in force."""
+        """Plan that the step runs under; None before a plan is active."""
         ...
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        """Returns whether trials and measurements have ended; the same step on every rank."""
         ...
 
     def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
@@ -41,11 +41,11 @@ class TrainingStep(Protocol):
         ...
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns."""
+        """Returns what is known so far, as text of at most 100 columns."""
         ...
 
     def background(self, got: BackgroundStats) -> None:
-        """What a job beside it has got so far."""
+        """Records what a concurrent background job has got so far."""
         ...
 
     def check_variables(self) -> None:

@@ -1,4 +1,4 @@
-"""How a training function meets those of the other ranks, before its first step."""
+"""Rendezvous of a training function with those of the other ranks, before its first step."""
 
 import atexit
 import contextlib
@@ -35,20 +35,20 @@ class Rendezvous:
 
     Attributes:
         control: reaches the other ranks; None before they are met.
-        options: what the user asked for; once they are met, with the threads of the backend where
-            nobody has said which.
+        options: the user's options; once the ranks are met, with the backend's threads if the user
+            named none.
         given: a plan to follow; None to make one.
         job: whose ranks they are; None before that is known.
-        is_alone: whether there is nobody to meet.
+        is_alone: whether there is no other rank to meet.
     """
 
     def __init__(self, name: str, function: str, options: config.Options) -> None:
-        """Meets nobody yet.
+        """Begins without meeting any rank.
 
         Args:
             name: of the training function, for messages.
             function: its identity, the same on every rank.
-            options: what the user asked for.
+            options: the user's options.
         """
         self._name = name
         self._identity = function
@@ -65,7 +65,7 @@ class Rendezvous:
 
     @property
     def is_over(self) -> bool:
-        """Whether the ranks that were met are not those that there are now."""
+        """Returns whether the ranks that were met are not those that there are now."""
         if self.job is None or self._world is None or self._was_reset:
             return self._was_reset
         return self.job.is_another(self._world)
@@ -77,10 +77,10 @@ class Rendezvous:
         return self._world.local_size
 
     def meet(self, story: RunReporter) -> None:
-        """Meets them and compares what can be before tracing, unless nobody else is there.
+        """Meets the other ranks, if any, and compares what can be compared before tracing.
 
         Raises:
-            ValueError: there is no job, or two; the ranks do not agree; or what was asked for
+            ValueError: there is no job, or two; the ranks do not agree; or the user's options
                 cannot run here.
             EngineError: a rank is gone, or did not arrive in time.
         """
@@ -121,7 +121,7 @@ class Rendezvous:
             check_plan_can_run(self.given, world.size, options.backend)
 
     def check_sync_point(self, what: str) -> None:
-        """Returns when every rank has come to `what`; fails at once where one is elsewhere."""
+        """Returns when every rank has come to `what`; fails immediately if one is elsewhere."""
         assert self.control is not None
         self.control.meet(what, self._identity)
 
@@ -154,7 +154,7 @@ class Rendezvous:
         return self.job.lost(why)
 
     def end(self) -> None:
-        """The ranks are others than before: forgets them, and lets go of what reached them."""
+        """Forgets the ranks, which are others than before, and closes what reached them."""
         assert self.job is not None
         self._close_others(self.job.world(self._asked.faults.timeout_seconds))
         self.control = None
@@ -169,13 +169,13 @@ class Rendezvous:
     def _prepare(
         self, options: config.Options, why: str, job: Job, world: World, story: RunReporter
     ) -> None:
-        """What this rank needs by itself; tells the story who it is.
+        """Prepares what this rank needs by itself, and passes its rank and name to the story.
 
         Args:
-            options: with what executes all-reduces.
-            why: that, where it was left to us.
+            options: name the engine that executes all-reduces.
+            why: the reason for that engine, if the user named none; else empty.
             job: whose ranks they are.
-            world: which those are.
+            world: the ranks of the job.
             story: of the training function.
         """
         self.options = _with_default_threads(options)
@@ -196,9 +196,9 @@ class Rendezvous:
         world: World,
         story: RunReporter,
     ) -> Control:
-        """Lets all ranks meet: what the carrier of all the rest has to know of each.
+        """Exchanges what the control transport has to know of each rank, and starts it.
 
-        What is wrong on one rank alone is said, too, and not left for others to wait for.
+        A rank that fails alone sends its error, so that the others do not wait for that rank.
         """
         try:
             self._prepare(options, why, job, world, story)
@@ -225,16 +225,16 @@ class Rendezvous:
         return running
 
     def _with_engine(self, job: Job, world: World) -> tuple[config.Options, str]:
-        """What was asked for with what executes all-reduces, and why that where it was left to us.
+        """Returns options that name an engine, and the reason for it if the user named none.
 
-        Where nothing runs yet, all ranks tell what they were asked for and what they find, the
-        first that they say to each other: so all decide alike.
+        If no engine runs yet, all ranks exchange the engine that their user named and what they
+        find. This is their first exchange; with the same data, all decide alike.
 
         Raises:
-            ValueError: the one that was asked for is none of this job's, or not that of all ranks.
+            ValueError: the named engine is none of this job's, or not that of all ranks.
             EngineError: a rank is gone, did not arrive in time, or has given up.
         """
-        if self._told is not None:  # and the others have given up: nobody would come again
+        if self._told is not None:  # and the others have given up: none would come again
             raise self._told
         options = self._asked
         if not options.is_auto and job.engines and options.engine not in job.engines:
@@ -261,7 +261,7 @@ class Rendezvous:
         asked = [one["engine"] for one in everyone]
         named = [(rank, one) for rank, one in enumerate(asked) if one != AUTO_ENGINE]
         if named:
-            # Who leaves it to us goes with those who do not.
+            # Ranks that name no engine follow those that name one.
             rank, engine = named[0]
             why = f"rank {rank} asks for it" if options.is_auto else ""
             of_ranks = [engine if one == AUTO_ENGINE else one for one in asked]
@@ -281,7 +281,7 @@ class Rendezvous:
             raise
 
     def _circumstances(self, world: World) -> engine_selection.EngineEnvironment:
-        """What this rank finds, for all to decide by."""
+        """Returns what this rank finds, from which all ranks choose the engine."""
         options = self._asked
         only_lanes = ""
         try:
@@ -291,17 +291,17 @@ class Rendezvous:
         return engine_selection.circumstances(world, config.most_threads(options), only_lanes)
 
     def _tell(self, job: Job, error: Exception) -> None:
-        """Tells the others, who wait for an exchange, why this rank does not come to it."""
+        """Sends the others, which wait for an exchange, the reason why this rank gives up."""
         self._told = error
         gave_up = {"gave up": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(control_plane.EngineError):
             job.exchange_json(gave_up, self._asked.faults.timeout_seconds)
 
     def _exchanged(self, job: Job, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """What every rank has to say before anything carries more; see `Job.exchange_json`.
+        """Exchanges a message of every rank before the control plane runs.
 
         Raises:
-            LostRankError: a rank has told why it gives up; else as there.
+            LostRankError: a rank has reported why it gives up; else as in `Job.exchange_json`.
         """
         everyone = job.exchange_json(mine, self._asked.faults.timeout_seconds)
         for rank, one in enumerate(everyone):
@@ -312,7 +312,7 @@ class Rendezvous:
         return everyone
 
     def _close_others(self, world: World) -> None:
-        """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
+        """Closes what reached the ranks of an earlier job, whichever function trained in it."""
         for running in control_plane.left_over(world):
             self._close(running, control_plane.LEFT)
         sharded_variables.of_this_process().of_job(world.job)
@@ -354,14 +354,14 @@ class Rendezvous:
 
 
 def _with_default_threads(options: config.Options) -> config.Options:
-    """With the threads of the backend, which is prepared by now, where nobody has said which."""
+    """Returns the options with the threads of the prepared backend if the user named none."""
     if not options.default_threads:
         return options
     return replace(options, strategy=options.backend.default_threads(options.strategy))
 
 
 def _warn_of_tensorflow(story: RunReporter) -> None:
-    """Says what of the user's settings keeps plans from having their effect."""
+    """Logs a warning for each of the user's settings that keeps plans from having their effect."""
     if grappler.is_switched_off():
         story.log.warning(
             "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"

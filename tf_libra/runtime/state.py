@@ -1,4 +1,4 @@
-"""Where one set of gradients is in its life: this decides what its next step does."""
+"""Tuning state of one set of gradients, which decides what its next step does."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ class TuningState:
 
     Attributes:
         phase: where in its life it is.
-        conclusion: what is in force; None before.
-        origin: how that came to be; None before.
+        conclusion: the active result; None before there is one.
+        origin: how that result came to be; None before.
     """
 
     phase: Phase = Phase.TRACE
@@ -21,10 +21,10 @@ class TuningState:
 
     @property
     def is_tuning(self) -> bool:
-        """Whether every step begins with a directive, because things are tried out."""
+        """Returns whether every step begins with a directive, because plans are tried out."""
         return self.phase in (Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE)
 
     @property
     def is_running(self) -> bool:
-        """Whether nothing is tried out any more: a plan is in force, or nothing can be planned."""
+        """Returns whether trials have ended: a plan is active, or nothing can be planned."""
         return self.phase is Phase.RUN

@@ -89,9 +89,9 @@ class StepProfiler:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:
-    """What a call returns, and when it began and ended, in nanoseconds since the epoch.
+    """Returns a call's result, and when it began and ended, in nanoseconds since the epoch.
 
-    It lasts as long as it does, also where somebody sets the clock meanwhile.
+    The time between the two is right even if the system clock is set meanwhile.
     """
     start_ns, begin = time.time_ns(), time.monotonic_ns()
     result = call()
@@ -99,7 +99,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:
 
 
 def lie_within(records: Sequence[AllReduceRecord], called_ns: tuple[int, int]) -> bool:
-    """Whether all-reduces of a call show the same clock as the call itself."""
+    """Returns whether all-reduces of a call show the same clock as the call itself."""
     start_ns, stop_ns = called_ns
     return all(
         start_ns - _CLOCKS_APART_NS <= r.enqueued_ns and r.finished_ns <= stop_ns + _CLOCKS_APART_NS

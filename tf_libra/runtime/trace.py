@@ -1,4 +1,4 @@
-"""What is known of one trace of a training function, read once from its graph."""
+"""Properties of one trace of a training function, read once from its graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,13 +41,13 @@ class KnownTrace:
         return self.trace.left
 
     def certain(self, concrete: Any) -> UnconditionalReduces:
-        """What every execution is certain to all-reduce."""
+        """Returns the all-reduces that every execution is certain to make."""
         if self._certain is None:
             self._certain = count_unconditional_reduces(self._read(concrete))
         return self._certain
 
     def flow(self, concrete: Any, touched: Sequence[BoundVariable]) -> SourceFlow:
-        """What flows into its variables.
+        """Returns what flows into the trace's variables.
 
         Args:
             concrete: the trace.
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def given(self) -> tuple[int, ...]:
-        """Which variables are arguments, by identity."""
+        """Identities of the variables that are arguments."""
         return tuple(
             int(handle._id)
             for one in self.arguments

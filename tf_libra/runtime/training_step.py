@@ -54,7 +54,7 @@ class TrainingFunction:
 
         Args:
             function: a `tf.function` or a plain function.
-            options: what the user asked for.
+            options: the user's options.
             tuner: as for `Optimized`.
             weights: as for `Optimized`.
 
@@ -99,28 +99,28 @@ class TrainingFunction:
 
     @property
     def state(self) -> TuningState:
-        """Where the gradients that were trained last are in their life."""
+        """Tuning state of the gradients that were trained last."""
         if self._current is not None:
             return self._current.state
         return TuningState(Phase.PASS_THROUGH if self._meeting.is_alone else Phase.TRACE)
 
     @property
     def plan(self) -> Plan | None:
-        """The plan in force for the gradients that were trained last."""
+        """The active plan of the gradients that were trained last."""
         conclusion = self.state.conclusion
         return None if conclusion is None else conclusion.plan
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        """Returns whether trials and measurements have ended; the same step on every rank."""
         return self._meeting.is_alone or (self._current is not None and self._current.settled)
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns."""
+        """Returns what is known so far, as text of at most 100 columns."""
         return self._story.explain()
 
     def background(self, got: BackgroundStats) -> None:
-        """What a job beside it has got so far."""
+        """Records what a concurrent background job has got so far."""
         self._story.background(got)
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class TrainingFunction:
             raise cause from error
 
     def _end_of_data(self) -> tf.errors.OpError | EngineError | None:
-        """None if every rank's data end here; else what says that they do not."""
+        """Returns None if every rank's data end here, else the error that shows the contrary."""
         try:
             self._meeting.check_sync_point(between_steps("the end of the data"))
         except (tf.errors.OpError, EngineError) as error:
@@ -431,7 +431,7 @@ class TrainingFunction:
         )
 
     def _next_story(self, control: Control) -> RunReporter:
-        """That of a trace which all-reduces other gradients than those before."""
+        """Returns the story of a trace that all-reduces other gradients than those before."""
         story = self._new_story()
         story.met(control.rank, self._meeting.options)
         story.named(f"{self._identity}, trace {1 + len(self._sessions)}")

@@ -1,7 +1,7 @@
 """The life of one set of gradients: measure, sample, fit, plan, run.
 
 Rank 0 alone judges. While it tries things out, every step begins with its directive to all
-ranks; once a plan is in force nobody sends anything but gradients, except at looks
+ranks. Once a plan is active, ranks send each other nothing but gradients, except at drift checks
 (`drift_monitor.py`).
 """
 
@@ -52,7 +52,7 @@ class TuningSession:
 
     Attributes:
         state: where in its life it is.
-        story: is told everything.
+        story: reports everything.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class TuningSession:
         Args:
             name: identity of the training function.
             control: reaches the other ranks.
-            options: what the user asked for.
-            story: is told everything.
+            options: the user's options.
+            story: reports everything.
             tensors: the gradients that are all-reduced, in backward order.
             around: circumstances, on which measured times depend.
             given: a plan to follow without measuring.
@@ -159,7 +159,7 @@ class TuningSession:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        """Returns whether trials and measurements have ended; the same step on every rank."""
         applying = self._applying
         checked = applying.plan is None or applying.num_calls > CHECKED_STEPS
         return self.state.is_running and checked
@@ -199,11 +199,11 @@ class TuningSession:
 
     @property
     def _is_written(self) -> bool:
-        # What is asked for, not what becomes of it: a disk that is full changes no step.
+        # The option, not what becomes of the files: a disk that is full changes no step.
         return self._options.logdir is not None and not self.story.is_closed
 
     def _is_written_down(self) -> bool:
-        """Whether rank 0 checks this step, which this rank then writes down without tracing."""
+        """Returns whether rank 0 checks this step, which this rank then records without tracing."""
         elsewhere = self._control.rank > 0 and self.state.is_running and self._is_written
         has_plan = self._applying.plan is not None and self._backend.leaves_records
         return elsewhere and has_plan and 0 < self._applying.num_calls <= CHECKED_STEPS
@@ -313,7 +313,7 @@ class TuningSession:
         self._looks.begin()
 
     def _go_on(self, how: KeepPlan) -> None:
-        """This step runs under the plan in force; what is tried out begins with the next."""
+        """Runs this step under the active plan; trials, if any, begin with the next."""
         assert self._looks is not None and self.state.conclusion is not None
         plan = self.state.conclusion.plan
         if self._applying.plan is None or self._applying.plan.fingerprint != plan.fingerprint:
@@ -324,7 +324,7 @@ class TuningSession:
         self._tries_next = how.then_try
 
     def keep_graph(self, step: int, graph: Any) -> None:
-        """Of a plan that has come into force: what it has made of the step's graph."""
+        """Reports, once for each active plan, what the plan has made of the step's graph."""
         conclusion = self.state.conclusion
         if conclusion is None or not self._is_written or self._control.rank > 0:
             return

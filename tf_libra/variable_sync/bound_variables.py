@@ -65,7 +65,7 @@ class BoundVariable:
 
     @property
     def is_number(self) -> bool:
-        """Whether its value has bits that can be compared."""
+        """Returns whether its value has bits that can be compared."""
         return bool(self.dtype.is_floating or self.dtype.is_integer or self.dtype.is_bool)
 
     def read_value(self) -> Any:
@@ -119,10 +119,10 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
 
 
 def captures(concrete: Any) -> list[Any]:
-    """What a trace has captured, in the order of its inputs.
+    """Returns what a trace has captured, in the order of its inputs.
 
-    None where that is asked for anew at each call, as keys of a strategy's collectives are, which
-    are counted: to ask for one would be to use it up.
+    An entry is None if each call gets it again from a callable. The keys of a strategy's
+    collectives are such entries: they are counted, so that getting one would use it up.
     """
     found: list[Any] = []
     for one in concrete._captured_inputs:
@@ -204,12 +204,12 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
 
 
 def matches(one: BoundVariable, local: Sequence[Any]) -> bool:
-    """Whether a variable is among those that the user has named, by patterns or as such."""
+    """Returns whether a variable is among those that the user has named, by pattern or as such."""
     return is_named(one.name, [one.tensor], local)
 
 
 def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
-    """Whether what has this name, and these handles, is among `local`, as `matches` says."""
+    """Returns whether what has this name, and these handles, is among `local`; see `matches`."""
     base = name.partition("#")[0]
     for given in local:
         if isinstance(given, str):

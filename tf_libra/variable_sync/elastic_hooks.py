@@ -1,7 +1,7 @@
 """Elastic states and broadcasts take what a rank has, though stages train it on some ranks alone.
 
-A commit, a restore and what follows are each rank's own, of the values that it has: so all ranks
-bring theirs up to date before, and where they are told that workers come and go.
+A commit, a restore and what follows are each rank's own, of the values that it has. So all ranks
+bring theirs up to date before, and also when Horovod reports that workers come or go.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def stepped(control: Control) -> None:
 
 @dataclass
 class _Watch:
-    """What is replaced of elastic states, from the first step in stages on."""
+    """Replaced methods of elastic states, from the first step in stages on."""
 
     replaced: contextlib.ExitStack
     has_warned: bool = False
@@ -54,7 +54,7 @@ def watch_commits() -> contextlib.ExitStack:
 
 @functools.cache
 def _watch() -> _Watch:
-    """Of all elastic states, Horovod's and the user's own, those that are there already, too."""
+    """Watches all elastic states, Horovod's and the user's own, including existing ones."""
     watch_commits()
     stack = contextlib.ExitStack()
     if patches.HOST_UPDATES.exists():

@@ -23,7 +23,7 @@ from tf_libra.variable_sync.replication_analysis import (
 
 @dataclass(frozen=True)
 class BroadcastResult:
-    """What was broadcast.
+    """Result of a comparison of variables, and of the broadcast that followed.
 
     Attributes:
         names: of the variables that differed, and got rank 0's values.
@@ -45,7 +45,7 @@ class _Entry:
 
 @dataclass
 class InitialBroadcast:
-    """What is known of the variables that one training function has met.
+    """Record of the variables that one training function has met.
 
     Attributes:
         local: names, patterns or variables that the user says are each rank's own.
@@ -58,7 +58,7 @@ class InitialBroadcast:
     _names: Counter[str] = field(default_factory=Counter, init=False)
 
     def judge(self, flow: SourceFlow, call: Sequence[BoundVariable]) -> dict[str, Classification]:
-        """What each variable of a call is, by name, as far as this rank can tell."""
+        """Classifies the variables of a call, by name, as far as this rank can tell."""
         variables = {
             one.index: Traits(
                 one.trainable, one.is_random_state or one.is_own or matches(one, self.local)
@@ -75,7 +75,7 @@ class InitialBroadcast:
         return [one for one in patterns if not any(matches(held, [one]) for held in call)]
 
     def is_known(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> bool:
-        """Whether this call has nothing that the ranks would have to talk about."""
+        """Returns whether this call has nothing that the ranks would have to compare."""
         return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
 
     def _is_known(self, one: BoundVariable, judged: Classification) -> bool:
@@ -156,7 +156,7 @@ class InitialBroadcast:
         statement = []
         for one in numbers:
             told = judged[one.name]
-            # Data that nothing depends on may be large, and are nobody's business.
+            # Data that nothing depends on may be large, and need no digest.
             matters = (
                 told.standing in (Replication.SHARED, Replication.DERIVED) or one.index in used
             )

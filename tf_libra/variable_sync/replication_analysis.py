@@ -1,4 +1,4 @@
-"""Which variables of a step training keeps equal on all ranks, told by what flows into them.
+"""Analysis of which variables a step keeps equal on all ranks, by what flows into them.
 
 What is averaged over the ranks is the same everywhere, and so is what is computed of that alone.
 What a step computes of a rank's own data is not: moving averages of batch normalization, metrics,
@@ -13,7 +13,7 @@ from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow
 
 
 class Replication(StrEnum):
-    """What a variable is to the ranks."""
+    """Relation between the values that the ranks have of a variable."""
 
     SHARED = "shared"  # has to be equal
     OWN = "own"  # may differ
@@ -23,7 +23,7 @@ class Replication(StrEnum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of a variable besides the graph.
+    """Properties of a variable that the graph does not show.
 
     Attributes:
         trainable: as it was created.
@@ -40,8 +40,8 @@ class Classification:
 
     Attributes:
         standing: as far as one rank can tell.
-        computed_of: inputs of the graph, where it is derived.
-        constants: that it is computed of, likewise.
+        computed_of: inputs of the graph that it is computed of, if it is derived.
+        constants: the constants that it is computed of, if it is derived.
     """
 
     standing: Replication
@@ -50,7 +50,7 @@ class Classification:
 
 
 def judge(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Classification]:
-    """What each variable is, as far as one rank can tell.
+    """Classifies each variable, as far as one rank can tell.
 
     Args:
         flow: of the trace.
@@ -77,10 +77,10 @@ def judge(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Classi
 
 
 def _trained(flow: SourceFlow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
-    """What averaged gradients are written to, and what is trainable and stays as it is.
+    """Finds variables that averaged gradients are written to, and trainable ones that stay as is.
 
-    A weight may get them by way of an optimizer's slots. One that a script has made by itself may
-    be trainable by default: it is no weight where no gradient is computed of it.
+    A weight may get the gradients by way of an optimizer's slots. A variable that a script has made
+    by itself may be trainable by default: it is no weight if no gradient is computed of it.
     """
     reduced = {i for i, written in flow.writes.items() if written & REDUCED}
     found = reduced - own
@@ -99,7 +99,7 @@ def _trained(flow: SourceFlow, variables: Mapping[int, Traits], own: Set[int]) -
 
 
 def _computed_of(own: Set[int], flow: SourceFlow, trained: Set[int]) -> set[int]:
-    """What is written of a rank's own data, or of what is; but for what is trained."""
+    """Finds what is computed of a rank's own data, directly or not, except what is trained."""
     found = set(own)
     grows = True
     while grows:
@@ -126,7 +126,7 @@ def _closure(start: Iterable[int], flow: SourceFlow, goes_on: Callable[[int], bo
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank says of one variable.
+    """Report of one rank on one variable.
 
     Attributes:
         standing: see `Classification`.

@@ -1,8 +1,8 @@
 """Variables that some function trains in stages, so that most ranks have old values of them.
 
-Whoever uses them next brings them up to date first. All ranks call the same functions in the same
-order, and so find the same; but when a function that nobody refers to any more is gone, each rank
-finds at a time of its own. So who keeps its variables stays behind.
+The function that uses them next brings them up to date first. All ranks call the same functions in
+the same order, and so find the same. But each rank finds at a time of its own that a function
+without references is gone. So the owner of its variables stays behind.
 """
 
 import atexit
@@ -17,16 +17,16 @@ from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 class ShardOwner(Protocol):
-    """Knows who has the values of the variables that one function trains, but not the variables."""
+    """Knows which ranks have the values of a function's variables, but not the variables."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether only some ranks have a variable up to date; the same on every rank."""
+        """Returns whether only some ranks have a variable up to date; the same on every rank."""
         ...
 
     @property
     def is_done(self) -> bool:
-        """Whether the function is gone, and so is every variable that is not up to date."""
+        """Returns whether the function is gone, and so is every variable that is not up to date."""
         ...
 
     def is_left(self) -> None:
@@ -36,7 +36,7 @@ class ShardOwner(Protocol):
     def warn(self) -> None:
         """Says, once, what of it only other ranks have, if the function is gone.
 
-        Called when all that nobody can reach has been collected.
+        Called when all unreachable objects have been collected.
         """
         ...
 
@@ -45,7 +45,7 @@ class ShardOwner(Protocol):
         ...
 
     def old(self) -> dict[int, BoundVariable]:
-        """What is not up to date and is there, by numbers that are the same on all ranks."""
+        """Returns what is out of date and still exists, by numbers that all ranks share."""
         ...
 
     def trained(self) -> dict[int, str]:
@@ -53,7 +53,7 @@ class ShardOwner(Protocol):
         ...
 
     def forget_ranks(self) -> None:
-        """Those that it knows of are not there any more, or others."""
+        """Forgets the ranks that have the values: they are gone, or others than before."""
         ...
 
 
@@ -62,7 +62,7 @@ _OLDEST = len(gc.get_threshold()) - 1
 
 
 class ShardRegistry:
-    """What the functions of this process have trained in stages, and who has it up to date."""
+    """Registry of what this process's functions have trained in stages, and of its owners."""
 
     def __init__(self) -> None:
         # By identity of the function, which is the same on every rank and so gives an order.
@@ -86,13 +86,13 @@ class ShardRegistry:
         weakref.finalize(owner, self._left, function, keeper).atexit = False
 
     def _left(self, function: str, keeper: ShardOwner) -> None:
-        # Called wherever garbage is collected, so nobody is forgotten here.
+        # Called wherever garbage is collected, so no owner is forgotten here.
         if self._keepers.get(function) is keeper:
             keeper.is_left()
 
     # Variables often go with the function, as at the end of a script's main: models are cycles,
-    # which are there until they are collected. What has outlived a whole collection is held by
-    # somebody.
+    # which are there until they are collected. What has outlived a whole collection is still
+    # referenced.
 
     def _collected(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "stop" and info["generation"] == _OLDEST:
@@ -113,7 +113,7 @@ class ShardRegistry:
 
         Args:
             held: the variables, by key.
-            but: who needs them, and is not asked.
+            but: the owner that needs them, which is left out.
 
         Returns:
             Keys of those that were not up to date.
@@ -133,7 +133,7 @@ class ShardRegistry:
         self._reach = control
 
     def reach(self) -> Control | None:
-        """What reaches the ranks that have to bring variables up to date; None where none are old.
+        """Returns what reaches the ranks that have to synchronize variables; None if none are old.
 
         The same on every rank, where keepers may not be.
         """
@@ -162,7 +162,7 @@ class ShardRegistry:
         return [name for one in keepers for key, name in one.trained().items() if key not in kept]
 
     def anybody(self) -> bool:
-        """Whether there is any variable to be brought up to date."""
+        """Returns whether there is any variable to be brought up to date."""
         for name in [name for name, one in self._keepers.items() if one.is_done]:
             del self._keepers[name]
         return any(one.is_behind for one in self._keepers.values())
@@ -174,7 +174,7 @@ class ShardRegistry:
         self._job = number
 
     def forget(self) -> None:
-        """The ranks are others than before: nobody has what was known."""
+        """Forgets which ranks have what: the ranks are others than before."""
         self._reach = None
         for keeper in list(self._keepers.values()):
             keeper.forget_ranks()
@@ -182,5 +182,5 @@ class ShardRegistry:
 
 @functools.cache
 def of_this_process() -> ShardRegistry:
-    """Of all its functions."""
+    """Returns the registry of all functions of this process."""
     return ShardRegistry()

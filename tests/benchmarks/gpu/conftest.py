@@ -1,4 +1,4 @@
-"""What needs PyTorch is collected where PyTorch is: in the environment of `make gpu-test`."""
+"""Tests that need PyTorch are collected in the environment of `make gpu-test`, which has it."""
 
 import importlib.util
 

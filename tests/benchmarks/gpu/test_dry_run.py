@@ -120,5 +120,5 @@ def test_a_step_runs_alone_and_without_a_compiler_over_communicators(
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"channels.json", "run.json"}
     document = documents.read(tmp_path / "run" / "channels.json")
     assert document["settings"]["method"] == "communicators"
-    # No plugin was asked, so there is nothing to prove.
+    # No plugin was called, so there is nothing to prove.
     assert document["complete"] and not document["results"]["proven"]

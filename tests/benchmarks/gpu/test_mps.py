@@ -20,7 +20,7 @@ def test_a_service_that_no_process_can_use_is_ended_and_not_used(
 ) -> None:
     said = tmp_path / "said"
     control = tmp_path / "nvidia-cuda-mps-control"
-    # Without an argument it is told what to do on its input, as the real one is.
+    # Without an argument it reads commands from its input, as the real one does.
     control.write_text(f'#!/bin/sh\n[ "$1" = -d ] && echo -d >>{said} || /bin/cat >>{said}\n')
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

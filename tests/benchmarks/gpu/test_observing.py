@@ -83,7 +83,7 @@ def machine(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Seen
         return Seen(tuple(work.tolist()), tuple(spans))
     timeline = simulate(profile, plan, cost)
     spans = [(i, Span(g.start_seconds, g.end_seconds)) for i, g in enumerate(timeline.groups)]
-    # Work goes on evenly between two ends of all-reduces, at the rate of whoever runs.
+    # Work goes on evenly between two ends of all-reduces, at the rate of the running tasks.
     times, done = [0.0], [0.0]
     for stage in timeline.stages:
         at = times[-1]

@@ -15,7 +15,7 @@ def test_each_all_reduce_of_a_step_gets_its_channels(library: Path) -> None:
     tuner = Tuner(str(library), num_ranks=2)
     nccl = StandIn(tuner, 2)
     before = tuner.counters()
-    # Two of one size, told apart by their order, over three steps; the second one is cut short.
+    # Two of one size, distinguished by their order, over three steps; the second one is cut short.
     for asked in ((1, 32, 4), (1, 32), (1, 32, 4)):
         tuner.begin_step([(1024, 1), (4096, 32), (1024, 4)])
         sizes = (1024, 4096, 1024)[: len(asked)]

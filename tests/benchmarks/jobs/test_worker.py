@@ -1,4 +1,4 @@
-"""How a worker of a benchmark knows which core is its own."""
+"""The core that a worker of a benchmark is pinned to."""
 
 import json
 

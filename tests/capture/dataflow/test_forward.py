@@ -1,4 +1,4 @@
-"""Which labelled values reach which variables, through branches, loops and functions."""
+"""The labelled values that reach each variable, through branches, loops and functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ A, B = (tf.Variable(1.0, name=name) for name in "ab")
 def followed(
     step: Callable[..., Any], *args: Any, **options: Any
 ) -> tuple[ForwardFlow, list[set[str]]]:
-    """What a traced step does with outputs of Tanh and Sin; and what reaches A and B."""
+    """Returns the flow of Tanh's and Sin's outputs in a traced step; and the labels in A and B."""
     concrete = tf.function(step).get_concrete_function(*(args or (tf.constant(1.0),)))
     graph = concrete.graph
     found = flow(graph, lambda node: LABELS.get(node.op), results=graph.outputs, **options)

@@ -1,4 +1,4 @@
-"""What flows into the variables of real traces."""
+"""The sources that flow into the variables of real traces."""
 
 from collections.abc import Callable
 from typing import Any

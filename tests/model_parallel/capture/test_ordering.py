@@ -33,7 +33,7 @@ def test_control_inputs_in_any_order_change_nothing(
 
     An op may wait for what was created later, which is before it then.
     """
-    rank_of = chance.sample(range(len(takes)), len(takes))  # nobody waits in a circle
+    rank_of = chance.sample(range(len(takes)), len(takes))  # no op waits in a circle
 
     def created(shuffles: bool) -> list[Op]:
         ops = [Op(f"op{number}") for number in range(len(takes))]

@@ -1,4 +1,4 @@
-"""What kinds of arguments a step in stages is traced for."""
+"""The kinds of arguments that a model-parallel step is traced for."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def test_objects_are_told_apart_here_and_are_alike_on_all_ranks():
 
 
 def test_objects_that_are_equal_are_one():
-    """Else a setting that is made anew for every call would be traced anew."""
+    """Otherwise a setting that is made again for every call would be traced again."""
 
     @dataclasses.dataclass(frozen=True)
     class Setting:

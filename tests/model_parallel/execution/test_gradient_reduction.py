@@ -37,7 +37,7 @@ def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
     kinds = [op.type for op in ops]
     assert kinds.count("LibraCollectiveStart") == kinds.count("LibraMessageWait") == 2
     [sends] = [op for op in ops if op.type == "LibraSend"]
-    assert sends in graph.control_outputs  # nobody needs what it puts out
+    assert sends in graph.control_outputs  # no op needs its output
     before, waiting = set(), [sends]
     while waiting:
         op = waiting.pop()

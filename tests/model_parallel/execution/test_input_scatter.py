@@ -32,7 +32,7 @@ def distributions(replicas, num_microbatches, samples_per_rank, timeout_seconds=
 
 
 def given(rank, samples):
-    """What a rank passes: samples are numbered over all ranks."""
+    """Returns the arguments of a rank: samples are numbered over all ranks."""
     numbers = tf.range(rank * samples, (rank + 1) * samples)
     return {"images": numbers[:, None], "labels": -numbers[None, :], "rate": tf.constant(0.5)}
 
@@ -62,7 +62,7 @@ def test_everyone_gets_the_samples_that_it_computes(replicas, num_microbatches):
 
 
 def test_own_samples_are_computed_before_those_of_others_are_there():
-    """Of the two microbatches the first is the own batch of the only rank that has begun."""
+    """The first of the two microbatches is the own batch of the only rank that has begun."""
     shares, ranks = distributions([1, 1], 2, SAMPLES, timeout_seconds=0.1)
     samples = ranks[0](given(0, SAMPLES))
     [team] = [team for team in shares.layout.teams if 0 in team]

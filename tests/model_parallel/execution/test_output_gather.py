@@ -1,4 +1,4 @@
-"""What is put together of microbatches and replicas is what one device returns of the batch."""
+"""The outputs that microbatches and replicas form equal those of one device for the batch."""
 
 from collections.abc import Sequence
 
@@ -98,7 +98,7 @@ class Told(Trained):
 
 
 def of_all(wrong: str = "") -> dict[str, GatheredOutput]:
-    """By name of what the step returns."""
+    """Returns the gathered outputs, by name."""
     trained = Told(**vars(fresh(convolutional)))
     trained.wrong = wrong
     recorder = StepRecorder(tf.function(trained.step))

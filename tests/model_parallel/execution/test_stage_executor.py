@@ -88,7 +88,7 @@ def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
     [("counted", (0, 2), (1, 2)), ("convolutional", (0, 1), (2, 1))],
 )
 def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, replicas):
-    """What it returns is of all samples, and no variable is trained."""
+    """The evaluation's outputs cover all samples, and no variable is trained."""
     make, [(images, labels)] = (EVERY | COUNTED)[model], batches(1, 12)
     alone = made(make, -1).trained
     wanted = alone.flagged(images, labels, False)
@@ -111,7 +111,7 @@ def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, rep
 
 
 def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
-    """What takes something else than sums, by the names of what it writes."""
+    """Metrics that take something other than sums are listed, by the variables that they write."""
     steps = batches(1, 24)
     averages = {"mixed": {"mixed/total", "mixed/count"}, "greatest": {"greatest/value"}}
     for model, averaged in (averages | {"counted": set()}).items():
@@ -152,7 +152,7 @@ def told() -> Trained:
 
 @pytest.mark.parametrize("replicas", [(1, 1), (1, 2)])
 def test_of_what_microbatches_count_the_last_one_s_is_returned(replicas):
-    """What replicas count alike is not added up over them, and is no metric to warn of."""
+    """Equal counts of replicas are not summed over them, and are no metric to warn of."""
     joint = batches(2, 24)
     seen = np.cumsum([int(tf.reduce_sum(labels)) for _, labels in joint])
     for rank in train(told, (0, 2), replicas, 2, joint):
@@ -272,7 +272,7 @@ def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
     return ranks
 
 
-# Batch normalization sees what a rank computes at once, as other means of samples do.
+# Batch normalization sees the samples that a rank computes together, as do other means.
 @pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "running_mean"}))
 def test_layers_on_their_own_numbers_of_ranks(model):
     check_burst(model, (2, 1, 2, 1), 2)
@@ -285,7 +285,7 @@ def test_bursts_on_more_ranks(num_devices):
 
 
 def test_what_begins_or_joins_branches_is_a_layer_where_they_count():
-    """So that branches are blocks, which can be planned beside each other."""
+    """Branches are then blocks, which can be planned in parallel."""
     images, labels = batches(1, 4)[0]
     recorder = StepRecorder(tf.function(fresh(BURSTS["inception"]).step))
     traces = Traces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
@@ -369,7 +369,7 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
 
 @pytest.mark.parametrize("model", ["deep", "convolutional"])
 def test_an_optimizer_may_be_built_by_the_first_trace(model):
-    """Which then has other ops than later ones: plain descent has no slots, momentum has."""
+    """Its trace has other ops than later ones: plain descent has no slots, momentum has."""
     trained = EVERY[model]()
     images, labels = batches(1, 8)[0]
     traces = Traces(StepRecorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
@@ -378,7 +378,7 @@ def test_an_optimizer_may_be_built_by_the_first_trace(model):
 
 
 def test_of_a_condition_only_what_decides_it_is_exchanged():
-    """Of each gradient whether it is finite, and its norm; who scales the loss is known to all."""
+    """Only each gradient's finiteness and norm are exchanged; every rank knows the loss scale."""
     trained = fresh(EVERY["conditional"])
     images, labels = batches(1, 8)[0]
     recorder = StepRecorder(tf.function(trained.step))

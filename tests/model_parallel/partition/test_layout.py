@@ -1,4 +1,4 @@
-"""Who computes what in which order, for plans of all kinds."""
+"""The tasks of each rank and their order, for plans of all kinds."""
 
 from hypothesis import given
 from hypothesis import strategies as st

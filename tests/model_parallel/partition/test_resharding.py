@@ -1,4 +1,4 @@
-"""What replicas of one stage send to those of another, whatever numbers of them there are."""
+"""The pieces that replicas of one stage send to those of another, for any numbers of replicas."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +61,7 @@ class Exchanged:
             _, along, pieces = exchange(target, rank, sends=False)
             parts = []
             for piece in pieces:
-                part = sent.pop((piece.rank, rank))  # else it would be waited for in vain
+                part = sent.pop((piece.rank, rank))  # else a receiver would wait until it times out
                 if along is not None:
                     assert part.shape[along] == piece.own.size
                 if piece.weight != 1:
@@ -110,7 +110,7 @@ def test_everyone_gets_its_samples_once_and_in_order(
 def test_gradients_are_those_of_the_mean_over_what_each_computes(
     case: tuple[BatchShards, int, int],
 ) -> None:
-    """Which a replica divides by its own number of samples, and the other stage by another."""
+    """Each replica divides by its own number of samples, and the other stage by another."""
     shares, source, target = case
     of_sample = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
 

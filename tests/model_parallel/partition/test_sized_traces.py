@@ -45,7 +45,7 @@ def test_where_a_share_is_no_other_batch_a_step_is_traced_for_twice_a_microbatch
 
 @pytest.mark.parametrize("says", ["raises", "computes"])
 def test_a_step_may_be_another_for_a_share(says):
-    """It still runs in stages, for whole microbatches."""
+    """The step still runs in stages, for whole microbatches."""
     trained = fresh(EVERY["deep"])
 
     def step(images, labels):

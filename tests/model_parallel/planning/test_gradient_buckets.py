@@ -1,4 +1,4 @@
-"""Which gradients of a stage are fused."""
+"""The gradients of a stage that are fused."""
 
 import numpy as np
 import pytest

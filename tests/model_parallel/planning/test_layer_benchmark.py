@@ -1,4 +1,4 @@
-"""What is measured of layers before planning, and that it leaves nothing behind."""
+"""The measurements of layers before planning, and that they leave nothing behind."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
 
 @pytest.mark.parametrize("in_condition", [False, True])
 def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
-    """It says nothing of how long it takes, and what it does is done by steps alone."""
+    """The update's time stays unknown, and only steps run it."""
     trained = fresh(EVERY["deep"])
     calls = []
 
@@ -120,14 +120,14 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
 
 
 def test_where_a_rank_has_not_measured_its_share_nobody_has():
-    """What all have measured of whole microbatches is averaged all the same."""
+    """The measurements that all ranks have, of whole microbatches, are averaged all the same."""
     columns = ([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]], [8, 8], [4])
     one = LayerGraph.chain(*columns, input_shares=(0.5, 1), update_seconds=[0.5, 1])
     forward, backward = ([row[-1] for row in rows] for rows in columns[:2])
     other = LayerGraph.chain(forward, backward, [8, 8], [4], update_seconds=[1.5, 3])
 
     class Ranks:
-        """Of which each tells in turn what it has, and hears what was told until then."""
+        """Ranks that contribute in turn, and receive the contributions until then."""
 
         def __init__(self):
             self._told = []

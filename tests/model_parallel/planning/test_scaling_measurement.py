@@ -1,4 +1,4 @@
-"""What is measured of layers and links, as the profile that bursts are planned by."""
+"""The measurements of layers and links, as the profile that bursts are planned by."""
 
 import numpy as np
 import pytest
@@ -122,7 +122,7 @@ def test_startups_stand_in_every_all_reduce_and_every_transition(
     with_them = chain(compute, num_bytes, startup, message, stage).profile(between)
     without = chain(compute, num_bytes, 0.0, 0.0, 0.0).profile(between)
     more = (with_them.synchronize_seconds - without.synchronize_seconds).sum(axis=0)
-    # All layers on the same ranks are all-reduced at once.
+    # All layers on the same ranks are all-reduced together.
     once = float(num_bytes.any())
     np.testing.assert_allclose(more, [0.0, once * startup, 2 * once * startup], atol=1e-12)
     assert with_them.move_seconds is not None and without.move_seconds is not None

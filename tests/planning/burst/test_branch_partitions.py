@@ -1,4 +1,4 @@
-"""How branches may be divided into lanes, against every way to give them devices."""
+"""Partitions of branches into lanes, against every way to give them devices."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def test_allotments_are_those_of_which_no_lane_could_have_more(more, devices, la
 
 
 def table(name: int, seconds: list[float], entering: list[float]) -> Table:
-    """Of one link and number of devices; a way's run is `name` and the way's row."""
+    """Returns the table of one link and number of devices; a way's run is `name` and its row."""
     shape = (len(seconds), 1, 1, 1)
     return Table(
         np.array(seconds).reshape(shape),

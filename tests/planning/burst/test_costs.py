@@ -1,4 +1,4 @@
-"""What a limit on amplification allows, edge by edge, against the definition."""
+"""The devices that a limit on amplification allows, edge by edge, against the definition."""
 
 import numpy as np
 import pytest

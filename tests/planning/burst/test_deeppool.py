@@ -263,7 +263,7 @@ def test_several_first_and_last_layers():
         np.zeros((4, 2, 2)),
     )
     plan = tf_libra.make_burst_plan(towers)
-    # Beside each other on one device each, or after each other on both: the same.
+    # In parallel on one device each, or after each other on both: the same.
     assert plan.iteration_seconds == pytest.approx(4 + 1 + 2)
     assert len(plan.num_devices) == 5
 

@@ -16,7 +16,7 @@ from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge
 
 
 def links_of(bundled, index):
-    """What a bundle holds of one link."""
+    """Returns the part of a bundle that belongs to one link."""
     if isinstance(bundled, Edges):
         return Edge(bundled.index[index])
     if isinstance(bundled, Chains):

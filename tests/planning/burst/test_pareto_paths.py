@@ -1,4 +1,4 @@
-"""What is kept of the ways through a block, and which are the best together, by brute force."""
+"""The Pareto paths through a block, and the best combination of them, by brute force."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def ways(draw, *, branches):
 
 
 def takes(seconds, entering, main):
-    """What branches take: parallel lanes, and then one after the other what enters."""
+    """Returns the time of branches: parallel lanes, and then the entering parts in sequence."""
     before = [s - e for s, e in zip(seconds, entering, strict=True)]
     lane = sum(b for b, is_main in zip(before, main, strict=True) if is_main)
     apart = [b for b, is_main in zip(before, main, strict=True) if not is_main]
@@ -52,7 +52,7 @@ def test_two_ways_parallel_lanes_are_as_many_are(drawn):
 
 
 def check_frontier(kept, seconds, entering):
-    """None that is kept beats another, and each that there was is beaten by one that is kept."""
+    """Checks that no kept path beats another, and that a kept path beats each dropped one."""
     for place in np.ndindex(seconds.shape[1:]):
         column = (slice(None), *place)
         there = np.isfinite(kept.seconds[column])
@@ -99,7 +99,7 @@ def choices(draw):
 @settings(max_examples=300)
 @given(choices())
 def test_the_quickest_rows_that_keep_to_a_limit_are_found(drawn):
-    """Where there are any that are quicker than what is known, and of no interest else."""
+    """Rows are found if any are quicker than the known time, and are arbitrary otherwise."""
     seconds, entering, main, limits, known = drawn
     found, rows = combined(*drawn)
     branches = range(seconds.shape[1])

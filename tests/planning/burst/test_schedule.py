@@ -1,4 +1,4 @@
-"""What a decision comes to, any one and not only a planner's, against what defines it."""
+"""The schedule of any assignment, not only of a planner's, against its definition."""
 
 import dataclasses
 import itertools

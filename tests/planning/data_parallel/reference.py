@@ -111,7 +111,7 @@ def _least(profile, cost, allowed, next_stops):
     )
 
     def least(start, groups, total, f_b):
-        """Of the plans that go on from a tensor, with so much time gone and computation left."""
+        """Returns the least time of plans from tensor `start` on, after `total` with `f_b` left."""
         if start == count:
             return total
         found = math.inf
@@ -259,7 +259,10 @@ def _gammas(first, second, third):
 
 
 def obeys_assumptions(cost, threads):
-    """Whether LIBRA's Assumptions 2 and 3 hold for all sizes, and 0 < alpha1 - alpha2·r <= 1."""
+    """Returns whether Assumptions 2 and 3 of LIBRA hold, and 0 < alpha1 - alpha2·r <= 1.
+
+    Assumptions 2 and 3 hold for all sizes.
+    """
     a, a_q = cost.startup_seconds, cost.exclusive_startup_seconds
     for r in threads:
         rate = float(cost.compute_rate(r))

@@ -109,7 +109,7 @@ def test_beats_waiting_when_startup_dominates():
     assert asc.predicted_seconds < wfbp.predicted_seconds
 
 
-# 64 MB, an all-reduce longer than what computes meanwhile: two at once share the link, or worse.
+# 64 MB, an all-reduce longer than what computes meanwhile: two of them share the link, or worse.
 BUSY = ([4_000_000] * 16, [1e-3] * 16)
 LINK = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
 
@@ -145,7 +145,7 @@ def test_as_many_streams_as_the_model_says_help(profile, cost, gamma):
 
 
 def test_more_streams_where_a_link_is_not_filled():
-    # All-reduces take much longer beside computation than the rule thinks.
+    # All-reduces take much longer during computation than the rule thinks.
     slow = tf_libra.ContentionModel(8, 1e-4, (1.0, 0.0), (2e8, 0, 0), (1e9, 0, 0))
     arguments = [40_000_000, 90_000_000, 60_000_000, 90_000_000], [0.08, 0.08, 0.09, 0.08]
     two = plan_of(*arguments, slow, contention=1.0)

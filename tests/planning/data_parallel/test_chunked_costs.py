@@ -15,7 +15,7 @@ THREADS = (1, 2, 5)
 @settings(max_examples=60, deadline=None)
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 30))
 def test_a_stage_takes_its_chunks_and_an_extra(profile, cost, chunks):
-    """Whatever is sent, with any threads, beside any number of chunks (Eqs. 8-11)."""
+    """The costs hold for any size and threads, next to any number of chunks (Eqs. 8-11)."""
     costs = ChunkedCosts(profile, cost, THREADS, chunks)
     width = float(profile.compute_after[0]) / chunks
     sizes = np.unique(profile.bytes_before)[1:]

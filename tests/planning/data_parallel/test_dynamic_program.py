@@ -56,7 +56,7 @@ def test_a_chunk_edge_missed_by_rounding_still_counts():
 
 
 def test_of_many_tensors_few_places_of_the_last_group_are_looked_at_one_by_one(monkeypatch):
-    """Each takes as long as there are tensors; what all of them cost at least is known at once."""
+    """Each takes time linear in the tensors; a lower bound on all of them is known immediately."""
     looked = []
     hidden_before = dynamic_program._hidden_before
 

@@ -1,4 +1,4 @@
-"""Which adjacent tensors could be merged before planning, by brute force."""
+"""The adjacent tensors that could be merged before planning, by brute force."""
 
 import itertools
 import math

@@ -94,7 +94,7 @@ def test_libra_m_chooses_threads_by_the_step(profile, cost):
 
 
 def test_what_is_updated_meanwhile_pays_for_another_group():
-    # Everything is produced at once: without updates one group is best, a startup for each more.
+    # All gradients are ready together: without updates one group is best, a startup for each more.
     cost = tf_libra.ContentionModel(2, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
     sizes, seconds = [10**7, 10**7], [1e-3, 0.0]
     blind = tf_libra.BackwardProfile.from_arrays(sizes, seconds)

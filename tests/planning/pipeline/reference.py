@@ -286,7 +286,7 @@ def optimum(layers, cluster, M):
 
 
 def busy(layers, cluster, stages, M):
-    """What no order makes shorter: the time for which a stage or a channel is in use."""
+    """Returns a lower bound of any order: the time for which a stage or a channel is in use."""
     computed, reduced, sent = costs(layers, cluster, stages)
     own = (M * (f + b) + a for (f, b), a in zip(computed, reduced, strict=True))
     return max(*own, *(M * c for c in sent), 0.0)

@@ -12,7 +12,7 @@ from tf_libra.simulation.pipeline import PipelineBlock
 
 
 def seconds_of(groups, num_bytes, compute, replicas, rate, latency):
-    """By hand: a group begins once its last gradient is there and the one before has ended."""
+    """Returns the time: a group begins after its last gradient and the end of the group before."""
     ends = list(itertools.accumulate(compute))
     at = 0.0
     for start, stop in groups:
@@ -77,7 +77,7 @@ def test_bad_numbers_are_refused(num_bytes, replicas, rate):
     st.data(),
 )
 def test_as_few_stages_as_make_the_iteration_as_short_as_all_of_them(stages, others, data):
-    """Of all sets of stages whose all-reduces end earlier."""
+    """Compares with all sets of stages whose all-reduces end earlier."""
     ends = [end for end, _ in stages]
     gains = {stage: min(gain, ends[stage]) for stage, (_, gain) in enumerate(stages)}
     for stage in data.draw(st.sets(st.sampled_from(sorted(gains)))):

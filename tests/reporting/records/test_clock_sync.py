@@ -11,7 +11,7 @@ delays = st.lists(st.tuples(*[st.integers(0, 10**9)] * 4), min_size=1, max_size=
 
 
 def seen(exchanges: Delays, offset_ns: int) -> tuple[list[SharedExchange], list[SharedExchange]]:
-    """What ranks 0 and 1 write down, where rank 1's clock is ahead by `offset_ns`."""
+    """Returns the exchanges that ranks 0 and 1 record if rank 1's clock is ahead by `offset_ns`."""
     ours, theirs = [], []
     for index, (sent_0, sent_1, to_0, to_1) in enumerate(exchanges):
         ours.append(SharedExchange((index,), sent_0, max(sent_0, sent_1 + to_0)))

@@ -1,4 +1,4 @@
-"""What is written is read by TensorBoard's own reader, as the plugin looks for it."""
+"""TensorBoard's own reader reads the written files, as the plugin looks for them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What all records have in common as documents."""
+"""The common format of all records as documents."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is kept between jobs."""
+"""The plans that are cached between jobs."""
 
 import json
 from dataclasses import replace

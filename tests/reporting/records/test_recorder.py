@@ -1,4 +1,4 @@
-"""What is written of a training function, on which rank and when; and that nothing ends with it."""
+"""The records of a training function, by rank and time; and that no failure of theirs ends it."""
 
 import logging
 import statistics
@@ -25,7 +25,7 @@ def made(folder: Path, rank: int = 0, **options: Any) -> Recorder:
 
 
 def series(folder: Path, rank: int = 0) -> dict[str, list[tuple[int, Any]]]:
-    """By tag, without the function's name, steps and values of what was written."""
+    """Returns steps and values that were written, by tag without the function's name."""
     found: dict[str, list[tuple[int, Any]]] = {}
     for step, value in values(run_folder(folder, rank)):
         tag = value.tag.partition("/")[2]

@@ -1,4 +1,4 @@
-"""What jobs leave to others that are alike."""
+"""The warm starts that jobs leave to similar jobs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What versions before have left in `cache_dir` and `logdir` is still read.
+"""Files that earlier versions have left in `cache_dir` and `logdir` are still read.
 
 `written_before` is what a job of two ranks left when a kept plan was three texts, and what it
 rested on stood in records of `logdir` alone.
@@ -64,7 +64,7 @@ def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    """What the tab says, by route and what is shown."""
+    """Returns the tab's answers, by route and what is shown."""
     found = answers_about(FOLDER)
     return {
         f"{route} {parameters.get('show', '')}".strip(): one for route, parameters, one in found

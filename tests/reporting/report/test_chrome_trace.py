@@ -46,7 +46,7 @@ def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:
 
 
 def check_format(trace: dict[str, Any]) -> None:
-    """What the description of the Trace Event Format asks of an object of these phases."""
+    """Checks that objects of these phases have the fields that the Trace Event Format requires."""
     assert json.loads(json.dumps(trace, allow_nan=False)) == trace
     assert trace["displayTimeUnit"] in ("ms", "ns")
     threads = set()

@@ -73,7 +73,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(report: Path) -> dict[str, Any]:
-    """By route, the answer to its first question."""
+    """Returns the answer to each route's first question."""
     found = re.search(r'id="answers">(.*?)</script>', report.read_text(), re.DOTALL)
     assert found is not None
     by_route: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def test_pictures_where_the_model_says_nothing_of_libra(
 def test_each_of_several_runs_has_pictures_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a run, of one with two functions, and of one of which there is nothing to draw."""
+    """A run, a run with two functions, and a run without anything to draw."""
     logdir, pictures = tmp_path / "runs", tmp_path / "pictures"
     written(logdir / "first")
     for function in ("train_step", "../other/step"):

@@ -18,7 +18,7 @@ HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 
 @dataclass(frozen=True)
 class Trained:
-    """What two jobs of two workers have left, of which the second was given a plan.
+    """The results of two jobs of two workers, the second of which ran a user-provided plan.
 
     Attributes:
         logdir: the log directory of both.
@@ -43,7 +43,7 @@ def trained(run_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs that nobody would like to see: a large plan, hostile names, summaries gone wrong."""
+    """Runs that no user would like to see: a large plan, hostile names, summaries gone wrong."""
     logdir = tmp_path_factory.mktemp("hostile")
     large = examples.plan_record(
         function="large", strategy=strategies.Wfbp(), num_tensors=1000, num_groups=100

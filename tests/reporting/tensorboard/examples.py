@@ -42,7 +42,7 @@ HOSTILE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Halves(FixedThreads):
-    """Two groups of equally many tensors, or as many as are asked for; not of the package."""
+    """Two groups of equally many tensors, or `max_groups`; not of the package."""
 
     name: ClassVar[str] = "halves <b>"
     max_groups: int = 2
@@ -219,7 +219,7 @@ def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:
 
 
 def measured(record: PlanRecord, stretch: float = 1.0) -> MeasuredTimeline:
-    """What a step under the plan could have done: what is predicted, stretched."""
+    """Returns a possible timeline of a step under the plan: the predicted one, stretched."""
     from tf_libra.simulation import simulate
 
     assert record.conclusion.profile is not None and record.conclusion.cost_model is not None

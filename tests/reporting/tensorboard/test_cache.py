@@ -23,7 +23,7 @@ def test_who_asks_meanwhile_gets_the_same_value() -> None:
         first = pool.submit(cache.get, "key", compute)
         assert begun.wait(60)
         later = [pool.submit(cache.get, "key", compute) for _ in range(3)]
-        # What is asked under another key does not wait.
+        # A query of another key does not wait.
         assert cache.get("other", lambda: 7) == 7
         go_on.set()
         assert {id(one.result(60)) for one in (first, *later)} == {id(computed[0])}

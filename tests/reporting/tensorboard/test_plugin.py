@@ -239,7 +239,7 @@ def test_strategies_are_all_there_with_what_was_measured(
     parts = [backend.answer("strategies", **plan, strategy=name)["rows"] for name in names]
     assert [row for part in parts for row in part] == view["rows"]
     steps = backend.answer("steps", **plan)
-    # Steps before the plan ran at another time: they stand beside nothing.
+    # Steps before the plan ran at another time: they are compared with no plan.
     [now] = steps["measured"]
     assert (now["run"], now["is_own"], now["num_steps"]) == (RUN, True, 19)
     assert steps["race"] is None  # nothing was run in turns

@@ -1,4 +1,4 @@
-"""Questions as they come over HTTP, and as they may be asked at all."""
+"""Queries as they come over HTTP, and the queries that are possible at all."""
 
 import inspect
 

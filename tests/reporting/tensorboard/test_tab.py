@@ -426,7 +426,7 @@ def test_ranks_write_runs_of_their_own(trained: Trained, address: str) -> None:
         assert all(file.stat().st_size > 1000 for file in files)
 
 
-# Runs that nobody would like to see.
+# Runs that no user would like to see.
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What devices do under a burst plan, and for how long they are idle."""
+"""The work of devices under a burst plan, and their idle times."""
 
 import pytest
 from hypothesis import given, settings

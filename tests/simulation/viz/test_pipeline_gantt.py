@@ -64,7 +64,7 @@ def test_an_update_occupies_its_device():
 @many
 @given(reference.layer_graphs(), reference.clusters())
 def test_bubbles_are_what_computation_leaves(layers, cluster):
-    """Of every device, and each of them before what it names."""
+    """The bubbles are those of every device, each directly before the block that it names."""
     for stages in itertools.islice(reference.all_plans(layers, cluster), 5):
         plan = reference.plan_of(layers, cluster, stages, execution_orders(len(stages), 3))
         timeline = tf_libra.simulate_pipeline(layers, plan, cluster)

@@ -53,11 +53,11 @@ def scores(
     exploration: float = EXPLORATION,
     window: int = WINDOW,
 ) -> Mapping[str, float]:
-    """What the bandit maximizes, by searcher; infinite for one that the window has no use of.
+    """Returns the scores that the bandit maximizes, by searcher; infinite if unused in the window.
 
     Args:
       history: all uses, the oldest first; those of searchers that are no more count for |H|.
-      searchers: who may be used next.
+      searchers: names of those that may be used next.
       exploration: C, at least 0.
       window: how many uses count, at least 1.
 

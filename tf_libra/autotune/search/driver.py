@@ -63,20 +63,21 @@ def search(
     start: Sequence[CommConfig] = (),
     factories: Mapping[str, Factory] = FACTORIES,
 ) -> Generator[Trial, TrialResult | None, Search]:
-    """Yields steps under settings until its steps are spent or nobody proposes any more.
+    """Yields steps under settings until its steps are spent or no searcher proposes any more.
 
-    Is sent what was observed of each step. It begins with what is known to be good elsewhere and
-    with one unit of everything, which is the safe plan. The first step of a plan pays for its
-    instantiation and tells nothing.
+    The caller sends what was observed of each step. The search begins with settings known to be
+    good elsewhere and with one unit of everything, which is the safe plan. The first step of a plan
+    pays for its instantiation and is not counted as a measurement.
 
     Args:
       profile: the gradients in the order in which they are packed.
       strategy: what may be tried.
       num_workers: N.
-      end: asked before every step.
-      max_steps: that it may take, those that tell nothing included.
+      end: queried before every step.
+      max_steps: that it may take, including the first steps of plans.
       notes: what a reader should know is added here, such as a searcher that failed.
-      runs_streams: whether the engine runs all-reduces of several streams at once, and of parts.
+      runs_streams: whether the engine runs all-reduces of several streams concurrently, and those
+        of parts of tensors.
       start: what to begin with, the most promising first.
       factories: the searchers, by name.
     """
@@ -105,7 +106,7 @@ def search(
             steps_left -= 1
             observation = yield Trial(Phase.SEARCH, plan, traced=False, is_first=is_first)
             seconds = None if observation is None else observation.seconds
-        if seconds is None or seconds <= 0:  # nobody has seen the step
+        if seconds is None or seconds <= 0:  # the step was not observed
             continue
         found = found.after(name, setting, seconds)
         _tell(searchers, name, setting, seconds, notes)
@@ -135,7 +136,7 @@ def _made(
 def _proposed(
     searchers: dict[str, Searcher], found: Search, exploration: float, notes: list[str]
 ) -> tuple[str, CommConfig] | None:
-    """Who is used next, and what it proposes; forgets those that have no more, or fail."""
+    """Returns the next searcher and its proposal; drops searchers that are exhausted or fail."""
     while searchers:
         name = bandit.choose(found.history, list(searchers), exploration)
         try:

@@ -1,4 +1,4 @@
-"""What a search has tried, who proposed it, and how it went."""
+"""The result of a search: the settings tried, the searchers that proposed them, and the times."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class SettingTrial:
 
 @dataclass(frozen=True)
 class Search:
-    """How a search went.
+    """The trials of a search.
 
     Attributes:
       trials: every measured step, in order.

@@ -1,8 +1,8 @@
 """The searchers that the bandit chooses from: grid, population based, Bayesian, Hyperband.
 
 The last three are Optuna's samplers and pruner, which `pip install tf-libra[search]` brings;
-without it there is the grid. Each is asked for a setting, told what that took, and hears of what
-the others have measured.
+without it there is the grid. Each searcher proposes a setting, receives the time of its step, and
+hears what the others have measured.
 """
 
 import warnings
@@ -26,15 +26,15 @@ class Searcher(Protocol):
     """Proposes settings, one step each."""
 
     def ask(self) -> CommConfig:
-        """The setting to measure next; raises `ExhaustedError` where there is none."""
+        """Returns the setting to measure next; raises `ExhaustedError` if there is none."""
         ...
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
-        """What a step of the setting took that it was asked for last."""
+        """Receives the seconds of a step under the setting that `ask` returned last."""
         ...
 
     def hear(self, setting: CommConfig, seconds: float) -> None:
-        """What a step took that another searcher has proposed."""
+        """Receives the seconds of a step that another searcher has proposed."""
         ...
 
 
@@ -52,11 +52,11 @@ class Grid:
         return self._left[0]
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
-        """That one is done."""
+        """Removes the setting from those left."""
         self.hear(setting, seconds)
 
     def hear(self, setting: CommConfig, seconds: float) -> None:
-        """That one is done."""
+        """Removes the setting from those left."""
         if setting in self._left:
             self._left.remove(setting)
 
@@ -96,7 +96,7 @@ class _Study:
         self._study.tell(self._trial, seconds)
 
     def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Adds a trial of somebody else's."""
+        """Adds a trial of another searcher."""
         params = dict(zip(self._names, self._space.place(setting), strict=True))
         self._study.add_trial(
             self._optuna.trial.create_trial(
@@ -117,7 +117,7 @@ class _OwnGenerations(_Study):
     """Individuals of others would belong to no generation."""
 
     def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Nothing."""
+        """Ignores the step."""
 
 
 def _bayesian(space: Space, seed: int) -> Searcher:
@@ -145,7 +145,7 @@ class Hyperband(_Study):
         self._seconds: list[float] = []
 
     def ask(self) -> CommConfig:
-        """That of the trial that goes on, or of a new one."""
+        """Returns the setting of the running trial, or of a new one."""
         if self._trial is None:
             self._trial, self._seconds = self._asked(), []
         return self._setting(self._trial)
@@ -164,7 +164,7 @@ class Hyperband(_Study):
         self._trial = None
 
     def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Nothing: rungs compare trials of its own."""
+        """Ignores the step: rungs compare only this searcher's own trials."""
 
 
 Factory = Callable[[Space, int], Searcher]

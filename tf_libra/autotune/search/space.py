@@ -15,7 +15,7 @@ class Searched(Strategy, Protocol):
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """How many all-reduces at once may be tried, ascending."""
+        """The numbers of concurrent all-reduces that may be tried, ascending."""
         ...
 
     @property
@@ -25,7 +25,7 @@ class Searched(Strategy, Protocol):
 
     @property
     def seed(self) -> int:
-        """Of the searchers."""
+        """The seed of the searchers."""
         ...
 
     def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ class Searched(Strategy, Protocol):
         ...
 
     def pack(self, profile: BackwardProfile, setting: CommConfig) -> Draft:
-        """What a setting makes of a profile."""
+        """Returns the draft that a setting makes of a profile."""
         ...
 
 
@@ -43,7 +43,7 @@ class Space:
 
     Attributes:
       unit_bytes: sizes of a unit.
-      num_streams: all-reduces at once.
+      num_streams: numbers of concurrent all-reduces.
       num_threads: threads of each.
     """
 
@@ -53,7 +53,7 @@ class Space:
 
     @classmethod
     def of(cls, strategy: Searched, profile: BackwardProfile, runs_streams: bool) -> "Space":
-        """What a strategy may try for a profile; one stream where the engine runs no more."""
+        """Returns the settings a strategy may try; with one stream if the engine runs no more."""
         streams = strategy.streams if runs_streams else (1,)
         return cls(strategy.unit_sizes(profile), streams, strategy.allowed_threads)
 
@@ -64,7 +64,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many settings there are."""
+        """Number of settings."""
         return len(self.unit_bytes) * len(self.num_streams) * len(self.num_threads)
 
     def at(self, place: tuple[int, ...]) -> CommConfig:
@@ -72,7 +72,7 @@ class Space:
         return CommConfig(*(axis[i] for axis, i in zip(self.axes, place, strict=True)))
 
     def place(self, setting: CommConfig) -> tuple[int, ...]:
-        """Where on the axes a setting is, or what is nearest to it there, by ratio."""
+        """Returns a setting's place on the axes, or the nearest place, by ratio."""
         wanted = (setting.unit_bytes, setting.num_streams, setting.num_threads)
         return tuple(
             min(range(len(axis)), key=lambda i: max(axis[i] / value, value / axis[i]))

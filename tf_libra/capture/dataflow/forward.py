@@ -1,4 +1,4 @@
-"""Where values go to that a trace has labelled: into which variables, and whether out of the step.
+"""The flow of labelled values in a trace: into which variables, and whether out of the step.
 
 Forwards from few nodes, in a graph that may still be traced, and through what variables hold.
 `sources` answers the other question, from where all that a finished trace writes has come.
@@ -45,7 +45,7 @@ class Derivative:
 
 @dataclass
 class ForwardFlow:
-    """What a graph does with labelled values.
+    """The variables and results that labelled values reach in a graph.
 
     Attributes:
         written: what reaches each variable, by the variable's id.

@@ -1,4 +1,4 @@
-"""What a traced step writes to its variables, and from where that comes.
+"""The values that a traced step writes to its variables, and the sources they come from.
 
 `forward` answers the other question, where a few values go to while the step is being traced.
 
@@ -38,7 +38,7 @@ _Value = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class SourceFlow:
-    """What flows into the variables of one trace, as sets of sources.
+    """The flow into the variables of one trace, as sets of sources.
 
     Attributes:
         writes: by input of the graph, of the variables that it may write: all that may flow into
@@ -206,7 +206,7 @@ class _Walk:
 
 
 def _given(body: Body, inputs: Sequence[int], leading: int) -> list[int]:
-    """What a function gets whose last arguments are what its node has captured."""
+    """Returns the masks of a function's arguments, the last of which its node has captured."""
     count = len(body.arguments)
     captured = list(inputs[max(len(inputs) - count, 0) :])
     masks = [leading] * (count - len(captured)) + captured
@@ -216,7 +216,7 @@ def _given(body: Body, inputs: Sequence[int], leading: int) -> list[int]:
 
 @functools.cache
 def _is_own(op: str) -> bool:
-    """Whether what an op returns depends on more than its inputs."""
+    """Returns whether the results of an op depend on more than its inputs."""
     definition = op_def_registry.get(op)
     if definition is None:
         return True
@@ -224,7 +224,7 @@ def _is_own(op: str) -> bool:
 
 
 def _handles(op: str, inputs: Sequence[int]) -> list[int]:
-    """Of an op's inputs those that are handles of variables."""
+    """Returns those of an op's inputs that are handles of variables."""
     definition = op_def_registry.get(op)
     if definition is None or len(definition.input_arg) != len(inputs):
         return list(inputs[:1])

@@ -35,7 +35,7 @@ class BatchAxes:
 
     @property
     def num_samples(self) -> int:
-        """How many samples the first trace is for."""
+        """The number of samples of the first trace."""
         return self._sizes[0]
 
     def of(self, name: str) -> int | None:
@@ -76,14 +76,15 @@ def check_same(graph: StepGraph, size: int, other: StepGraph, other_size: int) -
 
 
 def check_counts(graph: StepGraph, other: StepGraph) -> None:
-    """Raises `ValueError` where the update counts samples, by the size of the batch.
+    """Raises `ValueError` if the update counts samples by the size of the batch.
 
-    A trace has that of a microbatch. Where gradients are divided by it, as where the loss is a sum,
-    it is right. Likewise where the step returns what is made of that size, and not of samples.
+    In a trace, the size of the batch is the size of a microbatch. That size is correct if gradients
+    are divided by it, for example if the loss is a sum. The same error is raised if the step
+    returns a tensor that is computed from the size of the batch and not from samples.
 
     Args:
         graph: the step.
-        other: the same for a batch of another size.
+        other: the same step for a batch of another size.
     """
     others = {op.name: op for op in other.ops}
     for write in graph.once:
@@ -111,7 +112,7 @@ def check_counts(graph: StepGraph, other: StepGraph) -> None:
 
 
 def _is_of_size(graph: StepGraph, places: Collection[int], others: Mapping[str, Any]) -> bool:
-    """Whether ops that take no average take constants that another size changes."""
+    """Returns whether ops that take no average take constants that change with the batch size."""
     if any(graph.ops[place].type == REDUCTION for place in places):
         return False
     return any(
@@ -124,7 +125,7 @@ def _is_of_size(graph: StepGraph, places: Collection[int], others: Mapping[str, 
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether tensors that are computed of constants do."""
+    """Returns whether two tensors that are computed from constants have different values."""
     values = [smart_cond.smart_constant_value(tensor) for tensor in (one, other)]
     return not any(value is None for value in values) and not np.array_equal(*values)
 

@@ -15,7 +15,7 @@ from tensorflow.python.framework import auto_control_deps_utils, func_graph, op_
 
 @dataclass(frozen=True)
 class _Branch:
-    """What a branch does.
+    """The results and effects of a branch.
 
     Attributes:
         returned: what it returns.
@@ -33,16 +33,17 @@ class _Branch:
 def selected(
     predicate: Any, branches: Sequence[Callable[[], Any]], is_sample: Callable[[Any], bool]
 ) -> tuple[Any] | None:
-    """What a condition returns, computed in the graph that is being traced.
+    """Computes both branches of a condition in the current graph and selects the results.
 
     Args:
         predicate: a tensor.
-        branches: what is done where it is true, and where it is not.
+        branches: called if the predicate is true and if it is false, in this order.
         is_sample: of a tensor of this graph, whether it belongs to a microbatch.
 
     Returns:
-        It, or None, and nothing has been added to the graph: the condition writes no variable, has
-        other effects, returns what cannot be selected, or is about samples.
+        The result of the condition. None if the condition writes no variable, has other effects,
+        returns results that cannot be selected, or depends on samples: then nothing has been added
+        to the graph.
     """
     tried = [_tried(one, predicate) for one in branches]
     takes = [predicate, *(tensor for one in tried for tensor in one.takes)]
@@ -96,7 +97,7 @@ def _tried(call: Callable[[], Any], predicate: Any) -> _Branch:
 
 
 def is_plain(node: Any) -> bool:
-    """Whether an op has no effect but on variables that it is given."""
+    """Returns whether an op has no effect except on variables that it takes as inputs."""
     op = op_def_registry.get(node.op)
     return (
         op is None  # a function, whose ops are looked at
@@ -107,7 +108,7 @@ def is_plain(node: Any) -> bool:
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Whether of two results either can be taken."""
+    """Returns whether two results have the same structure, so that either can be selected."""
     try:
         tf.nest.assert_same_structure(one, other, expand_composites=True)
     except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""Of a step in stages, which averages of Horovod's are what stages do themselves.
+"""Horovod reductions that a model-parallel step replaces with its own.
 
-Horovod's tapes and optimizers, and `hvd.allreduce` of gradients, average over ranks what each has
-computed of its own samples. Stages average the same gradients, over all samples at once, whoever
-computes them. So that is left out where Horovod is given the gradients of the step, all of them,
-and nothing that a rank has made of its own.
+Horovod's tapes and optimizers, and `hvd.allreduce` of gradients, average over ranks the gradients
+that each rank has computed from its own samples. Stages average the same gradients over all
+samples, whichever rank computes them. So Horovod's reduction is left out if Horovod gets exactly
+the gradients of the step, all of them, and no tensor that a rank has derived from them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ from tf_libra.capture.dataflow.forward import nodes_of
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variables import plain, variable_name
 
-# They say who is there, and wait for nobody.
+# These ops return the size or a rank of the job and wait for no other rank.
 _SAYING = ("HorovodSize", "HorovodRank", "HorovodLocalSize", "HorovodLocalRank")
 
 
 def reduced_variables(
     step: str, graph: Any, marks: GradientRegistry, computed: Iterable[Any], left: Mapping[str, str]
 ) -> dict[str, Any]:
-    """By name of the op that reduces what Horovod was given, the variable whose gradient it is.
+    """Returns the variable of each gradient that Horovod reduces, by name of the reducing op.
 
     Args:
         step: its name, for messages.
@@ -63,7 +63,7 @@ def reduced_variables(
 
 
 def is_added_up(op: Any) -> bool:
-    """Whether what reduces a gradient adds it up over ranks, as with `op=hvd.Sum`."""
+    """Returns whether a reduction sums the gradient over ranks, as with `op=hvd.Sum`."""
     return bool(op.get_attr("reduction") == b"sum")
 
 

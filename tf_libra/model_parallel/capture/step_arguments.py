@@ -71,7 +71,7 @@ def num_samples(step: str, arguments: Any) -> int:
 
 
 def sized(arguments: Any, size: int) -> Any:
-    """What says the same arguments, tensors or `tf.TensorSpec`s, for batches of another size."""
+    """Returns the specs of arguments, tensors or `tf.TensorSpec`s, for batches of another size."""
 
     def spec(one: Any) -> Any:
         if not (tf.is_tensor(one) or isinstance(one, tf.TensorSpec)):
@@ -83,7 +83,7 @@ def sized(arguments: Any, size: int) -> Any:
 
 
 def signature(arguments: Any) -> list[str]:
-    """What kind of arguments they are, as JSON can say it, and all ranks alike."""
+    """Returns the kinds of the arguments as JSON values that are the same on every rank."""
 
     def kind(one: Any) -> str:
         if tf.is_tensor(one):

@@ -1,8 +1,8 @@
-"""What the ops of a recorded step are: of a layer, of one microbatch, or of the update.
+"""Classification of the ops of a recorded step: part of a layer, a microbatch, or the update.
 
-A step computes, sample by sample, forward and backward, and then updates once. Of a microbatch is
-what depends on samples, and what such computation draws on (random states); all that depends on
-averaged gradients, and what else the step writes, is of the update.
+A step computes forward and backward, sample by sample, and then updates once. A microbatch contains
+the ops that depend on samples, and the state that such computation draws on (random states). The
+update contains all that depends on averaged gradients, and all other writes of the step.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 from tf_libra.model_parallel.capture.ordering import in_order
 from tf_libra.model_parallel.capture.step_recorder import REDUCTION, RecordedStep
 
-# They read a variable, and it does not matter when, as long as nobody writes it.
+# Ops that read a variable. Their order does not matter as long as no op writes the variable.
 READS = frozenset({"ReadVariableOp", "VariableShape"})
 _LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 _RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
@@ -149,19 +149,19 @@ class StepGraph:
         return bisect.bisect_right(self._ends, self._created[place])
 
     def is_accumulator(self, placeholder: str) -> bool:
-        """Whether all replicas' values of a variable are to be added up, as a metric's total."""
+        """Returns whether the replicas' values of a variable are summed, as a metric's total."""
         return placeholder in self._accumulators and placeholder in self._sums
 
     def varies(self, placeholder: str) -> bool:
-        """Whether microbatches write a variable by samples: each replica by its own."""
+        """Returns whether microbatches write a variable from the samples of their own replica."""
         return placeholder in self._varying
 
     def variable_name(self, placeholder: str) -> str:
-        """What a variable is called."""
+        """Returns the name of a variable."""
         return self._names.get(placeholder, placeholder)
 
     def is_forward(self, place: int) -> bool:
-        """Whether an op was not created for a gradient."""
+        """Returns whether an op was created outside of the gradient computation."""
         first, stop = self.recording.gradient_ops
         return not first <= self._created[place] < stop
 
@@ -170,7 +170,7 @@ class StepGraph:
         return [self.place[one.op.name] for one in self.ops[place].inputs]
 
     def is_bound(self, place: int) -> bool:
-        """Whether an op belongs to its region, rather than to what it is computed from."""
+        """Returns whether an op belongs to its own region, not to the regions of its inputs."""
         op = self.ops[place]
         if not self.is_forward(place) or op.type == "Placeholder" or self.free[place]:
             return False
@@ -188,7 +188,7 @@ class StepGraph:
         )
 
     def _flow(self) -> None:
-        """What follows from samples, and which variables samples meet where."""
+        """Finds the ops that depend on samples, and the region where samples meet each variable."""
         arguments = set(self.arguments)
         count = len(self.ops)
         self.sample, self.free = [False] * count, [False] * count
@@ -226,10 +226,10 @@ class StepGraph:
         self._own_what_goes_on(variables)
 
     def _own_what_goes_on(self, variables: Sequence[frozenset[str]]) -> None:
-        """What a layer's variable goes on with, microbatch by microbatch, is the layer's, too.
+        """Assigns to a layer the variables that its variables are updated from in a microbatch.
 
-        As the vector of a power iteration that normalizes a weight, which alone meets samples.
-        `variables`: by place, those of which ops are computed.
+        An example is the vector of a power iteration that normalizes a weight: only the weight
+        meets samples. `variables`: by place, the variables that ops are computed from.
         """
         for place in reversed(range(len(self.ops))):
             if not self.is_write[place] or not self._is_in_time(place):
@@ -265,7 +265,7 @@ class StepGraph:
         return {one.op.name for one in written} & {*self.handles[place]}
 
     def _classify(self) -> None:
-        """Which effects are of a microbatch; finds what reads a variable after such a one."""
+        """Assigns effects to microbatches or the update; finds reads after microbatch writes."""
         after = self._after_update()
         self._leave_to_update(after)
         self.writes, self.once = [], []
@@ -286,12 +286,12 @@ class StepGraph:
                 self._running.add(place)
 
     def _follows(self, place: int, written: Mapping[str, set[str]]) -> bool:
-        """Whether an op comes after a write of a variable that it uses; `written`: by variable."""
+        """Returns whether an op follows a write of a variable it uses; `written`: by variable."""
         before = {one.name for one in self.ops[place].control_inputs}
         return any(before & written.get(handle, set()) for handle in self.handles[place])
 
     def _is_of_microbatch(self, place: int) -> bool:
-        """Whether an effect is, unless it takes what is there after the update."""
+        """Returns whether an effect is a microbatch's unless it takes results of the update."""
         handles = self.handles[place]
         return (
             self.sample[place]
@@ -303,11 +303,11 @@ class StepGraph:
         )
 
     def _is_in_time(self, place: int) -> bool:
-        """Whether an op was created before gradients were there."""
+        """Returns whether an op was created before the gradients were complete."""
         return self._created[place] < self.recording.gradient_ops[1]
 
     def _after_update(self) -> list[bool]:
-        """By place, whether an op takes averaged gradients, or what the update has written."""
+        """Returns, by place, whether an op takes averaged gradients or values the update wrote."""
         after: list[bool] = []
         updated: dict[str, set[str]] = {}
         for place, op in enumerate(self.ops):
@@ -378,7 +378,7 @@ class StepGraph:
 
     @cached_property
     def gradients(self) -> dict[str, Any]:
-        """By name of the op that reduces it, each gradient as it was computed."""
+        """The gradients before their reduction, by name of the op that reduces each."""
         return {op.name: op.inputs[0] for op in self.ops if op.type == REDUCTION}
 
     @cached_property
@@ -388,7 +388,7 @@ class StepGraph:
 
     @cached_property
     def returned_samples(self) -> tuple[Any, ...]:
-        """Those of a microbatch: they depend on samples, or on what a microbatch has written."""
+        """The returned tensors that depend on samples or on what a microbatch has written."""
         return tuple(one for one in self.returned if self._is_returned_of_microbatch(one))
 
     def _is_returned_of_microbatch(self, tensor: Any) -> bool:
@@ -397,14 +397,14 @@ class StepGraph:
         return of_microbatch and not self.late[place]
 
     def is_read_after_write(self, place: int) -> bool:
-        """Whether an op reads a variable after every microbatch has written it."""
+        """Returns whether an op reads a variable that every microbatch has written before."""
         return place in self._running
 
     def is_running(self, tensor: Any) -> bool:
-        """Whether a tensor is that after the last microbatch, as a metric's result.
+        """Returns whether a tensor has its final value after the last microbatch, like a metric.
 
-        That is what follows from variables that every microbatch writes, and not from samples
-        otherwise; a result that a metric computes of samples, too, counts as the metric's.
+        Such a tensor depends on variables that every microbatch writes, and not on samples in any
+        other way. A result that a metric computes from samples, too, counts as the metric's.
         """
         places = self.since_reads(tensor)
         read = {handle for place in places & self._running for handle in self.handles[place]}
@@ -437,7 +437,7 @@ class StepGraph:
 
     @cached_property
     def needed(self) -> frozenset[int]:
-        """What a microbatch has to compute."""
+        """The places of the ops that a microbatch has to compute."""
         sinks = [*self.writes]
         sinks += [self.place[one.op.name] for one in self.gradients.values()]
         sinks += [self.place[one.op.name] for one in self.returned_samples]
@@ -530,7 +530,7 @@ class StepGraph:
 
     @cached_property
     def _sources(self) -> list[set[int]]:
-        """By region, those from which its samples come."""
+        """The regions that each region takes inputs from, by region."""
         found: list[set[int]] = [set() for _ in range(self.num_regions)]
         for place in self.needed:
             if self.is_bound(place):

@@ -32,13 +32,13 @@ _RECORDING = threading.local()  # of the thread that traces
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a layer ends.
+    """The end of a layer in a trace.
 
     Attributes:
         name: of the layer, unique within the step.
         num_ops: how many ops the trace had by then.
-        outputs: names of the ops that hand its outputs on.
-        gradients: names of the ops that hand the gradients of its outputs on.
+        outputs: names of the ops that forward its outputs.
+        gradients: names of the ops that forward the gradients of its outputs.
     """
 
     name: str
@@ -69,11 +69,11 @@ class RecordedStep:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it takes no gradient, as where a flag says so."""
+        """True if the step computes no gradient, for example because of a flag."""
         return not self.variables
 
     def names(self) -> dict[int, str]:
-        """By id of the handle what a variable is called."""
+        """Returns the names of the variables by id of their handles."""
         return {id(one.handle): variable_name(one) for one in self.concrete.graph.variables}
 
     def accumulators(self) -> set[int]:
@@ -253,7 +253,7 @@ class _Recorder:
         return call
 
     def _is_sample(self, tensor: Any) -> bool:
-        """Whether a tensor follows from samples without being averaged."""
+        """Returns whether a tensor depends on samples without being averaged."""
         if getattr(tensor, "graph", None) is not self.graph:
             return False
         captured = {id(inner) for _, inner in tensor.graph.captures}
@@ -341,7 +341,7 @@ class StepRecorder:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all traces: the next of any kind is made anew."""
+        """Forgets all traces, so that the next call of any kind retraces the step."""
         self._last: _Recorder | None = None
         self._traced: list[tuple[_Recorder, Trace]] = []
         self._function = InstrumentedFunction(
@@ -401,7 +401,7 @@ class StepRecorder:
         )
 
     def order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
-        """Which of the tensors among arguments, flattened, each input of a trace is; no captures.
+        """Returns, for each input of a trace except captures, its index among the tensor arguments.
 
         Args:
             concrete: the trace.

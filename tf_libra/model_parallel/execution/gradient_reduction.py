@@ -21,13 +21,13 @@ _ALONE_BYTES = 1 << 20
 def fused_all_reduce(
     tensors: Mapping[str, Any], ranks: Sequence[int], transport: Transport, name: str
 ) -> dict[str, Any]:
-    """The sums over ranks: of large tensors one by one, of others by one all-reduce per dtype.
+    """Sums tensors over ranks: large ones one by one, others by one all-reduce per dtype.
 
     Args:
         tensors: of known shapes.
         ranks: all of which call it, for the same tensors in the same order.
         transport: reaches them.
-        name: what is under way at once between the same ranks has another one.
+        name: unique among the concurrent all-reduces between the same ranks.
     """
     totals: dict[str, Any] = {}
     for number, (key, one) in enumerate(tensors.items()):
@@ -46,11 +46,12 @@ def fused_all_reduce(
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """The end of a stage's backward computation of a microbatch: what becomes of its gradients.
+    """The processing of gradients at the end of a stage's backward pass of a microbatch.
 
-    They are added to the sums over the microbatches before, all-reduced group by group, and
-    averaged; in the function that has computed them, where TensorFlow adds in place. What other
-    stages wait for is sent as soon as it is computed, and waits for no all-reduce.
+    The gradients are added to the sums over the microbatches before, all-reduced group by group,
+    and averaged. This happens in the function that has computed them, where TensorFlow adds in
+    place. Tensors that other stages wait for are sent as soon as they are computed, without
+    waiting for an all-reduce.
 
     Attributes:
         names: of the stage's reductions, in the order in which sums are given and returned.
@@ -62,8 +63,8 @@ class GradientReduction:
         divisor: what the sums are divided by in the end; 1 before the last microbatch.
         groups: of reductions, all-reduced; the others are not.
         ranks: the stage's replicas, where there are groups.
-        transport: reaches them, likewise.
-        send: sends what others need of what was computed; None: somebody else does.
+        transport: reaches the replicas, if there are groups.
+        send: sends the computed tensors that other stages need; None: the caller sends them.
     """
 
     names: tuple[str, ...]
@@ -100,13 +101,13 @@ class GradientReduction:
 
     @property
     def specs(self) -> list[Any]:
-        """Those of the sums."""
+        """The specs of the sums over the microbatches before."""
         if not self.adds:
             return []
         return [tf.TensorSpec(self.variables[n].shape, self.variables[n].dtype) for n in self.names]
 
     def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
-        """What is kept of what was computed, and behind it the sums or, in the end, averages."""
+        """Returns the kept tensors, followed by the sums or, in the last microbatch, averages."""
         # Of gradients the shape is not always known.
         sums = {
             name: tf.ensure_shape(computed[self.places[name]], self.variables[name].shape)

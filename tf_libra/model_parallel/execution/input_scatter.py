@@ -14,7 +14,7 @@ Team = tuple[int, ...]
 
 
 class _Passed(NamedTuple):
-    """What one rank passes on of an argument to another, or keeps.
+    """The samples of an argument that one rank sends to another, or keeps.
 
     Attributes:
         rank: the other; or this one.
@@ -26,7 +26,7 @@ class _Passed(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """What a rank computes of what one rank passes of an argument.
+    """The samples of an argument that a rank takes from one rank to compute with.
 
     Attributes:
         get: waits for it.
@@ -40,9 +40,10 @@ class _Coming(NamedTuple):
 
 
 class Samples:
-    """What a rank computes with in one step; it waits for no more than is needed.
+    """The arguments that a rank computes with in one step.
 
-    Other ranks' samples come in while it computes with what is there.
+    A rank waits only for the samples that it needs next. Other ranks' samples arrive while it
+    computes with the samples that are there.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Samples:
 
 
 class InputScatter:
-    """Who sends which samples to whom in every step, on one rank."""
+    """The exchange of samples between ranks in every step, on one rank."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class InputScatter:
         }
 
     def _common(self, team: Team, computing: int, passing: int) -> tuple[Range, ...]:
-        """By microbatch, what one rank computes of what one passes."""
+        """Returns, by microbatch, the samples that one rank computes and another one passes."""
         passed = self._shares.passed(passing)
         return tuple(
             self._shares.computed(team, computing, number) & passed for number in self._microbatches
@@ -161,7 +162,7 @@ class InputScatter:
     def _begun(
         self, given: Any, axis: int | None, takes: Sequence[_Passed], key: str
     ) -> list[_Coming]:
-        """What all ranks pass of it."""
+        """Begins to receive the samples of an argument that all ranks pass."""
         assert axis is not None
         found = []
         for rank, wanted in takes:

@@ -39,7 +39,7 @@ class Metric:
     def of(
         cls, cut: StagePartition, extraction: SubgraphExtraction, tensor: Any
     ) -> "Metric | None":
-        """Of a tensor that the step returns; None where it is computed of anything else, too."""
+        """Returns the metric for a returned tensor; None if it depends on anything else, too."""
         graph = cut.graph
         stage = cut.stage_of(cut.phase_of(tensor))
         reads, ops = [], []
@@ -63,7 +63,7 @@ class Metric:
         return cls(tensor.name, tensors, variables, call)
 
     def of_replicas(self, ranks: Sequence[int], transport: Transport) -> Any:
-        """What it is for all of them, which call this after the last microbatch.
+        """Computes the metric over all replicas, all of which call this after the last microbatch.
 
         Args:
             ranks: the replicas.
@@ -87,9 +87,9 @@ class Metric:
 
 
 def is_sum(graph: StepGraph, variable: str) -> bool:
-    """Whether replicas add to a variable, each what it sees: what all have seen is the sum of all.
+    """Returns whether replicas add to a variable, so that its total is the sum over replicas.
 
-    That of a maximum, say, is not; nor what no microbatch writes.
+    A variable that holds a maximum, for example, is no sum, nor is one that no microbatch writes.
 
     Args:
         graph: the step.
@@ -101,7 +101,7 @@ def is_sum(graph: StepGraph, variable: str) -> bool:
 
 
 def _adds(graph: StepGraph, place: int, variable: str) -> bool:
-    """Whether an op adds to a variable, sets it to a constant, or does what cannot be seen."""
+    """Returns whether an op adds to a variable, sets it to a constant, or is not analyzed."""
     op = graph.ops[place]
     if op.type != "AssignVariableOp":
         return True

@@ -1,4 +1,4 @@
-"""How what a step returns is put together from what it is for microbatches."""
+"""Assembly of the tensors that a step returns from their values for microbatches."""
 
 import functools
 import operator
@@ -14,7 +14,7 @@ from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 @dataclass(frozen=True)
 class GatheredOutput:
-    """How a returned tensor is put together from those of microbatches.
+    """The assembly of a returned tensor from its values for microbatches.
 
     Attributes:
         axis: along which samples lie; None: it is one value for all of them.
@@ -34,7 +34,7 @@ class GatheredOutput:
 
     @classmethod
     def of(cls, cut: StagePartition, axes: BatchAxes, tensor: Any) -> "GatheredOutput":
-        """Of a tensor that the step returns.
+        """Returns the assembly of a tensor that the step returns.
 
         Raises:
             ValueError: it cannot be put together from microbatches.
@@ -69,7 +69,7 @@ class GatheredOutput:
         return resized(self.static, self.axis, self.static[self.axis] // self.size * samples)
 
     def joined(self, values: list[Any]) -> Any:
-        """Of all microbatches of a replica."""
+        """Joins the values of all microbatches of a replica."""
         if self.axis is not None:
             return tf.concat(values, self.axis)
         if self.is_running:
@@ -77,7 +77,7 @@ class GatheredOutput:
         return self._added_up(values)
 
     def of_replicas(self, parts: list[Any], num_microbatches: int) -> Any:
-        """Of all replicas."""
+        """Joins the values of all replicas."""
         if len(parts) == 1 or self.is_same:
             return parts[0]
         if self.axis is not None:  # microbatch by microbatch

@@ -171,7 +171,7 @@ class StageExecutor:
 
     @property
     def variables(self) -> dict[str, int]:
-        """By placeholder of a variable, its stage; those that every rank has are missing."""
+        """The stages of variables by placeholder, without the variables that every rank has."""
         return self._update.variables
 
     def step(self, arguments: Sequence[Any]) -> list[Any]:
@@ -260,7 +260,10 @@ class StageExecutor:
                 values[message.tensor] = parts[0] if len(parts) == 1 else tf.add_n(parts)
 
     def _keep_pace(self) -> None:
-        """Ranks without a stage wait for nobody else, and might send samples ever further ahead."""
+        """Makes ranks without a stage wait until the root has computed the step.
+
+        Otherwise they would wait for no rank, and might send samples ever further ahead.
+        """
         root, done = self.layout.ranks[0][0], tf.zeros([])
         if not self.stages:
             self._transport.receive(done.dtype, done.shape, root, "computed")
@@ -272,7 +275,7 @@ class StageExecutor:
     # What the step returns of microbatches.
 
     def _collect(self, outputs: list[Values]) -> Values:
-        """What is returned of the whole batch, on every rank."""
+        """Returns the step's results for the whole batch, on every rank."""
         found: Values = {}
         own = self._transport.rank
         for name, returned in self._returned.items():
@@ -296,7 +299,7 @@ class StageExecutor:
         return found
 
     def _ranks_of(self, returned: str) -> tuple[int, ...]:
-        """Those that compute a tensor which the step returns."""
+        """Returns the ranks that compute a tensor that the step returns."""
         phase = self._cut.phase_of(self._cut.tensor(returned))
         return self.layout.ranks[self._cut.stage_of(phase)]
 

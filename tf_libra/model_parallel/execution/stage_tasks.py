@@ -1,4 +1,4 @@
-"""What a rank computes at once of a stage, and what it receives before that and sends after it."""
+"""Units of a stage's computation on a rank, with the tensors received before and sent after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ from tf_libra.model_parallel.partition.subgraph import Subgraph
 
 
 class Awaited(NamedTuple):
-    """What another rank sends, in every microbatch.
+    """A tensor that another rank sends in every microbatch.
 
     Attributes:
         tensor: its name.
-        rank: who sends it.
-        dtype: of it.
-        shape: likewise.
-        target: the stage that it is for.
+        rank: the sender.
+        dtype: of the tensor.
+        shape: of the tensor.
+        target: the stage that takes the tensor.
     """
 
     tensor: str
@@ -126,7 +126,7 @@ class Blocks:
         return Block(functions, receives, awaited, sends, returns, sends_itself)
 
     def _awaited(self, cut: StagePartition, receives: Sequence[Resharding]) -> tuple[Awaited, ...]:
-        """What other ranks send of it; found once, since between blocks every call counts."""
+        """Returns the tensors that other ranks send; found once to save time between blocks."""
         found = []
         for message, axis, pieces in receives:
             tensor = cut.tensor(message.tensor)
@@ -149,7 +149,7 @@ class Blocks:
         sends: tuple[Resharding, ...],
         microbatch: int,
     ) -> GradientReduction:
-        """What becomes of gradients in the last microbatch, from what would in another."""
+        """Returns the gradient reduction of the last microbatch, given that of another one."""
         groups, ranks = self._layout.groups_of(stage), self._layout.ranks[stage]
 
         def send_computed(computed: list[Any]) -> None:
@@ -186,5 +186,5 @@ def sent_as(tensor: str, target: int, microbatch: int) -> str:
 
 
 def part_of(tensor: Any, axis: int | None, piece: ReshardingPiece) -> Any:
-    """What one rank gets of a tensor."""
+    """Returns the part of a tensor that one rank gets."""
     return tensor if axis is None else sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)

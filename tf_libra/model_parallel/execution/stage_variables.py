@@ -27,7 +27,7 @@ class OwnedVariables:
 
     Attributes:
         key: of the variable.
-        name: likewise.
+        name: of the variable.
         ranks: those of its stage.
         is_needed: whether this rank computes with it.
         is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric: what
@@ -77,25 +77,25 @@ _LET_GO = "let go"
 
 
 def _standing(one: BoundVariable) -> str:
-    """What ranks compare of a variable."""
+    """Returns a digest of a variable, or a mark that it was freed, to compare between ranks."""
     if not one.is_number:
         return ""
     return one.digest() if one.shape.is_compatible_with(one.read_value().shape) else _LET_GO
 
 
 class StageVariables:
-    """What is known of the variables of one training function, on this rank.
+    """The state of the variables of one training function, on this rank.
 
-    It outlives the function where other ranks have what this one does not: so it refers to no
-    variable itself, and is given them.
+    It outlives the function while other ranks have values that this rank lacks. So it holds no
+    reference to a variable: callers pass the variables.
     """
 
     def __init__(self, function: str, owner: object) -> None:
-        """Nothing yet.
+        """Knows no variables yet.
 
         Args:
             function: identity of the training function.
-            owner: what is gone when the function is.
+            owner: an object that lives as long as the function.
         """
         self._function = function
         self._is_left = self._has_warned = False
@@ -112,7 +112,7 @@ class StageVariables:
 
     @property
     def has_let_go(self) -> bool:
-        """Whether variables have no elements on the ranks that do not need them."""
+        """True if variables have no elements on the ranks that do not need them."""
         return bool(self._gone)
 
     @property
@@ -126,7 +126,7 @@ class StageVariables:
         return self._is_left and not self._alive(self._behind | self._gone)
 
     def is_left(self) -> None:
-        """See `ShardOwner`; nobody can ask by itself then for what only other ranks have."""
+        """See `ShardOwner`; from then on no rank can request other ranks' values by itself."""
         self._is_left = True
 
     def warn(self) -> None:
@@ -175,14 +175,14 @@ class StageVariables:
         Args:
             control: reaches them.
             captured: the variables of a trace.
-            may_copy: whether those that differ get rank 0's values, or are refused.
+            may_copy: whether variables that differ get rank 0's values; else they raise.
 
         Returns:
             Names of what differed, and how many are new.
 
         Raises:
-            ValueError: on every rank: a variable differs, and that is refused; or a rank has let go
-                of it, and who had it is gone.
+            ValueError: on every rank: a variable differs and `may_copy` is false, or a rank has
+                freed the variable and the ranks that had it are lost.
         """
         new = [one for one in captured if one.key not in self._shared]
         self._shared |= {one.key for one in new}
@@ -219,7 +219,7 @@ class StageVariables:
     def own(
         self, variables: Iterable[OwnedVariables], world_size: int, transport: Transport
     ) -> None:
-        """These belong to stages, as a trace has it; what any trace needs or writes counts.
+        """Records the stages' variables of a trace; uses and writes of all traces are combined.
 
         Args:
             variables: of the trace.
@@ -240,15 +240,15 @@ class StageVariables:
         self._behind |= {key for key, one in self._owned.items() if one.is_written}
 
     def forget_owners(self) -> None:
-        """Nothing belongs to anybody, for a step that is laid out anew."""
+        """Forgets the owners of all variables, for a step with a new layout."""
         self._owned = {}
 
     def forget_ranks(self) -> None:
-        """Nobody has what this rank lacks: variables are as they are, all of them."""
+        """Forgets other ranks' values, so that this rank's values of all variables count."""
         self._owned, self._behind, self._gone, self._reach = {}, set(), set(), None
 
     def divide(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
-        """Of a sum that every rank has, the first of a stage goes on with it, and others from 0."""
+        """Sets sums that every rank has whole to 0 on all ranks of their stage but the first."""
         for key in self._whole & self._owned.keys():
             one = self._owned[key]
             if one.is_sum and rank in one.ranks[1:]:
@@ -273,7 +273,7 @@ class StageVariables:
         What the ranks of a stage add to, each for its samples, is added up over them.
 
         Args:
-            held: those that are asked for, by key.
+            held: the requested variables, by key.
 
         Returns:
             Keys of those that were not up to date.

@@ -1,4 +1,4 @@
-"""What a rank computes at once, as a function that is called by the names of a trace's tensors."""
+"""Subgraphs of a trace as functions that are called by the names of the trace's tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,5 +82,5 @@ class SubgraphFunction:
 
 
 def sum_of(reduction: str) -> str:
-    """What the sum over microbatches, in the end their average, is called among values."""
+    """Returns the key among values of the sum over microbatches, in the end their average."""
     return f"sum of {reduction}"

@@ -1,4 +1,4 @@
-"""What carries tensors between ranks, as stages see it."""
+"""Interface through which stages send tensors between ranks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

@@ -1,1 +1,1 @@
-"""What each stage computes and sends, and which ranks have it."""
+"""Partition of a step into stages: their computation, messages and ranks."""

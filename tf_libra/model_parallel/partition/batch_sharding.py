@@ -1,4 +1,4 @@
-"""Which samples of a batch are where: of ranks that pass them, of replicas that compute them."""
+"""Division of a batch's samples among the ranks that pass and the replicas that compute them."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Range:
 
     @property
     def size(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         return self.stop - self.start
 
 
@@ -53,7 +53,7 @@ class BatchShards:
         return self.samples_per_rank * self.layout.num_ranks // self.layout.num_microbatches
 
     def size_in(self, stage: int) -> int:
-        """How many samples of a microbatch each replica of a stage computes."""
+        """Returns the number of samples of a microbatch that each replica of a stage computes."""
         return self.microbatch_size // len(self.layout.ranks[stage])
 
     def passed(self, rank: int) -> Range:

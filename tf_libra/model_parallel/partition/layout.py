@@ -1,4 +1,4 @@
-"""Which ranks compute which layers, and in which order: what is executed of any plan."""
+"""Assignment of layers to ranks, and their order: the executable form of any plan."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 
 class StageTask(NamedTuple):
-    """What a rank computes at once.
+    """A unit of computation of a rank.
 
     Attributes:
         kind: "forward" or "backward".
-        stage: of which it is.
-        microbatch: which.
+        stage: index of the stage.
+        microbatch: index of the microbatch.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class Layout:
         num_microbatches: M.
         orders: by rank, what it computes.
         groups: by stage, gradients that are all-reduced together, from within the last backward
-            computation; empty for a stage that all-reduces all at once, after it. By default
-            that is every stage.
+            computation; empty for a stage that all-reduces all gradients together, after it. By
+            default that is every stage.
     """
 
     starts: tuple[int, ...]
@@ -77,7 +77,7 @@ class Layout:
 
     @classmethod
     def at_once(cls, ranks: Iterable[tuple[int, ...]], num_ranks: int) -> "Layout":
-        """All of a batch at once: forward through all layers, then backward.
+        """Returns the layout for one microbatch: forward through all layers, then backward.
 
         Args:
             ranks: those of each layer; consecutive layers with the same ones are a stage.
@@ -108,10 +108,11 @@ class Layout:
         return cls(starts, stages, num_ranks, 1, orders)
 
     def for_batch(self, samples_per_rank: int) -> "Layout":
-        """The same where each rank passes so many samples, perhaps of the last batch of an epoch.
+        """Returns this layout for another number of samples, as in the last batch of an epoch.
 
-        The joint batch is divided into as many of the microbatches as divide it and its replicas a
-        microbatch; if even all of it at once does not do, every layer is on all ranks.
+        It uses the largest number of microbatches, at most the present one, that divides the joint
+        batch so that the replicas can divide each microbatch. If not even one microbatch can be
+        divided, every layer is on all ranks.
         """
         num_samples = samples_per_rank * self.num_ranks
         for count in range(self.num_microbatches, 0, -1):
@@ -138,11 +139,11 @@ class Layout:
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.starts)
 
     def groups_of(self, stage: int) -> tuple[tuple[str, ...], ...]:
-        """How a stage's gradients are fused; none: all at once."""
+        """Returns the groups in which a stage's gradients are fused; none: all of them together."""
         return self.groups[stage] if self.groups else ()
 
     def stages_of(self, rank: int) -> tuple[int, ...]:

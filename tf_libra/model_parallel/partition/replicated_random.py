@@ -1,8 +1,8 @@
-"""What replicas of a stage draw: together what one device would, each its samples' part.
+"""Random ops that are independent of replication.
 
-Replicas have the same seeds. Would each draw for its own samples, all would draw the same numbers
-for different samples, and another number of replicas would draw others. So what is drawn for every
-sample is drawn for the whole microbatch, and what belongs to other replicas' samples is left out.
+Replicas have the same seeds. If each replica drew for its own samples alone, all would draw the
+same numbers for different samples, and another number of replicas would draw other numbers. So each
+replica draws for the whole microbatch and takes the part of its own samples.
 """
 
 import re
@@ -25,7 +25,7 @@ _MOVING_ON = "RngReadAndSkip"
 
 @dataclass(frozen=True, eq=False)
 class ReplicatedRandomOp:
-    """How an op of a replica's trace draws for the whole microbatch.
+    """The change to an op of a replica's trace that makes it draw for the whole microbatch.
 
     Attributes:
         index: of the input that says how much it draws.
@@ -43,9 +43,10 @@ class ReplicatedRandomOp:
 
 
 def draws(graph: StepGraph, axes: BatchAxes, whole: StepGraph) -> dict[str, ReplicatedRandomOp]:
-    """By name the ops that draw for every sample.
+    """Returns the ops that draw for every sample, by name.
 
-    Those are left out that draw by values of samples, or differently on every rank, without a seed.
+    Ops whose draws depend on values of samples, and ops without a seed, which draw differently on
+    every rank, are left out.
 
     Args:
         graph: the step, traced for a replica's samples.
@@ -66,7 +67,7 @@ def draws(graph: StepGraph, axes: BatchAxes, whole: StepGraph) -> dict[str, Repl
 
 
 def _is_unseeded(op: Any) -> bool:
-    """Whether every process draws other numbers."""
+    """Returns whether an op has no seed, so that every process draws other numbers."""
     seeds = [attr.i for name, attr in op.node_def.attr.items() if name in ("seed", "seed2")]
     return bool(seeds) and not any(seeds)
 
@@ -95,14 +96,14 @@ def _drawn(
     [output] = op.outputs
     try:
         axis = axes.of(output.name)
-    except ValueError:  # samples cannot be told apart in it
+    except ValueError:  # it cannot be divided into samples
         return None
     shape = whole.ops[whole.place[op.name]].outputs[0].shape
     length = op.inputs[index].shape.num_elements()
     known = output.shape.is_fully_defined() and shape.is_fully_defined() and length is not None
     if not known or axis is None or axis >= length:
         return None
-    # Behind what is asked for may come what parameters have.
+    # Dimensions of the op's parameters may follow the requested shape.
     value = np.array(shape.as_list()[:length], op.inputs[index].dtype.as_numpy_dtype)
     return ReplicatedRandomOp(index, value, output.dtype, axis, tuple(output.shape.as_list()))
 

@@ -1,4 +1,4 @@
-"""Which samples of a tensor go from which replica of one stage to which of another."""
+"""Transfer of a tensor's samples from the replicas of one stage to those of another."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from tf_libra.model_parallel.partition.stage_partition import StageMessage, Stag
 
 @dataclass(frozen=True)
 class ReshardingPiece:
-    """What one rank sends to another, or to another stage of its own, of a tensor.
+    """The part of a tensor that one rank sends to another, or to another stage of its own.
 
     Attributes:
         rank: the other.
@@ -27,7 +27,7 @@ class ReshardingPiece:
 
 
 class Resharding(NamedTuple):
-    """What one rank sends, or receives, of a tensor in every microbatch.
+    """The parts of a tensor that one rank sends, or receives, in every microbatch.
 
     Attributes:
         message: the tensor, and between which stages.
@@ -48,7 +48,7 @@ def exchange_of(
     rank: int,
     sends: bool,
 ) -> Resharding:
-    """What a rank sends, or receives, of a message.
+    """Returns the parts of a message that a rank sends or receives.
 
     Args:
         cut: the step, traced for the samples that the rank computes.
@@ -97,7 +97,7 @@ def exchange_of(
 
 
 def _is_averaged(tensor: Any) -> bool:
-    """Whether what replicas have of it is weighed and added up, where it is no sample's."""
+    """Returns whether replicas' values of a tensor without samples are weighted and summed."""
     return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 

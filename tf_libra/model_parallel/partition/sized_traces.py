@@ -1,4 +1,4 @@
-"""A step, traced for arguments of one kind and as many samples as some rank computes at once."""
+"""Traces of a step for arguments of one kind and each number of samples that a rank computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class Traced:
 
 
 class Traces:
-    """Traces of a step for batches of different sizes, each made when it is first asked for.
+    """Traces of a step for batches of different sizes, each made when it is first requested.
 
-    What is found in a trace is found once.
+    Results of the analysis of a trace are cached.
 
     Attributes:
         samples_per_rank: how many samples each rank passes.
@@ -63,7 +63,7 @@ class Traces:
             size: samples of a microbatch.
             num_ranks: of the job.
             has_branches: see `StepGraph`.
-            trained: likewise.
+            trained: see `StepGraph`.
 
         Raises:
             ValueError: the step does what cannot be cut into stages; named.
@@ -107,7 +107,7 @@ class Traces:
         return self._graphs[size]
 
     def _are_alike(self) -> bool:
-        """Whether a microbatch is traced as one of another size; see `axes`."""
+        """Returns whether the trace of a microbatch is the same for another size; see `axes`."""
         try:
             self.graph(self.size)
         except ValueError:
@@ -119,7 +119,7 @@ class Traces:
         return True
 
     def _is_updated_apart(self) -> bool:
-        """Whether every layer, as a stage, can update its own variables."""
+        """Returns whether every layer, as a stage, can update its own variables."""
         try:
             self.check_update()
         except ValueError:
@@ -134,7 +134,7 @@ class Traces:
         self._cuts.clear()
 
     def axes(self, size: int) -> BatchAxes:
-        """Where samples lie in the trace for so many.
+        """Returns the axes along which samples lie in the trace for `size` samples.
 
         Raises:
             ValueError: the step computes something else for another size.
@@ -145,13 +145,13 @@ class Traces:
         return self._axes[size]
 
     def arguments(self, given: Any, size: int) -> dict[str, Any]:
-        """By name, arguments of so many samples, made of those that a rank passes."""
+        """Returns arguments of `size` samples by name, made from those that a rank passes."""
         leaves = step_arguments.tensors(step_arguments.resampled(given, size))
         return dict(zip(self.whole.arguments, (leaves[i] for i in self.order), strict=True))
 
     @cached_property
     def captured(self) -> dict[str, BoundVariable]:
-        """By placeholder the variables that every trace captures, in the order of its inputs."""
+        """The variables that every trace captures, by placeholder, in the order of its inputs."""
         concrete = self.whole.recording.concrete
         found = held(concrete, [None] * len(self.whole.arguments))
         inputs = concrete.graph.inputs
@@ -191,7 +191,7 @@ class Traces:
         return self._cuts[key]
 
     def extraction(self, size: int) -> SubgraphExtraction:
-        """What makes functions of the trace for so many samples; errors as of `axes`."""
+        """Returns the maker of functions of the trace for `size` samples; errors as in `axes`."""
         if size not in self._extractions:
             graph = self.graph(size)
             drawn = None if size == self.size else draws(graph, self.axes(size), self.whole)

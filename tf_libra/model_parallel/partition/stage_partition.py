@@ -123,7 +123,7 @@ class StagePartition:
         return phase
 
     def _variables(self) -> list[list[str]]:
-        """By stage, the reductions whose variables it updates."""
+        """Returns, by stage, the reductions whose variables the stage updates."""
         found: list[list[str]] = [[] for _ in range(self.num_stages)]
         for name, gradient in self.graph.gradients.items():
             stage = self.stage_of_gradient(name)
@@ -204,7 +204,7 @@ class StagePartition:
 
     @cached_property
     def parts(self) -> tuple[Subgraph, ...]:
-        """What is computed in each phase."""
+        """The subgraph of each phase."""
         members: list[set[int]] = [set() for _ in range(2 * self.num_stages)]
         wanted: list[dict[str, None]] = [{} for _ in members]
         for place, phase in self.phase.items():
@@ -230,11 +230,11 @@ class StagePartition:
         return tuple(one for one in parts if one is not None)
 
     def _gathered(self, members: set[int], wanted: dict[str, None], there: set[int]) -> Gathered:
-        """A part's ops with what it computes anew, its arguments, and what it is given.
+        """Returns a part's ops, including recomputed ones, its arguments, and its other inputs.
 
         Args:
             members: its own ops.
-            wanted: names of tensors that it hands out.
+            wanted: names of the tensors that it returns.
             there: ops of the stage's part before, whose outputs can be kept.
         """
 

@@ -1,4 +1,4 @@
-"""What one stage computes at once: some ops of the trace, with all that they need besides."""
+"""Subgraphs of a trace that one stage runs in one call, with all inputs that they need."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from tf_libra.model_parallel.capture.step_graph import StepGraph
 
 @dataclass(frozen=True)
 class Subgraph:
-    """What one stage computes of a microbatch, forward or backward, or in a round of the update.
+    """The ops of a stage for one microbatch, forward or backward, or for a round of the update.
 
     Attributes:
         ops: names, each behind those that it takes from.
         arguments: names of the step's arguments that it takes.
         takes: names of other tensors that it is given: received, averaged gradients, or of the
             stage's part before.
-        gives: names of the tensors that it hands out.
+        gives: names of the tensors that it returns.
     """
 
     ops: tuple[str, ...]
@@ -40,7 +40,7 @@ class Gathered:
     takes: dict[str, None]
 
     def part(self, graph: StepGraph, gives: Iterable[str]) -> Subgraph:
-        """Of the graph, to hand out tensors of these names."""
+        """Returns the subgraph of these ops that returns the tensors of the given names."""
         return Subgraph(
             tuple(graph.ops[place].name for place in sorted(self.ops)),
             tuple(sorted(self.arguments, key=graph.arguments.index)),

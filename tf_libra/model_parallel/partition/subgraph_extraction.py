@@ -11,15 +11,15 @@ from tf_libra.model_parallel.partition.replicated_random import ReplicatedRandom
 
 
 class Finish(Protocol):
-    """What a function does with what its ops have computed."""
+    """A final computation on the tensors that the ops of a function have computed."""
 
     @property
     def specs(self) -> list[Any]:
-        """What else it is given."""
+        """The specs of its other inputs."""
         ...
 
     def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
-        """What the function returns instead."""
+        """Returns the tensors that the function returns instead."""
         ...
 
 
@@ -138,8 +138,9 @@ class SubgraphExtraction:
 
 
 def _called(function: Any, captured: Sequence[Any], _trace: Any, given: Sequence[Any]) -> list[Any]:
-    """What a function returns; bodies of its loops are there as long as the trace they are from.
+    """Calls a function and returns its results; `_trace` keeps the bodies of its loops alive.
 
-    Called as users do, it would look at every argument, which takes longer than a small layer.
+    A call through the public interface would check every argument, which takes longer than a small
+    layer.
     """
     return list(function.inference_fn.call_flat(*given, *captured) or ())  # None: no tensors

@@ -1,8 +1,8 @@
-"""Which stage updates what, once all gradients are there.
+"""Assignment of the update to stages, once all gradients are complete.
 
-What follows from the gradients and variables of one stage alone is that stage's. What takes those
-of several stages, as a global norm does, or whether all gradients are finite, is computed
-everywhere, and what it takes is exchanged.
+A stage computes all that depends only on its own gradients and variables. Every rank computes what
+depends on several stages, such as a global norm or a check that all gradients are finite: the
+inputs of such ops are exchanged.
 """
 
 from collections.abc import Collection, Iterable
@@ -73,7 +73,7 @@ class Update:
         return 1 + max((one.round for one in self.exchanged), default=0)
 
     def _owners(self) -> dict[str, int]:
-        """By variable its stage; those of no stage are missing."""
+        """Returns the stage of each variable, without the variables that belong to no stage."""
         everyones = self._numbers()
         while True:
             known = self._spread(everyones)
@@ -173,7 +173,7 @@ class Update:
                 )
 
     def part(self, stages: Collection[int], number: int) -> Subgraph:
-        """What a rank with these stages computes in one round; in the last one it updates."""
+        """Returns the ops of a rank with these stages in one round; the last round updates."""
         own = {None, *stages}
         if number == self.num_rounds - 1:
             writes = [place for place in self._graph.once if self._where[place] in own]
@@ -198,5 +198,5 @@ class Update:
 
     @cached_property
     def variables(self) -> dict[str, int]:
-        """By placeholder of a variable, the stage that keeps it up to date; others: every one."""
+        """The stage that updates each variable, by placeholder; every rank updates the others."""
         return self._stages

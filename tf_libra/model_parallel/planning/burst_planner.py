@@ -37,14 +37,14 @@ _STEPS = 3
 
 
 class _Trial(NamedTuple):
-    """A layout under which steps train and are measured: each layer alone, or all at once."""
+    """A layout under which steps train and are measured: each layer alone, or all in one stage."""
 
     num_ranks: int
     layout: Layout
 
 
 class _Computation(NamedTuple):
-    """What layers take.
+    """The compute times of layers.
 
     Attributes:
         seconds: of each layer at each number of ranks, with its update, shape [L, G].
@@ -112,7 +112,7 @@ class BurstPlanner:
         if asked is not None:
             return asked
         fixed = self._strategy.num_devices
-        if fixed is not None:  # beside one, by which amplification is told
+        if fixed is not None:  # plus 1 rank, the reference for amplification
             return tuple(sorted({1, fixed}))
         powers = (2**k for k in range(num_ranks.bit_length()))
         return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
@@ -142,7 +142,7 @@ class BurstPlanner:
         world, count = control.world_size, len(graph.layers)
         counts = self._counts(world, traces.size)
         self._flows = flows(traces.each_layer, traces.axes(traces.size))
-        # What the strategy refuses whatever is measured it refuses before that.
+        # Raises before measuring if the strategy would raise for any result of the measurements.
         links = LinkRates(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
         same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
         computation = _Computation(np.ones([count, len(counts)]), 0.0)
@@ -184,7 +184,7 @@ class BurstPlanner:
         self._story.burst_measured(number, *made, measured.bars, measured.seconds)
 
     def _note(self, execution: StageExecutor) -> None:
-        """What a step has taken under the layout that is measured."""
+        """Records the times of a step under the layout that is measured."""
         place = self._steps % _STEPS
         self._steps += 1
         if place == 0:
@@ -198,7 +198,7 @@ class BurstPlanner:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
 
     def _update_seconds(self, execution: StageExecutor) -> list[float]:
-        """What updating takes of each stage: as much as its share of the parameters' bytes."""
+        """Returns the seconds of the update by stage, in proportion to their parameters' bytes."""
         began, ended = execution.updated
         shares = shares_of_bytes(self._traces.whole.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
@@ -288,10 +288,10 @@ class BurstPlanner:
 def _computation(
     trials: list[_Trial], everyone: list[list[list[float]]], counts: tuple[int, ...]
 ) -> _Computation:
-    """What was measured of it.
+    """Returns the compute times that the trials have measured.
 
-    Layers that run by themselves take their calls each time; so they are scaled to what all take
-    at once. Each trial is the mean of the ranks that took part.
+    Each layer that runs by itself adds the time of its own call. So the times of layers are scaled
+    to the time of all layers in one call. Each trial is the mean of the ranks that took part.
     """
     means = [
         np.mean([everyone[rank][number] for rank in range(trial.num_ranks)], axis=0)

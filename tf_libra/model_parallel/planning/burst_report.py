@@ -14,7 +14,7 @@ _COLUMNS = 100
 
 
 def in_a_line(plan: BurstPlan) -> str:
-    """Who computes what, and what is predicted."""
+    """Returns the ranks of each stage and the predicted time, in one line."""
     stages = [
         f"{named(plan, one)} on {_ranks(one.first_device, one.num_devices)}"
         for one in stages_of(plan)
@@ -23,7 +23,7 @@ def in_a_line(plan: BurstPlan) -> str:
 
 
 def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
-    """What an iteration takes, as measured and as predicted."""
+    """Returns the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
         f" {formatting.time(plan.iteration_seconds)}"

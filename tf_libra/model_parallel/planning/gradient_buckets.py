@@ -1,4 +1,4 @@
-"""Which gradients of a stage with replicas are fused, by LIBRA's planner."""
+"""Gradient fusion of stages with replicas, by LIBRA's planner."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def reduction_of(
     rate: float,
     latency: float,
 ) -> Reduction:
-    """How LIBRA's planner fuses the gradients of a stage.
+    """Plans the fusion of a stage's gradients with LIBRA's planner.
 
     Backward computation of each layer is spread evenly over its gradients.
 
@@ -50,15 +50,16 @@ def reduction_of(
 def groups_of(
     cut: StagePartition, plan: PipelinePlan, layers: LayerGraph, links: LinkRates
 ) -> list[list[list[str]]]:
-    """For every stage with replicas how its gradients are fused, as JSON can say it.
+    """Returns the groups of fused gradients of every stage, as JSON values.
 
-    A stage whose gradients are as well reduced at once, when all are there, has no groups.
+    A stage without replicas has no groups. A stage has no groups, either, if it is as fast to
+    reduce its gradients together after all are complete.
 
     Args:
         cut: the step in stages.
         plan: the same stages.
         layers: as they were measured.
-        links: likewise.
+        links: as they were measured.
     """
     found: list[list[list[str]]] = [[] for _ in plan.stages]
     gains: dict[int, float] = {}

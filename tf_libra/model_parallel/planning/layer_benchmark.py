@@ -1,4 +1,4 @@
-"""What the layers of a step take, measured before planning."""
+"""Measurement of the times of a step's layers, before planning."""
 
 import contextlib
 import itertools
@@ -31,11 +31,11 @@ _Seconds = NDArray[np.float64]
 def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
     """Runs one microbatch, forward and backward, and an update, all without any effect.
 
-    Each layer runs by itself, which takes its call each time; so what they take is scaled to what
-    all take at once. Backward computation includes that gradients are added to those of the
-    microbatches before. What does not shrink with the samples, as that addition, is known from one
-    rank's share of a microbatch (SPP, footnote 2); it and the update are spread over layers by the
-    bytes of their parameters.
+    Each layer runs by itself, which adds the time of its own call. So the times of layers are
+    scaled to the time of all layers in one call. Backward computation includes the addition of
+    gradients to those of the microbatches before. The time that does not shrink with the samples,
+    such as that addition, is known from one rank's share of a microbatch (SPP, footnote 2). This
+    time and the update are spread over layers by the bytes of their parameters.
 
     Args:
         traces: of the step.
@@ -87,8 +87,8 @@ def measured_stages(
 ) -> LayerGraph:
     """The same layers, those of each stage scaled to what it takes as it will run, in one call.
 
-    By itself a layer keeps in a cache what in a stage makes room for the next layer. What a rank
-    computes to send and to receive what crosses a cut, it does not compute beside its blocks.
+    By itself a layer keeps in a cache what in a stage makes room for the next layer. The work of a
+    rank to send and to receive the tensors that cross a cut does not overlap with its blocks.
 
     Args:
         traces: of the step.
@@ -153,9 +153,9 @@ def _measured(
 ) -> _Measured:
     """Runs the parts of a cut, which is of the trace for so many samples, `most` times at most.
 
-    They take turns, as in a step: each finds in the caches what the others have left. What only
-    writes is left out; what others go on with, as a random state that is read and moved on at once,
-    has its variables restored.
+    The parts take turns, as in a step, so that each finds in the caches what the others have left.
+    Ops that only write are left out. Writing ops whose results other ops take do run, for example
+    an op that reads and advances a random state; then their variables are restored.
     """
     graph, extraction = cut.graph, traces.extraction(size)
     without = {graph.ops[place].name for place in graph.writes if not graph.ops[place].outputs}
@@ -184,7 +184,7 @@ def _measured(
 
 
 def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[str, Any]) -> float:
-    """What updating all variables takes; 0 where an update does what cannot be undone."""
+    """Returns the seconds of updating all variables; 0 if the update cannot be undone."""
     cut = traces.cut([0])
     graph, extraction = cut.graph, traces.extraction(traces.size)
     ops = [graph.ops[place] for place in graph.once]
@@ -240,13 +240,13 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def shares_of_bytes(layers: Sequence[Layer]) -> NDArray[np.float64]:
-    """Of the bytes of all parameters each layer's share, shape [L]; zeros where there are none."""
+    """Returns each layer's share of the bytes of all parameters, shape [L]; zeros if none."""
     sizes = np.array([layer.parameter_bytes for layer in layers], float)
     return sizes / max(sizes.sum(), 1.0)
 
 
 def crossing_bytes(cut: StagePartition) -> list[float]:
-    """What crosses each cut of a step, of one microbatch; the larger of the two ways."""
+    """Returns the bytes that cross each cut per microbatch, in the direction with more bytes."""
     forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
     for message in cut.messages:
         tensor = cut.tensor(message.tensor)

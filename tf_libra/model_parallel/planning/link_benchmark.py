@@ -1,4 +1,4 @@
-"""How fast ranks reach each other, measured before planning."""
+"""Measurement of the links between ranks, before planning."""
 
 import itertools
 import time
@@ -19,13 +19,13 @@ _PROBE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LinkRates:
-    """How ranks reach each other.
+    """The rates and latencies of the links between ranks.
 
     Attributes:
         cluster: the rate between every two.
         latency_seconds: of a small message, in the mean over all pairs.
         sending_seconds: for which a rank that sends a message computes nothing else, in the mean.
-        receiving_seconds: likewise, one that receives a message that is there.
+        receiving_seconds: the same for a rank that receives a message that has arrived.
     """
 
     cluster: Cluster
@@ -72,11 +72,11 @@ def measured_links(transport: Transport, control: Control) -> LinkRates:
 def measured_all_reduces(
     transport: Transport, control: Control, counts: Sequence[int]
 ) -> AllReduces:
-    """All-reduces among as many first ranks, all of which call this.
+    """Measures all-reduces among the first g ranks, for each g of `counts`; all ranks call this.
 
     Args:
         transport: reaches the other ranks.
-        control: likewise.
+        control: reaches the other ranks.
         counts: numbers of ranks, ascending, from 1, which all-reduces nothing.
     """
     startups, rates = [0.0], [1.0]

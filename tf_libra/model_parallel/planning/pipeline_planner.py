@@ -30,7 +30,7 @@ _MOST_CUTS = 3
 
 
 class PipelinePlanner:
-    """See `Planner`. The plan is made at once, and stays."""
+    """See `Planner`. The plan is made in `begin`, and stays."""
 
     has_branches = False
 
@@ -89,7 +89,7 @@ class PipelinePlanner:
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)
         layout = Layout.of_pipeline(plan)
-        measured: set[tuple[int, ...]] = {(0,)}  # all at once is one stage
+        measured: set[tuple[int, ...]] = {(0,)}  # all layers in one stage
         while layout.starts not in measured and len(measured) <= _MOST_CUTS:
             measured.add(layout.starts)
             count = self.num_microbatches
@@ -165,7 +165,7 @@ class PipelinePlanner:
 
 @dataclass(frozen=True)
 class _First:
-    """What it is planned for, and with whom."""
+    """The inputs of planning: the traces, the connection to other ranks, and the reporter."""
 
     traces: Traces
     control: Control

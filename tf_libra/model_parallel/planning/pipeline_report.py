@@ -24,7 +24,7 @@ _CHART_COLUMNS = 80
 
 
 def in_a_line(plan: PipelinePlan) -> str:
-    """Who computes what, and what is predicted."""
+    """Returns the ranks of each stage and the predicted time, in one line."""
     stages = "; ".join(_stage(plan, index) for index in range(len(plan.stages)))
     return (
         f"{_kind(plan)}, {plan.num_microbatches} microbatches, predicted"
@@ -33,7 +33,7 @@ def in_a_line(plan: PipelinePlan) -> str:
 
 
 def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
-    """What an iteration takes, as predicted and as measured."""
+    """Returns the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
         f" {formatting.time(plan.predicted_seconds)}"
@@ -65,10 +65,10 @@ def explained(
         name: of the step.
         plan: the pipeline.
         layers: as they were measured.
-        cluster: likewise.
+        cluster: as it was measured.
         measured: one iteration; None before it is known.
         num_groups: by stage, in how many groups gradients are all-reduced from within backward
-            computation; 0: at once after it.
+            computation; 0: together after it.
     """
     lines = [
         f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",

@@ -1,4 +1,4 @@
-"""What decides how each step is laid out over the ranks."""
+"""Interface of the planners that choose the layout of each step over the ranks."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,12 +18,12 @@ class Planner(Protocol):
 
     @property
     def plan(self) -> PipelinePlan | BurstPlan | None:
-        """What was planned; None before."""
+        """The plan; None before it is made."""
         ...
 
     @property
     def asked(self) -> str:
-        """What all ranks have to have asked for alike."""
+        """The requested options that have to be the same on all ranks."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class Planner(Protocol):
 
     @property
     def has_branches(self) -> bool:
-        """Whether it plans branches, so that what joins them is a layer."""
+        """True if it plans branches, so that an op that joins branches is a layer."""
         ...
 
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
@@ -46,12 +46,12 @@ class Planner(Protocol):
         """The first arguments are known; all ranks call this.
 
         Raises:
-            ValueError: the step cannot be planned as it was asked for.
+            ValueError: the step cannot be planned as requested.
         """
         ...
 
     def next_layout(self) -> Layout:
-        """How the next step is laid out; all ranks call this before each step."""
+        """Returns the layout of the next step; all ranks call this before each step."""
         ...
 
     def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
@@ -59,5 +59,5 @@ class Planner(Protocol):
         ...
 
     def explained(self, name: str, execution: StageExecutor) -> str:
-        """What there is to know, in text of at most 100 columns."""
+        """Returns a description of the plan as text of at most 100 columns."""
         ...

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ActivationFlow:
-    """What goes from one layer to a later one, and back, for the whole batch.
+    """The tensors that go from one layer to a later one, and back, for the whole batch.
 
     Attributes:
         sample_bytes: of tensors that are divided among ranks with their samples.
@@ -42,7 +42,7 @@ Edge = tuple[int, int]
 
 
 def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
-    """By pair of layers, what flows between them; as much flows back as forward.
+    """Returns the flow between each pair of layers; as much flows back as forward.
 
     Args:
         cut: the step for the whole batch, every layer a stage.
@@ -94,7 +94,7 @@ def num_partners(sources: Sequence[int], targets: Sequence[int]) -> int:
 def _busiest(
     sources: Sequence[int], targets: Sequence[int], cost: Callable[[float], float]
 ) -> float:
-    """What the shares of a batch that a rank sends, or receives, cost at most."""
+    """Returns the largest cost of the shares of a batch that any rank sends or receives."""
     sent = dict.fromkeys(sources, 0.0)
     received = dict.fromkeys(targets, 0.0)
     unit = len(sources) * len(targets)
@@ -110,7 +110,7 @@ def _busiest(
 
 @dataclass(frozen=True)
 class MeasuredScaling:
-    """What was measured.
+    """The measurements that a scaling profile is made from.
 
     Attributes:
         device_counts: the G numbers of ranks, ascending, from 1.
@@ -135,8 +135,8 @@ class MeasuredScaling:
     def profile(self, between: Mapping[Edge, ActivationFlow]) -> ScalingProfile:
         """The profile of layers between which this flows.
 
-        Layers of the same ranks are all-reduced at once: they share one startup by their bytes, and
-        a change to a number of ranks brings that of one more all-reduce.
+        Layers of the same ranks are all-reduced together: they share one startup by their bytes,
+        and a change to a number of ranks adds the startup of one more all-reduce.
         """
         counts = self.device_counts
         num_bytes = np.array(self.parameter_bytes)

@@ -1,4 +1,4 @@
-"""What all ranks did when in the first steps under a plan, as they tell each other after them."""
+"""Timelines of the first steps under a plan, which all ranks exchange after these steps."""
 
 import time
 from collections.abc import Callable
@@ -35,10 +35,10 @@ class Measuring:
     """
 
     def __init__(self, tell: Callable[[MeasuredLayers], None]) -> None:
-        """None has run.
+        """Starts before the first step.
 
         Args:
-            tell: is told the typical iteration, once.
+            tell: called once, with the typical iteration.
         """
         self.number = 0
         self._tell = tell

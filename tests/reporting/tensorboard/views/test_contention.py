@@ -1,4 +1,4 @@
-"""The contention model beside its samples."""
+"""The contention model next to its samples."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a search has tried, as it is shown."""
+"""The trials of a search, as they are shown."""
 
 from tf_libra.autotune.search.result import START, Search
 from tf_libra.planning.comm_config import CommConfig
@@ -15,7 +15,7 @@ def test_steps_are_told_by_who_proposed_them() -> None:
         search = search.after(searcher, SETTINGS[number], seconds)
     view = search_view(search)
     assert view is not None
-    # In the order of their first use; what a search begins with is nobody's.
+    # In the order of their first use; no searcher has proposed the start of a search.
     assert view["searchers"] == [
         {"name": "grid", "num_steps": 3, "new_bests": 1},
         {"name": "bayesian", "num_steps": 1, "new_bests": 1},

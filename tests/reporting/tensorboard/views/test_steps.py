@@ -1,4 +1,4 @@
-"""Which runs' steps stand beside a plan, and what of a step no plan changes."""
+"""The runs whose steps are compared with a plan, and the part of a step that no plan changes."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def test_what_is_left_of_a_step_is_the_rest_of_it_and_else_nothing_is_said() -> 
 
 
 def test_runs_of_other_jobs_are_left_out() -> None:
-    """Of this one are those with the same tensors in any order, whatever plan they ran under."""
+    """Runs of this job have the same tensors in any order, whatever plan they ran under."""
     order = tuple(reversed(range(len(RECORD.plan.tensor_names))))
     reversed_plan = replace(
         RECORD.plan,
