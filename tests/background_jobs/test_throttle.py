@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.background_jobs.machine import Machine, paced
@@ -32,13 +32,15 @@ def test_steps_stay_within_the_limit_in_the_mean(
 
 @same_examples
 @given(LIMITS, st.floats(0.0, 4.0))
+@example(limit=0.01, cost=5e-324)
 def test_the_background_gets_what_the_limit_leaves(limit: float, cost: float) -> None:
     """Once it is known what it costs; of what costs more than a step, whole steps are few."""
     pacing = Throttle(limit)
     paced([pacing], cost, 100)
     found = paced([pacing], cost, 200)
     free = min(limit, ALL * cost)
-    assert found.slowdown >= (0.85 if cost < 1 else 0.45) * free - cost / (200 * CYCLE)
+    least = (0.85 if cost < 1 else 0.45) * free - cost / (200 * CYCLE)
+    assert found.slowdown >= least - 1e-12  # a cost below the rounding of a step adds nothing to it
 
 
 @same_examples
