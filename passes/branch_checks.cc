@@ -190,23 +190,27 @@ std::map<Predicate, Dependent> FindDependents(const IndexedGraph& graph) {
   return dependents;
 }
 
-// The name of the first conditional that follows a predicate.
-std::string FollowerOf(const IndexedGraph& graph, const Predicate& predicate, bool* is_switch_n) {
-  std::string first;
+// The conditionals that follow a predicate.
+struct Followers {
+  std::string first;  // by name
+  bool is_switch_n = false;
+};
+
+// In one pass for all predicates: a pass for each is quadratic in conditionals.
+std::map<Predicate, Followers> FindFollowers(const IndexedGraph& graph) {
+  std::map<Predicate, Followers> followers;
   for (int i = 0; i < graph.def->node_size(); ++i) {
     const NodeDef& node = graph.def->node(i);
     const bool is_n = node.op() == "_SwitchN";
     if (!is_n && !tensorflow::grappler::IsSwitch(node)) continue;
     const std::vector<Fanin>& fanins = graph.fanins[i];
-    if (fanins.size() < 2 || fanins[1].node != predicate.first ||
-        fanins[1].port != predicate.second) {
-      continue;
-    }
-    *is_switch_n = *is_switch_n || is_n;
+    if (fanins.size() < 2) continue;
+    Followers& of = followers[{fanins[1].node, fanins[1].port}];
+    of.is_switch_n = of.is_switch_n || is_n;
     const std::string name = NameOfControlFlow(node.name());
-    if (first.empty() || NaturallyLess(name, first)) first = name;
+    if (of.first.empty() || NaturallyLess(name, of.first)) of.first = name;
   }
-  return first;
+  return followers;
 }
 
 }  // namespace
@@ -214,6 +218,7 @@ std::string FollowerOf(const IndexedGraph& graph, const Predicate& predicate, bo
 std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
                                           const std::function<bool(const NodeDef&)>& is_stateful) {
   const Uniformity uniformity(graph, is_stateful);
+  std::map<Predicate, Followers> followers = FindFollowers(graph);
   std::vector<std::tuple<std::string, size_t, std::string, BranchCheck, bool>> found;
   for (const auto& [predicate, of] : FindDependents(graph)) {
     BranchCheck check;
@@ -221,8 +226,7 @@ std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
     check.is_loop = tensorflow::grappler::IsLoopCond(node);
     check.followed = {predicate.first, predicate.second};
     check.predicate = check.is_loop ? graph.fanins[predicate.first][0] : check.followed;
-    bool is_switch_n = false;
-    std::string name = FollowerOf(graph, predicate, &is_switch_n);
+    const auto& [name, is_switch_n] = followers[predicate];
     const auto& branches = of.by_branch;
     const bool are_alike = !check.is_loop && !is_switch_n && branches.size() == 2 &&
                            branches.begin()->second == branches.rbegin()->second;

@@ -191,8 +191,7 @@ class InstrumentedFunction:
             return concrete
         # Variables that the step makes are there by now.
         self._by_us.clear()
-        self._function = None
-        self._functions_of.clear()
+        self.forget_traces()
         function, given = self.called(args)
         return function.get_concrete_function(*given, **kwargs)
 

@@ -60,6 +60,16 @@ def at(place: str, caller: str, control: Control, then: Callable[[Control], _Res
         raise jobs.of_this_process().lost(lost) from error
 
 
+def meet(place: str, caller: str) -> None:
+    """Meet all ranks at a place between steps; do nothing before the ranks of the job have met.
+
+    Arguments and errors are those of `at`.
+    """
+    control = current_control()
+    if control is not None:
+        at(place, caller, control, lambda control: None)
+
+
 def _meet(place: str, caller: str, control: Control, then: Callable[[Control], _Result]) -> _Result:
     control.meet(control_plane.between_steps(place), caller)
     return then(control)

@@ -45,9 +45,8 @@ class BroadcastVariables(keras.callbacks.Callback):
         variables = [v for v in variables if not is_random_state(v)]
         paths = [v.path for v in variables]
         kinds = [f"{v.dtype} {tuple(v.shape)}" for v in variables]
-        control = places.current_control()
-        if control is not None:  # a rank that still trains takes part in no other exchange
-            places.at("the beginning of fit", type(self).__name__, control, lambda control: None)
+        # A rank that still trains takes part in no other exchange.
+        places.meet("the beginning of fit", type(self).__name__)
         everyone = horovod_job.exchange_json({"paths": paths, "kinds": kinds})
         difference = first_difference([_variables_of(one, everyone[0]) for one in everyone])
         if difference is not None:

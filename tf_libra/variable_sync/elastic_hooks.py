@@ -74,9 +74,8 @@ def _watch() -> _Watch:
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
         control = sharded_variables.of_this_process().reach()
-        current = places.current_control() if control is None else None
-        if current is not None:
-            places.at(_PLACE, _CALLER, current, lambda control: None)
+        if control is None:
+            places.meet(_PLACE, _CALLER)
         bring_up_to_date()
         if control is not None:
             _warn_of_what_is_not_kept(state, control.rank)
