@@ -47,9 +47,13 @@ bool FitsFrame(const std::string& key, const std::string& content) {
          key.find('\0') == std::string::npos && content.find('\0') == std::string::npos;
 }
 
+std::string ToBytes(const Frame& frame) {
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof(frame));
+}
+
 std::string WithText(Frame frame, const std::string& key, const std::string& content) {
   frame.num_text_bytes = static_cast<uint16_t>(key.size() + 1 + content.size());
-  std::string bytes(reinterpret_cast<const char*>(&frame), sizeof(frame));
+  std::string bytes = ToBytes(frame);
   bytes += key;
   bytes += '\0';
   return bytes += content;

@@ -42,6 +42,9 @@ void SplitText(const char* text, size_t size, std::string* key, std::string* con
 // Returns whether a key and a content fit into a frame, and can be separated in it.
 bool FitsFrame(const std::string& key, const std::string& content);
 
+// A frame as it is sent, without text.
+std::string ToBytes(const Frame& frame);
+
 std::string WithText(Frame frame, const std::string& key, const std::string& content);
 
 }  // namespace tf_libra

@@ -257,7 +257,7 @@ void Messenger::Continue(const TransferPtr& transfer, size_t num_ready) {
   frame.kind = Frame::kCredit;
   frame.id = transfer->asked_as;
   frame.num_bytes = transfer->num_ready - before;
-  AddFrame(&peer, std::string(reinterpret_cast<const char*>(&frame), sizeof(frame)));
+  AddFrame(&peer, ToBytes(frame));
 }
 
 double Messenger::Patience() const {
@@ -520,7 +520,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       if (std::exchange(peer->was_asked_to_confirm, true)) return Unexpected(*peer);
       Frame answer;
       answer.kind = Frame::kConfirmed;
-      AddFrame(peer, std::string(reinterpret_cast<const char*>(&answer), sizeof(answer)));
+      AddFrame(peer, ToBytes(answer));
       return Status();
     }
     default:
@@ -562,7 +562,7 @@ void Messenger::Confirm() {
     if (std::exchange(peer.asked_to_confirm, true)) continue;
     Frame frame;
     frame.kind = Frame::kConfirm;
-    AddFrame(&peer, std::string(reinterpret_cast<const char*>(&frame), sizeof(frame)));
+    AddFrame(&peer, ToBytes(frame));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   is_flushed_ = left.empty();
