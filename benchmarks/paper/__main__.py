@@ -3,9 +3,9 @@
     python -m benchmarks.paper [--parameters FILE_OR_FOLDER] [--document docs/paper.md]
 
 Without flags it rewrites the tables in docs/paper.md, of LIBRA's parameters by what its paper says
-and by published throughputs, with pictures in docs/images and all numbers in docs/paper.json. With
-other parameters it writes a document of its own for them: a file (`Parameters.to_json`), or the
-folder that `benchmarks.gpu` left its results in.
+and by published throughputs, with pictures in docs/images and all numbers in
+benchmarks/results/paper.json. With other parameters it writes a document of its own for them: a
+file (`Parameters.to_json`), or the folder that `benchmarks.gpu` left its results in.
 `--print_parameters` shows LIBRA's as such a file.
 """
 
@@ -29,6 +29,7 @@ from benchmarks.paper.parameters import (
 def run(
     parameters: Parameters,
     path: Path,
+    results: Path,
     *,
     with_asc: bool,
     points: int,
@@ -39,6 +40,7 @@ def run(
     Args:
       parameters: of LIBRA's evaluation.
       path: the document, filled in if it is there, else made.
+      results: the JSON file of all numbers, overwritten.
       with_asc: also ASC-WFBP's evaluation, whose parameters are its own.
       points: of each sweep of the sensitivity.
       beside: another set, of which `FITTED_CLAIM` was fitted; its testbed is added to the first's.
@@ -101,7 +103,8 @@ def run(
         }
     text = path.read_text() if path.exists() else document.skeleton(parameters, blocks)
     path.write_text(document.fill(text, blocks))
-    path.with_suffix(".json").write_text(json.dumps(found, indent=1, default=_plain) + "\n")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(found, indent=1, default=_plain) + "\n")
 
 
 def _plain(value: object) -> object:
@@ -126,7 +129,8 @@ def main(argv: list[str]) -> None:
     default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
     path = Path(_DOCUMENT.value or default)
     beside = None if given else of_published_throughputs()
-    run(parameters, path, with_asc=not given, points=_POINTS.value, beside=beside)
+    results = Path(_RESULTS.value or f"benchmarks/results/{path.stem}.json")
+    run(parameters, path, results, with_asc=not given, points=_POINTS.value, beside=beside)
     print(path.read_text())
 
 
@@ -136,6 +140,7 @@ if __name__ == "__main__":
     )
     _LIBRARY_THREADS = flags.DEFINE_integer("library_threads", 1024, "of NCCL, for such a folder")
     _DOCUMENT = flags.DEFINE_string("document", None, "the Markdown file to fill in or make")
+    _RESULTS = flags.DEFINE_string("json", None, "all numbers: benchmarks/results/, by default")
     _POINTS = flags.DEFINE_integer("points", 8, "values of each parameter in the sweeps", 2)
     _PRINT = flags.DEFINE_bool("print_parameters", False, "show LIBRA's parameters as JSON")
     app.run(main)

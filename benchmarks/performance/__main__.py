@@ -26,7 +26,12 @@ from benchmarks.performance import cases, document, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-flags.DEFINE_string("json", "docs/performance.json", "What was measured.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "json",
+    "benchmarks/results/performance.json",
+    "The results, saved case by case.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
 flags.DEFINE_string("readme", "README.md", "Its table of gains.", flag_values=FLAGS)
 flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)

@@ -24,7 +24,9 @@ from benchmarks.streams import cases, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-flags.DEFINE_string("json", "docs/streams.json", "What was measured.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "json", "benchmarks/results/streams.json", "The results, saved case by case.", flag_values=FLAGS
+)
 flags.DEFINE_string("document", "docs/benchmarks.md", "Filled in.", flag_values=FLAGS)
 flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_integer("rounds", 50, "Of a case.", lower_bound=1, flag_values=FLAGS)

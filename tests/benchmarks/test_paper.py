@@ -185,12 +185,13 @@ def test_marks_are_filled_and_must_match():
 def test_another_set_gets_a_document_of_its_own(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "paper_small.md"
+    results = tmp_path / "results" / "paper_small.json"
     for _ in range(2):  # made, then filled in
-        run(small(), path, with_asc=False, points=2)
+        run(small(), path, results, with_asc=False, points=2)
         text = path.read_text()
         assert "# The papers' evaluation: Small" in text
         assert "| Tiny | LIBRA |" in text
-    numbers = json.loads(path.with_suffix(".json").read_text())
+    numbers = json.loads(results.read_text())
     assert numbers["parameters"]["workloads"] == ["Tiny", "Other"]
     assert len(numbers["scale"]) == 2 * 8 * 6
     pictures = sorted((tmp_path / "images").glob("*.svg"))
