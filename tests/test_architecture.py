@@ -92,3 +92,33 @@ def test_planning_needs_neither_tensorflow_nor_horovod(name):
         f"for name in {modules!r}: importlib.import_module(name)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def private_imports(path: Path) -> set[str]:
+    """Private modules of TensorFlow and Keras that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "tensorflow.tsl")
+    return {name for name in names if name.startswith((*private, "keras.src"))}
+
+
+def test_tf_internal_alone_imports_private_modules_of_tensorflow():
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tf_libra").rglob("*.py")
+        if private_imports(path)
+    }
+    assert importers == {"tf_libra/internal/tf_internal.py"}
+
+
+def test_patch_table_alone_names_private_modules_of_tensorflow_in_text():
+    namers = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tf_libra").rglob("*.py")
+        if re.search(r"""["']tensorflow\.(python|core|compiler|tsl)\b""", path.read_text())
+    }
+    assert namers == {"tf_libra/internal/patches.py"}

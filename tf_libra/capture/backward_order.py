@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
+
+from tf_libra.internal import tf_internal
 
 # A branch's name: that of its scope, which branch it is, a number of its own.
 _BRANCH = re.compile(r"(.*)_(?:true|(false)|branch(\d+))_(\d+)")
@@ -26,7 +25,7 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
     """
     depth: dict[Any, int] = {}
     # Ops are listed in the order in which they were made, so inputs come before consumers.
-    for operation in tf_ops.get_default_graph().get_operations():
+    for operation in tf.compat.v1.get_default_graph().get_operations():
         inputs = [depth[x.op] for x in operation.inputs if x.op in depth]
         depth[operation] = 1 + max(inputs, default=0)
     lateness = [
@@ -63,7 +62,7 @@ def unique_name(name: str, kind: Hashable, taken: Sequence[NamedGradient]) -> st
         kind: see `NamedGradient`.
         taken: gradients before it.
     """
-    graph = tf_ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     others = {
         one.name
         for one in taken
@@ -95,7 +94,11 @@ def _choice(graph: Any) -> tuple[str, int] | None:
 
     TensorFlow gives all branches of a choice their names, and numbers, at the same time.
     """
-    found = _BRANCH.fullmatch(graph.name) if isinstance(graph, CondBranchFuncGraph) else None
+    found = (
+        _BRANCH.fullmatch(graph.name)
+        if isinstance(graph, tf_internal.CondBranchFuncGraph)
+        else None
+    )
     if found is None:
         return None
     scope, is_false, index, number = found.groups()
@@ -104,7 +107,7 @@ def _choice(graph: Any) -> tuple[str, int] | None:
 
 def _functions(graphs: Sequence[Any]) -> set[str]:
     """Names of the `tf.function`s among graphs, without what control flow is made of."""
-    functions = (one for one in graphs if isinstance(one, FuncGraph))
+    functions = (one for one in graphs if isinstance(one, tf_internal.FuncGraph))
     return {one.name for one in functions if not getattr(one, "is_control_flow_graph", False)}
 
 

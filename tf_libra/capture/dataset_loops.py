@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.operators import control_flow
 
 from tf_libra.capture.dataflow.forward import functions_of
 from tf_libra.capture.gradient_registry import GradientRegistry
+from tf_libra.internal import tf_internal
 
 
 def of_the_graph(marks: GradientRegistry) -> Callable[[Any], Any]:
@@ -28,7 +28,7 @@ def of_the_graph(marks: GradientRegistry) -> Callable[[Any], Any]:
             ) -> None:
                 state = get_state()
                 try:
-                    control_flow._tf_iterator_for_stmt(
+                    tf_internal.iterator_loop(
                         iter(dataset), extra_test, body, get_state, set_state, *rest
                     )
                 except ValueError:  # tf.data allows what changes its shape from step to step

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal import tf_internal
 
 
 class NotFiniteError(FloatingPointError):
@@ -25,8 +25,12 @@ class FiniteCheck:
         """Makes the variables that the graph writes to. Call it outside of any graph."""
         # Not `tf.Variable`, which a strategy would mirror.
         with tf.init_scope(), tf.device("/cpu:0"):
-            self._found = ResourceVariable(False, trainable=False, name="tf_libra/not_finite")
-            self._first = ResourceVariable("", trainable=False, name="tf_libra/first_not_finite")
+            self._found = tf_internal.ResourceVariable(
+                False, trainable=False, name="tf_libra/not_finite"
+            )
+            self._first = tf_internal.ResourceVariable(
+                "", trainable=False, name="tf_libra/first_not_finite"
+            )
 
     def note(self, names: Sequence[str], local: Sequence[Any], reduced: Sequence[Any]) -> None:
         """Adds to the graph that is being traced: looks at gradients before and after reduction.

@@ -14,9 +14,6 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record as tf_record
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import control_flow_util
 
 from tf_libra.capture import (
     dataset_loops,
@@ -30,7 +27,7 @@ from tf_libra.capture.backward_order import backward_order
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
-from tf_libra.internal import patches
+from tf_libra.internal import patches, tf_internal
 
 # Attributes are replaced for the duration of a trace, and threads may trace concurrently.
 _TRACING = threading.RLock()
@@ -59,14 +56,14 @@ def marking(
     rules = rules or ReductionPolicy()
     with _TRACING, contextlib.ExitStack() as stack:
         marks = GradientRegistry(rules)
-        graph = tf_ops.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
         nested_functions.mark_traced(marks)
 
         def gradient(original: Any) -> Any:
             def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
                 if not rules.by_strategy:
                     reject_distribution_strategies(
-                        step_name, traced_here=tf_ops.get_default_graph() is graph
+                        step_name, traced_here=tf.compat.v1.get_default_graph() is graph
                     )
                 if not marks.concerned:  # a part of another gradient, or of another thread
                     return original(tape, target, sources, *args, **kwargs)
@@ -76,7 +73,7 @@ def marking(
                 if not rules.by_strategy and marks.of_examples is not None:
                     vectorized_map.note(marks, sources, gradients)
                     return gradients
-                is_inner = not rules.by_strategy and tf_record.could_possibly_record()
+                is_inner = not rules.by_strategy and tf_internal.could_possibly_record()
                 if is_inner and rules.inner_gradients == "local":
                     return gradients
                 is_undecided = is_inner and rules.inner_gradients is None
@@ -144,7 +141,7 @@ def _refusing_variables(step_name: str, marks: GradientRegistry) -> Callable[[An
                             " ranks: use tf.GradientTape"
                         )
             is_asked_for = marks.concerned and not nested_functions.is_backward(
-                tf_ops.get_default_graph()
+                tf.compat.v1.get_default_graph()
             )
             with marks.differentiating():
                 gradients = original(ys, xs, *args, **kwargs)
@@ -159,10 +156,10 @@ def _name_of_trained(source: Any) -> str | None:
     """The name of the variable by which `tf.gradients` is to differentiate, if it is one."""
     if _is_trainable_variable(source):
         return variable_name(source)
-    if not (isinstance(source, tf_ops.EagerTensor) and source.dtype == tf.resource):
+    if not (isinstance(source, tf_internal.EagerTensor) and source.dtype == tf.resource):
         return None
     # Optimizers of tf.compat.v1 ask for the gradient of a variable's handle.
-    graph: Any = tf_ops.get_default_graph()
+    graph: Any = tf.compat.v1.get_default_graph()
     while graph is not None:
         for variable in variables_of(graph):
             if variable.handle is source:
@@ -180,7 +177,7 @@ def _serving_the_outer_tape(marks: GradientRegistry) -> Callable[[Any], Any]:
 
     def make(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not (marks.is_tracing_thread() and tf_record.could_possibly_record()):
+            if not (marks.is_tracing_thread() and tf_internal.could_possibly_record()):
                 return original(*args, **kwargs)
             with marks.differentiating():
                 return original(*args, **kwargs)
@@ -294,7 +291,7 @@ def reject_eager_functions(step_name: str) -> None:
 
 
 def _refuse_xla(step_name: str) -> None:
-    if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+    if tf_internal.is_in_xla_context(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
             " all-reduce; remove jit_compile=True from the training step"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.gradient_registry import GradientCall, GradientRegistry
 from tf_libra.capture.variables import plain
+from tf_libra.internal import tf_internal
 
 # Cast is what compression to fp16 writes; captures of branches are placeholders.
 _KEEP_VALUE = ("Identity", "Cast", "Placeholder")
@@ -90,5 +90,5 @@ def sources(tensor: Any) -> list[Any]:
     if operation.type == "Placeholder":
         captures = getattr(operation.graph, "captures", ())
         found = [outer for outer, inner in captures if inner is tensor]
-        return [outer for outer in found if not isinstance(outer, tf_ops.EagerTensor)]
+        return [outer for outer in found if not isinstance(outer, tf_internal.EagerTensor)]
     return list(operation.inputs)

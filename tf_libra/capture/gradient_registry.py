@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.backends import aux_collectives
 from tf_libra.capture import complex_ops, sparse_ops
@@ -139,7 +138,7 @@ class GradientRegistry:
     def __init__(self, rules: ReductionPolicy) -> None:
         self.key = uuid.uuid4().hex
         self._rules = rules
-        self._graph = tf_ops.get_default_graph()
+        self._graph = tf.compat.v1.get_default_graph()
         self.marked: list[ReducedGradient] = []
         self.missing: list[str] = []
         self.calls: list[GradientCall] = []
@@ -160,7 +159,7 @@ class GradientRegistry:
         """
         if threading.get_ident() == self._tracer:
             return True
-        return self._rules.by_strategy and self._is_within(tf_ops.get_default_graph())
+        return self._rules.by_strategy and self._is_within(tf.compat.v1.get_default_graph())
 
     def _is_within(self, graph: Any) -> bool:
         while graph is not None and graph is not self._graph:
@@ -293,7 +292,7 @@ class GradientRegistry:
         shape = gradient.shape.as_list() if gradient.shape.rank is not None else None
         kind = (gradient.dtype, str(shape), self.is_gathered(gradient))
         name = unique_name(name, kind, self._taken)
-        self._taken.append(NamedGradient(name, tf_ops.get_default_graph(), kind))
+        self._taken.append(NamedGradient(name, tf.compat.v1.get_default_graph(), kind))
         return name
 
     def _average(self, name: str, gradient: Any) -> Any:

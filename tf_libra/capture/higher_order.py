@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import forwardprop_util
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.dataflow.forward import functions_of
 from tf_libra.capture.gradient_provenance import ancestors, tensors_of
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import variable_name
+from tf_libra.internal import tf_internal
 
 
 def refuse(step_name: str, name: str) -> None:
@@ -33,7 +32,7 @@ def refuse(step_name: str, name: str) -> None:
 def check_tangents(step_name: str, sources: Any, gradients: Any) -> None:
     """Raises `ValueError` where a `tf.autodiff.ForwardAccumulator` differentiates gradients."""
     for name, gradient in _of_variables(sources, gradients):
-        if forwardprop_util.pack_tangents(tensors_of(gradient)).tangents:
+        if tf_internal.pack_tangents(tensors_of(gradient)).tangents:
             refuse(step_name, name)
 
 
@@ -68,7 +67,7 @@ class _Inside:
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
-        library = tf_ops.get_default_graph().as_graph_def().library
+        library = tf.compat.v1.get_default_graph().as_graph_def().library
         self._bodies = {body.signature.name: body for body in library.function}
         self._found: dict[str, str | None] = {}
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.util import object_identity
 
 from tf_libra.capture.dataflow.forward import nodes_of
 from tf_libra.capture.derived_collectives import (
@@ -33,7 +32,7 @@ from tf_libra.capture.derived_collectives import (
 from tf_libra.capture.gradient_provenance import GradientOrigin, ancestors, origins, tensors_of
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
 from tf_libra.capture.variables import variable_key, variable_name
-from tf_libra.internal import patches
+from tf_libra.internal import patches, tf_internal
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
@@ -453,7 +452,7 @@ def recognizing(step_name: str, marks: GradientRegistry) -> Iterator[HorovodRedu
         if _keras_lacks_references():
             stack.enter_context(
                 patches.replaced(
-                    patches.KERAS_REFERENCE, lambda _: lambda self: object_identity.Reference(self)
+                    patches.KERAS_REFERENCE, lambda _: lambda self: tf_internal.Reference(self)
                 )
             )
         yield reductions

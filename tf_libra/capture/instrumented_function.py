@@ -12,9 +12,6 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.eager.polymorphic_function import autograph_util
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture import (
     dataset_loops,
@@ -27,6 +24,7 @@ from tf_libra.capture.dataflow.forward import flow, nodes_of
 from tf_libra.capture.gradient_interception import marking
 from tf_libra.capture.gradient_registry import GradientRegistry, ReducedGradient, ReductionPolicy
 from tf_libra.capture.variables import variable_key, variables_of
+from tf_libra.internal import tf_internal
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ class InstrumentedFunction:
         plain, autograph = self._template.python_function, self._template._autograph
         converted = plain
         if autograph:
-            converted = autograph_util.py_func_from_autograph(
+            converted = tf_internal.py_func_from_autograph(
                 plain, self._template._experimental_autograph_options
             )
 
@@ -218,14 +216,18 @@ class InstrumentedFunction:
         def traced(*args: Any, **kwargs: Any) -> Any:
             if owner is not None:
                 args = (owner(), *args)
-            status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
+            status = (
+                tf_internal.AutographStatus.ENABLED
+                if autograph
+                else tf_internal.AutographStatus.DISABLED
+            )
             rules = self._rules()
             others = mirrored_strategy_ops if rules.by_strategy else horovod_ops
             with (
                 marking(self._name, self._by_horovod, rules) as marks,
                 others.recognizing(self._name, marks) as reductions,
                 self._around(marks),
-                ag_ctx.ControlStatusCtx(status=status),
+                tf_internal.AutographContext(status=status),
             ):
                 result = converted(*args, **kwargs)
             self._finish(marks, reductions, result)
@@ -241,7 +243,7 @@ class InstrumentedFunction:
         return clone
 
     def _finish(self, marks: GradientRegistry, reductions: Reductions, result: Any) -> None:
-        graph = tf_ops.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
         by_horovod = reductions.averaged(graph)
         twice = [call for call in marks.calls if call.is_marked and call.is_about(by_horovod)]
         earlier = [one for one, names in self._by_us.items() if names.keys() & by_horovod]

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from tf_libra.capture import higher_order
 from tf_libra.capture.dataflow.forward import flow, nodes_of
 from tf_libra.capture.gradient_registry import GradientRegistry, PerExampleGradient
 from tf_libra.capture.variable_resolution import ALL_REDUCES
 from tf_libra.capture.variables import plain, variable_name, variables_of
+from tf_libra.internal import tf_internal
 
 _LABEL = "_tf_libra_jacobian"
 
@@ -96,7 +96,7 @@ def labelled(value: Any, gradient: PerExampleGradient, marks: GradientRegistry) 
     """
     parts = [tf.identity(one) for one in tf.nest.flatten(value, expand_composites=True)]
     for one in parts:
-        one.op._set_attr(_LABEL, attr_value_pb2.AttrValue(s=gradient.name.encode()))
+        tf_internal.set_bytes_attribute(one.op, _LABEL, gradient.name.encode())
     result = tf.nest.pack_sequence_as(value, parts, expand_composites=True)
     marks.note([gradient.name], [result], [gradient.variable], is_marked=False, is_jacobian=True)
     return result

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.dataflow.forward import flow, nodes_of
 from tf_libra.capture.gradient_registry import GradientRegistry
@@ -43,7 +42,7 @@ def own_traces(marks: GradientRegistry) -> Callable[[Any], Any]:
 
 def mark_traced(marks: GradientRegistry) -> None:
     """Note in the graph being traced, and in those made inside, which registry it belongs to."""
-    graph = tf_ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     # Outside of any function it is the process's, which all graphs of any later trace begin with.
     if graph.building_function:
         graph.add_to_collection(_TRACED_FOR, marks.key)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow.core.framework import types_pb2
+import tensorflow as tf
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -15,6 +15,7 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 WRITES = re.compile(
     r"Resource(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|Assign(Add|Sub)?VariableOp"
 )
+_RESOURCE = tf.resource.as_datatype_enum
 # A batch's size, or the shape of one.
 _MAX_ELEMENTS = 8
 
@@ -84,14 +85,14 @@ def read(graph: Any) -> TracedGraph:
         functions[signature.name] = Body(
             _nodes(function.node_def, known),
             tuple(one.name for one in signature.input_arg),
-            tuple(one.type == types_pb2.DT_RESOURCE for one in signature.input_arg),
+            tuple(one.type == _RESOURCE for one in signature.input_arg),
             tuple(_reference(function.ret[one.name]) for one in signature.output_arg),
-            tuple(one.type == types_pb2.DT_RESOURCE for one in signature.output_arg),
+            tuple(one.type == _RESOURCE for one in signature.output_arg),
         )
     body = Body(
         _nodes(definition.node, known),
         tuple(one.op.name for one in graph.inputs),
-        tuple(one.dtype.as_datatype_enum == types_pb2.DT_RESOURCE for one in graph.inputs),
+        tuple(one.dtype.as_datatype_enum == _RESOURCE for one in graph.inputs),
     )
     return TracedGraph(body, functions)
 
@@ -106,7 +107,7 @@ def _nodes(definitions: Iterable[Any], known: set[str]) -> tuple[Node, ...]:
             tuple(name.decode() for name in one.attr["tensor_names"].list.s)
             if one.op == "LibraAllReduce"
             else (),
-            one.attr["T"].type == types_pb2.DT_RESOURCE if "T" in one.attr else False,
+            one.attr["T"].type == _RESOURCE if "T" in one.attr else False,
             _constant(one),
         )
         for one in definitions

@@ -9,14 +9,13 @@ this weight as it is, the ranks' weights would drift apart in silence.
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.dataflow.forward import Derivative, flow, nodes_of
 from tf_libra.capture.gradient_provenance import ancestors
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variable_resolution import ALL_REDUCES, trained, weights_of
 from tf_libra.capture.variables import variable_name
+from tf_libra.internal import tf_internal
 
 _BY = "_tf_libra_gradient_by"
 _HELD, _SLOPE = "held/", "slope/"
@@ -71,7 +70,7 @@ def check(step_name: str, marks: GradientRegistry, graph: Any) -> None:
 
 def _may_be_of_a_weight(source: Any) -> bool:
     """Returns whether a tensor was made of variables, or of what a function was given."""
-    if not isinstance(source, tf.Tensor) or isinstance(source, tf_ops.EagerTensor):
+    if not isinstance(source, tf.Tensor) or isinstance(source, tf_internal.EagerTensor):
         return False
     found = ancestors(source, _is_all_reduce_of)
     return any(
@@ -97,7 +96,7 @@ def _labelled(gradient: Any, by: Any) -> Any:
     if inside is None:
         return gradient
     result = tf.identity(gradient)
-    result.op._set_attr(_BY, attr_value_pb2.AttrValue(s=inside.op.name.encode()))
+    tf_internal.set_bytes_attribute(result.op, _BY, inside.op.name.encode())
     return result
 
 

@@ -9,11 +9,11 @@ like that of a variable.
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.gradient_provenance import ancestors, sources
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variables import plain, variables_of
+from tf_libra.internal import tf_internal
 
 # Ops whose outputs are the same on every rank, whatever their inputs are.
 ALL_REDUCES = (
@@ -44,7 +44,7 @@ def trained(source: Any) -> Any | None:
     if isinstance(plain(source), tf.Variable):
         kind = tf.as_dtype(source.dtype)
         return source if kind.is_floating or kind.is_complex else None  # nothing but zeros
-    if not isinstance(source, tf.Tensor) or isinstance(source, tf_ops.EagerTensor):
+    if not isinstance(source, tf.Tensor) or isinstance(source, tf_internal.EagerTensor):
         return None
     found = _read_by(source)
     for one in found:
@@ -109,7 +109,7 @@ def _is_read(tensor: Any) -> bool:
 def _variable_of(handle: Any) -> Any | None:
     """The variable of a handle, perhaps one that functions and branches have captured."""
     known: dict[int, Any] = {}
-    graph: Any = tf_ops.get_default_graph()
+    graph: Any = tf.compat.v1.get_default_graph()
     while graph is not None:
         known |= {id(one.handle): one for one in variables_of(graph)}
         captured = [outer for outer, inner in getattr(graph, "captures", ()) if inner is handle]

@@ -3,7 +3,8 @@
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.internal import tf_internal
 
 # What Keras' SeedGenerator and tf.random.Generator call their variables.
 _RANDOM_STATES = ("seed_generator_state", "StateVar")
@@ -49,7 +50,7 @@ def variable_key(variable: Any) -> int | str:
         tensor of the trace, that tensor's name.
     """
     handle = handles(plain(variable))[0]
-    return int(handle._id) if isinstance(handle, tf_ops.EagerTensor) else str(handle.name)
+    return int(handle._id) if isinstance(handle, tf_internal.EagerTensor) else str(handle.name)
 
 
 def variable_name(variable: Any) -> str:

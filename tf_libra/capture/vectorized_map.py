@@ -9,14 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.autograph.impl import api as autograph
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture import jacobians
 from tf_libra.capture.gradient_provenance import ancestors, tensors_of
 from tf_libra.capture.gradient_registry import GradientRegistry, PerExampleGradient
 from tf_libra.capture.variables import plain, variable_name
+from tf_libra.internal import tf_internal
 
 
 def kept_local(marks: GradientRegistry) -> Callable[[Any], Any]:
@@ -28,9 +26,11 @@ def kept_local(marks: GradientRegistry) -> Callable[[Any], Any]:
                 return original(body, *args, **kwargs)
             made_of: list[PerExampleGradient | None] = []
 
-            @autograph.autograph_artifact
+            @tf_internal.autograph_artifact
             def recorded(i: Any, **config: Any) -> Any:
-                results = autograph.tf_convert(body, ag_ctx.control_status_ctx())(i, **config)
+                results = tf_internal.convert_to_autograph(body, tf_internal.autograph_context())(
+                    i, **config
+                )
                 made_of[:] = [_gradient_in(one, marks) for one in tf.nest.flatten(results)]
                 return results
 
@@ -78,7 +78,7 @@ def _gradient_in(result: Any, marks: GradientRegistry) -> PerExampleGradient | N
         if id(one) in known:
             return known[id(one)]
     # What a function has computed that the body calls is not looked into.
-    here = tf_ops.get_default_graph()
+    here = tf.compat.v1.get_default_graph()
     elsewhere = [one for one in marks.of_examples or () if _graph_of(one.gradient) is not here]
     alike = (one for one in elsewhere if one.gradient.shape == getattr(result, "shape", None))
     return next(alike, elsewhere[0]) if before and elsewhere else None

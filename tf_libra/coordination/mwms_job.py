@@ -72,9 +72,10 @@ def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerA
 def joined() -> WorkerAddresses | None:
     """The cluster that a strategy of this process has joined; None if none has."""
     import tensorflow as tf
-    from tensorflow.python.eager import context as tf_context
 
-    definition = tf_context.context()._collective_ops_server_def
+    from tf_libra.internal import tf_internal
+
+    definition = tf_internal.eager_context()._collective_ops_server_def
     if definition is None:
         return None
     jobs = tf.train.ClusterSpec(definition.cluster).as_dict()
@@ -83,9 +84,9 @@ def joined() -> WorkerAddresses | None:
 
 def is_made() -> bool:
     """Returns whether this process made a `MultiWorkerMirroredStrategy`, even without workers."""
-    from tensorflow.python.eager import context as tf_context
+    from tf_libra.internal import tf_internal
 
-    return bool(tf_context.context()._collective_scoped_allocator_enabled_ops)
+    return bool(tf_internal.eager_context()._collective_scoped_allocator_enabled_ops)
 
 
 @dataclass(frozen=True)
@@ -203,16 +204,16 @@ def _store(cluster: WorkerAddresses) -> _Store:
 
 
 def _set(key: str, value: str) -> None:
-    from tensorflow.python.eager import context as tf_context
+    from tf_libra.internal import tf_internal
 
-    tf_context.context().set_config_key_value(key, value)
+    tf_internal.eager_context().set_config_key_value(key, value)
 
 
 def _get(key: str, timeout_seconds: float) -> str:
     """Waits until a rank has set the key, and returns its value."""
-    from tensorflow.python.eager import context as tf_context
+    from tf_libra.internal import tf_internal
 
-    get = tf_context.context().get_config_key_value
+    get = tf_internal.eager_context().get_config_key_value
     # TensorFlow 2.18 waits for as long as it takes.
     has_timeout = "timeout_in_ms" in inspect.signature(get).parameters
     timeout = {"timeout_in_ms": max(int(1000 * timeout_seconds), 1)} if has_timeout else {}

@@ -310,7 +310,7 @@ def replaced(patch: Patch, make: Callable[[Any], Callable[..., Any]]) -> Iterato
     Raises:
         AttributeError: there is no such attribute.
     """
-    from tensorflow.python.autograph.impl import api as autograph
+    from tf_libra.internal import tf_internal
 
     owner, name = patch.find_owner(), patch.name
     original = None if patch.adds else getattr(owner, name)
@@ -327,7 +327,7 @@ def replaced(patch: Patch, make: Callable[[Any], Callable[..., Any]]) -> Iterato
     if original is not None:
         functools.update_wrapper(call, original, updated=())
     # AutoGraph has nothing to convert here, and converts what is called as it would without us.
-    autograph.autograph_artifact(call)
+    tf_internal.autograph_artifact(call)
     setattr(owner, name, call)
     try:
         yield

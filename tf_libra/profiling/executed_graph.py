@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from tensorflow.core.framework import graph_pb2
-from tensorflow.python.eager import context
-from tensorflow.python.ops import summary_ops_v2
+import tensorflow as tf
+
+from tf_libra.internal import tf_internal
 
 # Whole, or started apart from the wait for its end.
 _OPS = ("LibraAllReduce", "LibraAllReduceStart")
@@ -66,16 +66,16 @@ class GraphCapture:
     """
 
     def __init__(self) -> None:
-        self.graphs: tuple[graph_pb2.GraphDef, ...] = ()
+        self.graphs: tuple[tf.compat.v1.GraphDef, ...] = ()
         self.unavailable = ""
 
     def __enter__(self) -> Self:
-        if getattr(summary_ops_v2, "_current_trace_context", None) is not None:
+        if tf_internal.is_collecting_graphs():
             self.unavailable = "busy: tf.summary.trace_on is collecting graphs"
         else:
-            context.context().enable_graph_collection()
+            tf_internal.eager_context().enable_graph_collection()
             # `tf.summary.trace_off` leaves TensorFlow collecting: what came before is not ours.
-            context.context().export_run_metadata()
+            tf_internal.eager_context().export_run_metadata()
         return self
 
     def __exit__(
@@ -86,8 +86,8 @@ class GraphCapture:
     ) -> None:
         if self.unavailable:
             return
-        metadata = context.context().export_run_metadata()
-        context.context().disable_graph_collection()
+        metadata = tf_internal.eager_context().export_run_metadata()
+        tf_internal.eager_context().disable_graph_collection()
         self.graphs = tuple(
             graph for function in metadata.function_graphs for graph in function.partition_graphs
         )

@@ -8,13 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from tensorflow.python.framework import errors
-from tensorflow.python.ops import summary_ops_v2
-from tensorflow.python.profiler import trace as tf_trace
-from tensorflow.python.profiler.internal import _pywrap_profiler
-from tensorflow.tsl.profiler.protobuf import trace_events_pb2
+import tensorflow as tf
 
-from tf_libra.internal import patches
+from tf_libra.internal import patches, tf_internal
 from tf_libra.profiling.events import Events
 
 # The defaults record ops and no Python calls. TensorFlow 2.21 takes no option from here: it warns
@@ -37,10 +33,10 @@ def in_use() -> str:
     A profiler session may be the script's, that of Keras' TensorBoard(profile_batch=...), or one of
     the profiler server. Graphs are collected from `tf.summary.trace_on` to its export.
     """
-    enabled = tf_trace.enabled  # a function; in older releases, a flag
+    enabled = tf_internal.profiler_trace.enabled  # a function; in older releases, a flag
     if enabled() if callable(enabled) else enabled:
         return BUSY
-    if getattr(summary_ops_v2, "_current_trace_context", None) is not None:
+    if tf_internal.is_collecting_graphs():
         return "tf.summary.trace_on is collecting graphs"
     return ""
 
@@ -65,18 +61,18 @@ class TraceSession:
         self.trace: bytes | None = None
         self.unavailable = ""
         self.is_interrupted = False
-        self._session: _pywrap_profiler.ProfilerSession | None = None
+        self._session: tf_internal.pywrap_profiler.ProfilerSession | None = None
         self._lock = threading.Lock()
         self._replaced = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        session = _pywrap_profiler.ProfilerSession()
+        session = tf_internal.pywrap_profiler.ProfilerSession()
         try:
             session.start("", _OPTIONS)
-        except errors.AlreadyExistsError:
+        except tf.errors.AlreadyExistsError:
             self.unavailable = f"busy: {BUSY}"
             self.is_interrupted = True
-        except errors.OpError as error:
+        except tf.errors.OpError as error:
             self.unavailable = f"the profiler did not start: {error.message}"
         else:
             self._session = session
@@ -84,7 +80,9 @@ class TraceSession:
                 patches.replaced(patches.PROFILER_SESSION, self._giving_way)
             )
             for _ in range(_NUM_CLOCK_EVENTS):
-                with tf_trace.Trace(_CLOCK_EVENT, **{_CLOCK_ARGUMENT: time.time_ns()}):
+                with tf_internal.profiler_trace.Trace(
+                    _CLOCK_EVENT, **{_CLOCK_ARGUMENT: time.time_ns()}
+                ):
                     pass
         return self
 
@@ -102,7 +100,7 @@ class TraceSession:
             session, self._session = self._session, None
             try:
                 return None if session is None else session.stop()
-            except errors.OpError as error:
+            except tf.errors.OpError as error:
                 self.unavailable = f"the profiler did not stop: {error.message}"
                 return None
 
@@ -128,7 +126,7 @@ def read_events(trace: bytes) -> Events:
     Raises:
       ValueError: if `trace` cannot be parsed or was not recorded by `TraceSession`.
     """
-    message = trace_events_pb2.Trace()
+    message = tf_internal.trace_events_pb2.Trace()
     try:
         message.ParseFromString(trace)
     except Exception as error:  # DecodeError moves between protobuf versions

@@ -5,7 +5,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.automatic_names import renames
 from tf_libra.capture.gradient_registry import ReducedGradient
@@ -69,7 +68,7 @@ class ConcreteTraces:
             ValueError: on every rank: the first difference.
             EngineError: a rank is gone.
         """
-        self._known[tf_ops.get_default_graph()] = KnownTrace(trace)
+        self._known[tf.compat.v1.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace, story)
         if trace.asks_for_nothing and self._agreed:
             if not trace.local:

@@ -7,11 +7,9 @@ import ctypes
 import json
 from collections import Counter
 
-from tensorflow.python.eager import context as tf_context
-
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces
 from tf_libra.coordination.control_plane import EngineError
-from tf_libra.internal import native
+from tf_libra.internal import native, tf_internal
 
 
 def forget(function: str) -> None:
@@ -35,8 +33,8 @@ def check(function: str, certain: UnconditionalReduces, step: int, num_steps: in
     Raises:
         EngineError: an all-reduce that nothing makes conditional was not executed.
     """
-    if tf_context.context().is_async():
-        tf_context.async_wait()
+    if tf_internal.eager_context().is_async():
+        tf_internal.wait_for_async_ops()
     c = native.load().c
     num_executed = c.TfLibraNumExecuted(function.encode())
     if num_executed == certain.num_tensors and not certain.has_conditional:

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context as tf_context
 
-from tf_libra.internal import native
+from tf_libra.internal import native, tf_internal
 from tf_libra.specs.plan import Plan
 
 OPTIMIZER = "tf_libra"
@@ -168,8 +166,8 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
         plan: registered.
         op: what the pass writes for a group: "LibraAllReduce" or "HorovodGroupedAllreduce".
     """
-    config = config_pb2.ConfigProto()
-    config.CopyFrom(tf_context.context().config)
+    config = tf.compat.v1.ConfigProto()
+    config.CopyFrom(tf_internal.eager_context().config)
     rewrite = config.graph_options.rewrite_options
     rewrite.min_graph_nodes = -1
     # It infers shapes, and where it fails Grappler does nothing at all: so with `tf.nn.ctc_loss` of
@@ -180,13 +178,13 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     optimizer.parameter_map["plan"].s = plan.short_id.encode()
     optimizer.parameter_map["digest"].s = plan.fingerprint.encode()
     optimizer.parameter_map["op"].s = op.encode()
-    return tf_context.FunctionCallOptions(config_proto=config)
+    return tf_internal.FunctionCallOptions(config_proto=config)
 
 
 @contextlib.contextmanager
 def calling(options: Any) -> Iterator[None]:
     """While it lasts, function calls of this thread are made under `options`."""
-    context = tf_context.context()
+    context = tf_internal.eager_context()
     previous = context.function_call_options
     context.function_call_options = options
     try:

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import function_type_utils
-from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.capture.variables import (
     handles,
@@ -22,6 +20,7 @@ from tf_libra.capture.variables import (
     variable_name,
 )
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal import tf_internal
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20
@@ -110,7 +109,7 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
     found: list[BoundVariable] = []
     taken: set[str] = set()
     for index, tensor in enumerate([*given, *captured]):
-        if not isinstance(tensor, tf_ops.EagerTensor):
+        if not isinstance(tensor, tf_internal.EagerTensor):
             continue
         one = _held(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
         if one is not None:
@@ -188,7 +187,7 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
     count = len(concrete.inputs) - _num_captured(concrete)
     if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
         return [None] * count  # as nearly always
-    bound = function_type_utils.canonicalize_function_inputs(
+    bound = tf_internal.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values, function._is_pure
     )
     flat = concrete.function_type.unpack_inputs(

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import op_def_registry
+import tensorflow as tf
 
 from tf_libra.capture.traced_graph import BRANCHES, CALLS, LOOPS, WRITES, Body, Node, TracedGraph
+from tf_libra.internal import tf_internal
 
 # What is the rank's own: data, iterators, random numbers, whatever cannot be looked into.
 OWN = 1
@@ -217,7 +217,7 @@ def _given(body: Body, inputs: Sequence[int], leading: int) -> list[int]:
 @functools.cache
 def _is_own(op: str) -> bool:
     """Returns whether the results of an op depend on more than its inputs."""
-    definition = op_def_registry.get(op)
+    definition = tf_internal.find_op_definition(op)
     if definition is None:
         return True
     return bool(definition.is_stateful) and not _NEUTRAL.match(op) and not WRITES.match(op)
@@ -225,11 +225,11 @@ def _is_own(op: str) -> bool:
 
 def _handles(op: str, inputs: Sequence[int]) -> list[int]:
     """Returns those of an op's inputs that are handles of variables."""
-    definition = op_def_registry.get(op)
+    definition = tf_internal.find_op_definition(op)
     if definition is None or len(definition.input_arg) != len(inputs):
         return list(inputs[:1])
     pairs = zip(definition.input_arg, inputs, strict=True)
-    return [mask for argument, mask in pairs if argument.type == types_pb2.DT_RESOURCE]
+    return [mask for argument, mask in pairs if argument.type == tf.resource.as_datatype_enum]
 
 
 def _at(values: Mapping[str, _Value], reference: tuple[str, int]) -> int:

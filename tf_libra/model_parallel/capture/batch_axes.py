@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from tensorflow.python.framework import smart_cond
 
+from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.step_recorder import REDUCTION
 
@@ -126,7 +126,7 @@ def _is_of_size(graph: StepGraph, places: Collection[int], others: Mapping[str, 
 
 def _differ(one: Any, other: Any) -> bool:
     """Returns whether two tensors that are computed from constants have different values."""
-    values = [smart_cond.smart_constant_value(tensor) for tensor in (one, other)]
+    values = [tf_internal.smart_constant_value(tensor) for tensor in (one, other)]
     return not any(value is None for value in values) and not np.array_equal(*values)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils, func_graph, op_def_registry
+
+from tf_libra.internal import tf_internal
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ def selected(
 def _tried(call: Callable[[], Any], predicate: Any) -> _Branch:
     """A branch in a graph that is thrown away."""
     # An op that a branch returns stands for the predicate, as in `tf.cond`.
-    graph = func_graph.func_graph_from_py_func("tried", call, (), {}, op_return_value=predicate)
+    graph = tf_internal.func_graph_from_py_func("tried", call, (), {}, op_return_value=predicate)
     outside = {id(inner): outer for outer, inner in graph.captures}
     written = {
         id(outside[id(handle)])
         for op in graph.get_operations()
-        for handle in auto_control_deps_utils.get_read_write_resource_inputs(op)[1]
+        for handle in tf_internal.get_read_write_resource_inputs(op)[1]
         if id(handle) in outside
     }
     by_handle = {id(one.handle): one for one in graph.variables}
@@ -98,7 +99,7 @@ def _tried(call: Callable[[], Any], predicate: Any) -> _Branch:
 
 def is_plain(node: Any) -> bool:
     """Returns whether an op has no effect except on variables that it takes as inputs."""
-    op = op_def_registry.get(node.op)
+    op = tf_internal.find_op_definition(node.op)
     return (
         op is None  # a function, whose ops are looked at
         or not op.is_stateful

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import composite_tensor
 
-_NOT_DIVIDED = (composite_tensor.CompositeTensor, tf.Variable, Iterator)
+from tf_libra.internal import tf_internal
+
+_NOT_DIVIDED = (tf_internal.CompositeTensor, tf.Variable, Iterator)
 
 
 def as_tensors(step: str, value: Any) -> Any:

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps_utils
 
+from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.ordering import in_order
 from tf_libra.model_parallel.capture.step_recorder import REDUCTION, RecordedStep
 
@@ -261,7 +261,7 @@ class StepGraph:
 
     def _written_by(self, place: int) -> set[str]:
         """The variables to which an op writes; a call may only read others that it is given."""
-        _, written = auto_control_deps_utils.get_read_write_resource_inputs(self.ops[place])
+        _, written = tf_internal.get_read_write_resource_inputs(self.ops[place])
         return {one.op.name for one in written} & {*self.handles[place]}
 
     def _classify(self) -> None:

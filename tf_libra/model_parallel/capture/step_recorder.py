@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.eager.polymorphic_function import function_type_utils
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.types import core
 
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.instrumented_function import (
@@ -20,7 +16,7 @@ from tf_libra.capture.instrumented_function import (
     step_name,
 )
 from tf_libra.capture.variables import plain, variable_name
-from tf_libra.internal import patches
+from tf_libra.internal import patches, tf_internal
 from tf_libra.model_parallel.capture import conditional_updates
 from tf_libra.model_parallel.capture.horovod_reductions import reduced_variables
 
@@ -122,14 +118,14 @@ class _Recorder:
         self.variables: dict[str, Any] = {}
         self.not_averaged: list[Any] = []  # variables of other gradients
         self.elsewhere: list[str] = []
-        self.graph: Any = tf_ops.get_default_graph()
+        self.graph: Any = tf.compat.v1.get_default_graph()
         self._name = name
         self.marks = marks
         self._layers: list[Any] = []  # of Keras, that are being called
         self._names: dict[str, int] = {}
 
     def end_layer(self, name: str, outputs: Any, is_asked_for: bool = False) -> Any:
-        if tf_ops.get_default_graph() is not self.graph:
+        if tf.compat.v1.get_default_graph() is not self.graph:
             if is_asked_for:
                 raise ValueError(
                     f"{self._name}: tf_libra.boundary is called in a loop, a condition or another"
@@ -226,7 +222,7 @@ class _Recorder:
 
     def capture(self, original: Any) -> Any:
         def call(graph: Any, tensor: Any, name: Any = None, **kwargs: Any) -> Any:
-            if name is None and graph is self.graph and isinstance(tensor, core.Value):
+            if name is None and graph is self.graph and isinstance(tensor, tf_internal.TensorValue):
                 name = "captured"
             return original(graph, tensor, name, **kwargs)
 
@@ -239,7 +235,7 @@ class _Recorder:
             if (
                 self._selects
                 and self.gradient_ops is not None
-                and tf_ops.get_default_graph() is self.graph
+                and tf.compat.v1.get_default_graph() is self.graph
                 and tf.is_tensor(pred)
                 and pred.dtype == tf.bool
                 and callable(true_fn)
@@ -272,7 +268,7 @@ class _Recorder:
                 f"{self._name} computes gradients by several calls of GradientTape.gradient, as of"
                 " two models or two optimizers: stages are made of one loss and one call"
             )
-        if tf_ops.get_default_graph() is not self.graph:
+        if tf.compat.v1.get_default_graph() is not self.graph:
             raise ValueError(
                 f"{self._name} computes gradients in a loop, a condition or another tf.function:"
                 " for stages compute them in the step itself"
@@ -287,17 +283,9 @@ class _Recorder:
 
 def _is_container(layer: Any) -> bool:
     keras = tf.keras
-    functional = getattr(_keras_models(), "Functional", None)
+    functional = tf_internal.functional_model_class()
     kinds = (keras.Sequential,) if functional is None else (keras.Sequential, functional)
     return isinstance(layer, kinds)
-
-
-def _keras_models() -> Any:
-    try:
-        from keras.src.models import functional
-    except ImportError:  # another Keras: its functional models need boundaries
-        return None
-    return functional
 
 
 def _handed_on(tensor: Any, gradients: list[str]) -> Any:
@@ -309,9 +297,9 @@ def _handed_on(tensor: Any, gradients: list[str]) -> Any:
         return [handed]
 
     # `tf.custom_gradient` would keep the trace, and all variables with it, as long as the process.
-    with record.stop_recording():
+    with tf_internal.stop_recording():
         result = tf.identity(tensor, name="tf_libra_boundary")
-    record.record_operation("tf_libra_boundary", [result], [tensor], gradient)
+    tf_internal.record_operation("tf_libra_boundary", [result], [tensor], gradient)
     return result
 
 
@@ -409,7 +397,7 @@ class StepRecorder:
             kwargs: keyword arguments.
         """
         function, args = self._function.called(tuple(args))
-        bound = function_type_utils.canonicalize_function_inputs(
+        bound = tf_internal.canonicalize_function_inputs(
             args, kwargs, function._function_type, function._default_values, function._is_pure
         )
         kind = concrete.function_type

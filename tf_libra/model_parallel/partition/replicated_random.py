@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.python.framework import smart_cond
 
+from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 
@@ -75,7 +75,7 @@ def _is_unseeded(op: Any) -> bool:
 def _moved_on(op: Any, whole: StepGraph) -> ReplicatedRandomOp | None:
     index = [one.name for one in op.op_def.input_arg].index("delta")
     values = [
-        smart_cond.smart_constant_value(one.inputs[index])
+        tf_internal.smart_constant_value(one.inputs[index])
         for one in (op, whole.ops[whole.place[op.name]])
     ]
     if any(value is None for value in values) or np.array_equal(*values):

@@ -5,7 +5,6 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from tf_libra.model_parallel.partition.replicated_random import ReplicatedRandomOp, draw_for_all
 
@@ -75,7 +74,7 @@ class SubgraphExtraction:
         Returns:
             A function of as many tensors, in this order, and then those that `finish` takes.
         """
-        definition = graph_pb2.GraphDef()
+        definition = tf.compat.v1.GraphDef()
         definition.versions.CopyFrom(self._definition.versions)
         definition.library.CopyFrom(self.library(ops))
         members, inputs = set(ops), set()
