@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         cost_model_from_json,
     )
     from tf_libra.decorator import Optimized, optimize
-    from tf_libra.model_parallel.capture.step_recorder import boundary
+    from tf_libra.model_parallel.capture.trace_hooks import boundary
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
@@ -87,7 +87,7 @@ _HOME = {
     "TensorGroup": "tf_libra.specs.plan",
     "Tuning": "tf_libra.config",
     "background": "tf_libra.background_jobs.manager",
-    "boundary": "tf_libra.model_parallel.capture.step_recorder",
+    "boundary": "tf_libra.model_parallel.capture.trace_hooks",
     "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",

@@ -123,7 +123,7 @@ def grouped():
         alone.accumulated(*step, MICROBATCHES)
     differences = []
     for own_one, wanted in zip(one.trained.variables, alone.variables, strict=True):
-        handle = one.graph.handle_of(plain(own_one))
+        handle = one.graph.placeholder_of(plain(own_one))
         if one.cut.stage_of_variable(handle) in one.execution.stages:
             difference = tf.abs(tf.convert_to_tensor(own_one) - tf.convert_to_tensor(wanted))
             differences.append(float(tf.reduce_max(difference)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.capture.step_recorder import boundary
+from tf_libra.model_parallel.capture.trace_hooks import boundary
 
 keras = tf.keras
 

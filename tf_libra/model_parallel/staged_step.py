@@ -184,10 +184,10 @@ class StagedTraining:
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
         reject_eager_functions(self._name)
-        given = step_arguments.as_tensors(self._name, (args, kwargs))
+        given = step_arguments.convert_arguments(self._name, (args, kwargs))
         self._step += 1
         self._control.set_step(self._step)
-        key = step_arguments.key(given)
+        key = step_arguments.trace_key(given)
         if key not in self._traces:
             self._traces[key] = self._met(given)
         else:
@@ -205,7 +205,7 @@ class StagedTraining:
         if self._options.release_variables:
             self._holding.let_go(self._control.rank, self._held)
         self._holding.divide(self._control.rank, self._held)
-        leaves = step_arguments.tensors(given)
+        leaves = step_arguments.flatten_tensors(given)
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
         self._holding.stepped()
@@ -236,7 +236,7 @@ class StagedTraining:
             if self._holding.has_let_go:  # of what these arguments may need
                 self._synchronize()
         agree(control, {"arguments": step_arguments.signature(given)})
-        samples = step_arguments.num_samples(self._name, given)
+        samples = step_arguments.batch_size(self._name, given)
         if is_first:
             self._planner.check_batch(samples, control.world_size)
             count = self._planner.num_microbatches
@@ -253,7 +253,7 @@ class StagedTraining:
             has_branches=self._planner.has_branches,
             trained=None if is_first else self._first.whole,
         )
-        computation = {"computation": batch_axes.digest(traces.whole)}
+        computation = {"computation": batch_axes.computation_digest(traces.whole)}
         check_equal(exchange(control, computation), NAMES_ADVICE)
         self._holding.prepare(traces.variables)
         self._share(traces)

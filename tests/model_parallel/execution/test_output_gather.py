@@ -105,8 +105,8 @@ def of_all(wrong: str = "") -> dict[str, GatheredOutput]:
     [(images, labels)] = batches(1, 8)
     graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
     axes, cut = BatchAxes(graphs[0], 4, graphs[1], 8), StagePartition(graphs[0], (0, 1))
-    packed = graphs[0].recording.concrete.function_type.pack_output(graphs[0].returned)
-    samples = {id(one) for one in graphs[0].returned_samples}
+    packed = graphs[0].recording.concrete.function_type.pack_output(graphs[0].outputs)
+    samples = {id(one) for one in graphs[0].microbatch_outputs}
     return {
         name: GatheredOutput.of(cut, axes, one)
         for name, one in packed.items()

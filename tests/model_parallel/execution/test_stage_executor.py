@@ -363,7 +363,7 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
     graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
     axes = BatchAxes(graphs[0], 4, graphs[1], 8)
     cut = StagePartition(graphs[0], range(len(graphs[0].layers)))
-    found = {axes.of(message.tensor) for message in cut.messages}
+    found = {axes.batch_axis(message.tensor) for message in cut.messages}
     assert 0 in found
 
 
@@ -374,7 +374,7 @@ def test_an_optimizer_may_be_built_by_the_first_trace(model):
     images, labels = batches(1, 8)[0]
     traces = Traces(StepRecorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
     cut = StagePartition(traces.whole, range(len(traces.whole.layers)))
-    assert 0 in {traces.axes(8).of(message.tensor) for message in cut.messages}
+    assert 0 in {traces.axes(8).batch_axis(message.tensor) for message in cut.messages}
 
 
 def test_of_a_condition_only_what_decides_it_is_exchanged():
@@ -382,14 +382,14 @@ def test_of_a_condition_only_what_decides_it_is_exchanged():
     trained = fresh(EVERY["conditional"])
     images, labels = batches(1, 8)[0]
     recorder = StepRecorder(tf.function(trained.step))
-    recorder.select()
+    recorder.enable_branch_selection()
     graph = traced(recorder, images, labels, 8)
     cut = StagePartition(graph, (0, 2))
     update = Update(cut)
     tensors = [cut.tensor(one.tensor) for one in update.exchanged]
     assert len(tensors) == 2 * len(trained.variables)
     assert all(one.shape.rank == 0 for one in tensors)
-    assert graph.handle_of(plain(trained.optimizer.dynamic_scale)) not in update.variables
+    assert graph.placeholder_of(plain(trained.optimizer.dynamic_scale)) not in update.variables
     assert not any(op.type in ("If", "StatelessIf") for op in graph.ops)
 
 
@@ -424,7 +424,7 @@ def check_variables(ranks, alone):
         seen = 0
         for rank, variables in zip(ranks, owned, strict=True):
             own = variables[number]
-            handle = rank.graph.handle_of(plain(own))
+            handle = rank.graph.placeholder_of(plain(own))
             if handle is None or rank.cut.stage_of_variable(handle) not in rank.execution.stages:
                 continue
             seen += 1

@@ -43,7 +43,7 @@ class Exchanged:
             # What each rank's own trace says, for its number of samples.
             tensor = SimpleNamespace(shape=shape, dtype=dtype)
             cut: Any = SimpleNamespace(tensor=lambda name: tensor)
-            axes: Any = SimpleNamespace(of=lambda name: axis)
+            axes: Any = SimpleNamespace(batch_axis=lambda name: axis)
             return exchange_of(cut, axes, shares, message, rank, sends)
 
         sent = {}

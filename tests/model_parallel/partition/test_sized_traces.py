@@ -30,7 +30,7 @@ def test_a_step_is_traced_for_a_microbatch_and_a_rank_s_share_of_it():
     traces = Traces(StepRecorder(step), given, 8, 8, num_ranks=2)
     assert measured_layers(traces, given, 2).input_shares == (0.5, 1.0)
     for size in (4, 8):
-        assert traces.axes(size).of(f"{traces.whole.arguments[0]}:0") == 0
+        assert traces.axes(size).batch_axis(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes == {8: 1, 4: 1}
 
 
@@ -39,7 +39,7 @@ def test_where_a_share_is_no_other_batch_a_step_is_traced_for_twice_a_microbatch
     """No share, or one sample, which no axis shows."""
     step, sizes = counted(fresh(EVERY["deep"]).step)
     traces = Traces(StepRecorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=num_ranks)
-    assert traces.axes(8).of(f"{traces.whole.arguments[0]}:0") == 0
+    assert traces.axes(8).batch_axis(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes == {8: 1, 16: 1}
 
 
@@ -57,7 +57,7 @@ def test_a_step_may_be_another_for_a_share(says):
 
     function, sizes = counted(step)
     traces = Traces(StepRecorder(function), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
-    assert traces.axes(8).of(f"{traces.whole.arguments[0]}:0") == 0
+    assert traces.axes(8).batch_axis(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes[16] == 1
     traces.check_update()
 

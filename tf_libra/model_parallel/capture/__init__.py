@@ -1,1 +1,1 @@
-"""A step's trace: where its layers end, and what each of its ops is of."""
+"""Traces of a training step, with its layers and the classification of its ops."""

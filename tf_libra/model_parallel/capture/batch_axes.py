@@ -1,4 +1,4 @@
-"""Along which axis of a tensor samples lie, found by tracing a step for two sizes of a batch."""
+"""Batch axis of each tensor, found by comparing traces of a step for two batch sizes."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -8,140 +8,145 @@ from typing import Any
 import numpy as np
 
 from tf_libra.internal import tf_internal
+from tf_libra.model_parallel.capture.recorded_step import REDUCTION
 from tf_libra.model_parallel.capture.step_graph import StepGraph
-from tf_libra.model_parallel.capture.step_recorder import REDUCTION
 
 
 class BatchAxes:
-    """The axes of samples in a trace."""
+    """Batch axes of the tensors of a trace."""
 
     def __init__(self, graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:
         """Compares two traces.
 
         Args:
-            graph: the step for batches of `size` samples.
-            size: how many.
-            other: the step for batches of another size.
-            other_size: which.
+            graph: the step, traced for a batch of `size` examples.
+            size: batch size of `graph`.
+            other: the step, traced for another batch size.
+            other_size: batch size of `other`.
 
         Raises:
-            ValueError: the step computes something else for another size.
+            ValueError: the two traces compute different things.
         """
-        check_same(graph, size, other, other_size)
+        check_same_computation(graph, size, other, other_size)
         self._graph = graph.recording.concrete.graph
         self._other = other.recording.concrete.graph
         self._sizes = (size, other_size)
         self._name = graph.recording.name
 
     @property
-    def num_samples(self) -> int:
-        """The number of samples of the first trace."""
+    def batch_size(self) -> int:
+        """The batch size of the first trace."""
         return self._sizes[0]
 
-    def of(self, name: str) -> int | None:
-        """The axis along which a tensor grows with the batch; None: it does not.
+    def batch_axis(self, tensor: str) -> int | None:
+        """Returns the axis along which a tensor grows with the batch; None if its shape is fixed.
+
+        Args:
+            tensor: name of the tensor in the trace.
 
         Raises:
-            ValueError: it grows otherwise than by so much for each sample.
+            ValueError: the tensor does not grow in proportion to the batch size.
         """
-        one = self._graph.get_tensor_by_name(name).shape
-        other = self._other.get_tensor_by_name(name).shape
+        shape = self._graph.get_tensor_by_name(tensor).shape
+        other_shape = self._other.get_tensor_by_name(tensor).shape
         size, other_size = self._sizes
-        if one.rank is None or other.rank is None:
-            raise ValueError(f"{self._name}: the shape of {name} is known only in a step")
-        grows = [axis for axis in range(one.rank) if one[axis] != other[axis]]
-        if not grows:
+        if shape.rank is None or other_shape.rank is None:
+            raise ValueError(f"{self._name}: {tensor} has no static rank")
+        growing = [axis for axis in range(shape.rank) if shape[axis] != other_shape[axis]]
+        if not growing:
             return None
-        axis = grows[0]
-        known = one[axis] is not None and other[axis] is not None
-        if len(grows) > 1 or not known or one[axis] * other_size != other[axis] * size:
+        axis = growing[0]
+        is_known = shape[axis] is not None and other_shape[axis] is not None
+        if len(growing) > 1 or not is_known or shape[axis] * other_size != other_shape[axis] * size:
             raise ValueError(
-                f"{self._name}: {name} has the shape {one} for {size} samples and {other} for"
-                f" {other_size}, and cannot be divided into samples"
+                f"{self._name}: {tensor} cannot be divided into examples: its shape is {shape} for"
+                f" {size} examples and {other_shape} for {other_size}"
             )
         return axis
 
 
-def check_same(graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:
-    """Raises `ValueError` where the step computes something else for another size of its batch."""
-    ops, others = _compared(graph), _compared(other)
-    for one, another in zip_longest(ops, others):
-        if one is None or another is None or _kind(one) != _kind(another):
-            names = ["nothing" if op is None else op.name for op in (one, another)]
+def check_same_computation(graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:
+    """Raises `ValueError` if the step computes something else for another batch size."""
+    for op, other_op in zip_longest(_comparable_ops(graph), _comparable_ops(other)):
+        if op is None or other_op is None or _op_signature(op) != _op_signature(other_op):
+            names = ["nothing" if each is None else each.name for each in (op, other_op)]
             raise ValueError(
-                f"{graph.recording.name} computes {names[0]} for a batch of {size} samples where it"
-                f" computes {names[1]} for one of {other_size}: stages need the same"
-                " computation for both"
+                f"{graph.recording.name} computes {names[0]} for a batch of {size} examples, but"
+                f" {names[1]} for {other_size}; stages need the same ops for every batch size"
             )
 
 
-def check_counts(graph: StepGraph, other: StepGraph) -> None:
-    """Raises `ValueError` if the update counts samples by the size of the batch.
+def check_batch_size_use(graph: StepGraph, other: StepGraph) -> None:
+    """Raises `ValueError` if the update counts examples by the batch size.
 
-    In a trace, the size of the batch is the size of a microbatch. That size is correct if gradients
+    In a trace, the batch size is the size of a microbatch. That size is correct if gradients
     are divided by it, for example if the loss is a sum. The same error is raised if the step
-    returns a tensor that is computed from the size of the batch and not from samples.
+    returns a tensor that is computed from the batch size and not from examples.
 
     Args:
         graph: the step.
-        other: the same step for a batch of another size.
+        other: the same step for another batch size.
     """
-    others = {op.name: op for op in other.ops}
-    for write in graph.once:
-        if graph.handles[write] and _is_of_size(graph, graph.closure([write]), others):
-            name = graph.variable_name(graph.handles[write][0])
+    other_ops = {op.name: op for op in other.ops}
+    for write in graph.update_effects:
+        handles = graph.handles[write]
+        if handles and _depends_on_batch_size(graph, graph.closure([write]), other_ops):
             raise ValueError(
-                f"{graph.recording.name}: {name!r} is updated by the size of the batch, which in a"
-                " stage is that of a microbatch: count samples outside of the step, or steps"
+                f"{graph.recording.name}: the update of {graph.variable_name(handles[0])!r} depends"
+                " on the batch size, which in a stage is the microbatch size; count steps, or count"
+                " examples outside of the step"
             )
-    samples = {one.name for one in graph.returned_samples}
-    for one, another in zip(graph.returned, other.returned, strict=True):
-        if one.name in samples:
+    per_example = {tensor.name for tensor in graph.microbatch_outputs}
+    for tensor, other_tensor in zip(graph.outputs, other.outputs, strict=True):
+        if tensor.name in per_example:
             continue
-        place = graph.place[one.op.name]
+        index = graph.op_index[tensor.op.name]
         if (
-            _differ(one, another)
-            if graph.constant[place]
-            else _is_of_size(graph, graph.closure([place]), others)
+            _differ(tensor, other_tensor)
+            if graph.is_constant[index]
+            else _depends_on_batch_size(graph, graph.closure([index]), other_ops)
         ):
             raise ValueError(
-                f"{graph.recording.name} returns {one.name}, which is made of the size of the"
-                " batch, and in a stage that is the size of a microbatch: count samples outside of"
-                " the step"
+                f"{graph.recording.name}: the result {tensor.name} depends on the batch size, which"
+                " in a stage is the microbatch size; count examples outside of the step"
             )
 
 
-def _is_of_size(graph: StepGraph, places: Collection[int], others: Mapping[str, Any]) -> bool:
-    """Returns whether ops that take no average take constants that change with the batch size."""
-    if any(graph.ops[place].type == REDUCTION for place in places):
+def _depends_on_batch_size(
+    graph: StepGraph, indices: Collection[int], other_ops: Mapping[str, Any]
+) -> bool:
+    """Returns whether ops, none of them a reduction, take constants that vary with batch size."""
+    if any(graph.ops[index].type == REDUCTION for index in indices):
         return False
     return any(
-        graph.constant[graph.place[one.op.name]]
-        and _differ(one, others[graph.ops[place].name].inputs[index])
-        for place in places
-        if not graph.constant[place]
-        for index, one in enumerate(graph.ops[place].inputs)
+        graph.is_constant[graph.op_index[value.op.name]]
+        and _differ(value, other_ops[graph.ops[index].name].inputs[number])
+        for index in indices
+        if not graph.is_constant[index]
+        for number, value in enumerate(graph.ops[index].inputs)
     )
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _differ(tensor: Any, other: Any) -> bool:
     """Returns whether two tensors that are computed from constants have different values."""
-    values = [tf_internal.smart_constant_value(tensor) for tensor in (one, other)]
+    values = [tf_internal.smart_constant_value(each) for each in (tensor, other)]
     return not any(value is None for value in values) and not np.array_equal(*values)
 
 
-def _compared(graph: StepGraph) -> list[Any]:
-    """All ops but constants, which TensorFlow writes in one way or another, by their size."""
-    return [op for op, constant in zip(graph.ops, graph.constant, strict=True) if not constant]
+def _comparable_ops(graph: StepGraph) -> list[Any]:
+    """Returns all ops but constants: TensorFlow chooses their form by their size."""
+    return [
+        op for op, is_constant in zip(graph.ops, graph.is_constant, strict=True) if not is_constant
+    ]
 
 
-def _kind(op: Any) -> tuple[Any, ...]:
-    return op.name, op.type, [one.name for one in op.inputs]
+def _op_signature(op: Any) -> tuple[Any, ...]:
+    return op.name, op.type, [value.name for value in op.inputs]
 
 
-def digest(graph: StepGraph) -> str:
-    """A digest of what a step computes, the same for batches of all sizes."""
-    found = hashlib.blake2b(digest_size=16)
-    for op in _compared(graph):
-        found.update(repr(_kind(op)).encode())
-    return found.hexdigest()
+def computation_digest(graph: StepGraph) -> str:
+    """Returns a digest of the step's computation, the same for all batch sizes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for op in _comparable_ops(graph):
+        digest.update(repr(_op_signature(op)).encode())
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""A step's arguments: which are samples, and how many."""
+"""Arguments of a step: conversion to tensors, batch size, and the key of a trace."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -7,78 +7,78 @@ import numpy as np
 import tensorflow as tf
 
 from tf_libra.internal import tf_internal
+from tf_libra.model_parallel.capture.step_graph import StepGraph
 
-_NOT_DIVIDED = (tf_internal.CompositeTensor, tf.Variable, Iterator)
+_UNSUPPORTED = (tf_internal.CompositeTensor, tf.Variable, Iterator)
 
 
-def as_tensors(step: str, value: Any) -> Any:
-    """Arguments with arrays as tensors; other objects, such as a method's, are as they were.
+def convert_arguments(step: str, arguments: Any) -> Any:
+    """Returns arguments with arrays as tensors; other Python objects stay as they are.
 
     Raises:
-        ValueError: one has samples that cannot be divided, is a variable, or has no hash.
+        ValueError: an argument is a variable, an iterator, a composite tensor, or not hashable.
     """
 
-    def convert(one: Any) -> Any:
-        if isinstance(one, np.ndarray | np.generic):
-            return tf.convert_to_tensor(one)
-        if tf.is_tensor(one) and isinstance(one, tf.Tensor):
-            return one
-        if tf.is_tensor(one) or isinstance(one, _NOT_DIVIDED) or not isinstance(one, Hashable):
+    def convert(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return tf.convert_to_tensor(value)
+        if tf.is_tensor(value) and isinstance(value, tf.Tensor):
+            return value
+        if (
+            tf.is_tensor(value)
+            or isinstance(value, _UNSUPPORTED)
+            or not isinstance(value, Hashable)
+        ):
             raise ValueError(
-                f"{step} is given a {type(one).__name__}: a step in stages divides tensors and"
-                " arrays among ranks, and takes other objects of Python, if they have a hash, as"
-                " they are"
+                f"{step}: unsupported argument of type {type(value).__name__}; a model-parallel"
+                " step takes tensors, arrays and hashable Python objects"
             )
-        return one
+        return value
 
-    return tf.nest.map_structure(convert, value)
+    return tf.nest.map_structure(convert, arguments)
 
 
-def check_numbers(graph: Any) -> None:
-    """Raises `ValueError` where a step needs samples that cannot be sent to another rank.
-
-    Args:
-        graph: the step, a `StepGraph`.
-    """
+def check_example_dtypes(graph: StepGraph) -> None:
+    """Raises `ValueError` if the step needs examples that cannot be sent to another rank."""
     for name in graph.arguments:
-        place = graph.place[name]
-        dtype = graph.ops[place].outputs[0].dtype
+        index = graph.op_index[name]
+        dtype = graph.ops[index].outputs[0].dtype
         is_number = dtype.is_floating or dtype.is_integer or dtype == tf.bool
-        if graph.sample[place] and place in graph.needed and not is_number:
+        if graph.is_per_example[index] and index in graph.microbatch_ops and not is_number:
             raise ValueError(
-                f"{graph.recording.name} is given {name!r}, samples of {dtype.name}: a step in"
-                " stages sends samples to the ranks that need them, and sends numbers only; look"
-                " words up before the step, as in the dataset"
+                f"{graph.recording.name}: argument {name!r} has dtype {dtype.name}, and stages send"
+                " numbers only; convert it before the step, for example look up words in the"
+                " dataset"
             )
 
 
-def num_samples(step: str, arguments: Any) -> int:
-    """The first dimension that all tensors have.
+def batch_size(step: str, arguments: Any) -> int:
+    """Returns the first dimension, which all tensors share.
 
     Raises:
-        ValueError: they have not, or there is none.
+        ValueError: first dimensions differ or are 0, or there is no tensor.
     """
     sizes = {
-        int(one.shape[0])
-        for one in tf.nest.flatten(arguments)
-        if tf.is_tensor(one) and one.shape.rank != 0
+        int(leaf.shape[0])
+        for leaf in tf.nest.flatten(arguments)
+        if tf.is_tensor(leaf) and leaf.shape.rank != 0
     }
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
-            f"the tensors that {step} is given must all have as many samples, at least 1, along"
-            f" their first dimension; they have {sorted(sizes)}"
+            f"{step}: all tensor arguments must have the same number of examples, at least 1, along"
+            f" the first dimension, got {sorted(sizes)}"
         )
     return sizes.pop()
 
 
-def sized(arguments: Any, size: int) -> Any:
-    """Returns the specs of arguments, tensors or `tf.TensorSpec`s, for batches of another size."""
+def argument_specs(arguments: Any, size: int) -> Any:
+    """Returns the specs of tensors and `tf.TensorSpec`s for another batch size."""
 
-    def spec(one: Any) -> Any:
-        if not (tf.is_tensor(one) or isinstance(one, tf.TensorSpec)):
-            return one
-        shape = one.shape.as_list()
-        return tf.TensorSpec([size, *shape[1:]] if shape else [], one.dtype)
+    def spec(value: Any) -> Any:
+        if not (tf.is_tensor(value) or isinstance(value, tf.TensorSpec)):
+            return value
+        shape = value.shape.as_list()
+        return tf.TensorSpec([size, *shape[1:]] if shape else [], value.dtype)
 
     return tf.nest.map_structure(spec, arguments)
 
@@ -86,38 +86,38 @@ def sized(arguments: Any, size: int) -> Any:
 def signature(arguments: Any) -> list[str]:
     """Returns the kinds of the arguments as JSON values that are the same on every rank."""
 
-    def kind(one: Any) -> str:
-        if tf.is_tensor(one):
-            return f"{one.dtype.name} {one.shape}"
-        return repr(one) if _is_value(one) else type(one).__qualname__
+    def kind(value: Any) -> str:
+        if tf.is_tensor(value):
+            return f"{value.dtype.name} {value.shape}"
+        return repr(value) if _is_literal(value) else type(value).__qualname__
 
-    return [kind(one) for one in tf.nest.flatten(arguments)]
+    return [kind(leaf) for leaf in tf.nest.flatten(arguments)]
 
 
-def key(arguments: Any) -> tuple[Hashable, ...]:
-    """The same for arguments for which a step is traced once, as for objects that are equal."""
+def trace_key(arguments: Any) -> tuple[Hashable, ...]:
+    """Returns a key that is equal for arguments that share a trace, as equal objects do."""
     leaves = tf.nest.flatten(arguments)
-    objects = [one for one in leaves if not (tf.is_tensor(one) or _is_value(one))]
+    objects = [leaf for leaf in leaves if not (tf.is_tensor(leaf) or _is_literal(leaf))]
     return (*signature(arguments), *objects)
 
 
-def _is_value(one: Any) -> bool:
-    return one is None or isinstance(one, bool | int | float | str)
+def _is_literal(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
-def resampled(arguments: Any, size: int) -> Any:
-    """Arguments of so many samples: those of these, over again where they are too few."""
+def resize_batch(arguments: Any, size: int) -> Any:
+    """Returns arguments with `size` examples, repeated if the batch has fewer."""
 
-    def resample(one: Any) -> Any:
-        if not tf.is_tensor(one):
-            return one
-        if one.shape.rank == 0:
-            return tf.identity(one)  # each leaf is another tensor
-        return tf.gather(one, tf.range(size) % one.shape[0])
+    def resize(value: Any) -> Any:
+        if not tf.is_tensor(value):
+            return value
+        if value.shape.rank == 0:
+            return tf.identity(value)  # each leaf must be another tensor
+        return tf.gather(value, tf.range(size) % value.shape[0])
 
-    return tf.nest.map_structure(resample, arguments)
+    return tf.nest.map_structure(resize, arguments)
 
 
-def tensors(arguments: Any) -> list[Any]:
-    """The tensors among arguments, flattened."""
-    return [one for one in tf.nest.flatten(arguments) if tf.is_tensor(one)]
+def flatten_tensors(arguments: Any) -> list[Any]:
+    """Returns the tensors among arguments, flattened."""
+    return [leaf for leaf in tf.nest.flatten(arguments) if tf.is_tensor(leaf)]

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.capture.step_graph import READS, StepGraph
+from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.capture.traced_ops import READS
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.subgraph_extraction import SubgraphExtraction
@@ -43,7 +44,7 @@ class Metric:
         graph = cut.graph
         stage = cut.stage_of(cut.phase_of(tensor))
         reads, ops = [], []
-        for place in sorted(graph.since_reads(tensor)):
+        for place in sorted(graph.closure_after_reads(tensor)):
             op = graph.ops[place]
             if not graph.is_read_after_write(place):
                 if op.type == "Placeholder" or op.op_def.is_stateful:
@@ -95,7 +96,7 @@ def is_sum(graph: StepGraph, variable: str) -> bool:
         graph: the step.
         variable: its placeholder.
     """
-    writes = [place for place in graph.writes if variable in graph.handles[place]]
+    writes = [place for place in graph.microbatch_effects if variable in graph.handles[place]]
     adds = bool(writes) and all(_adds(graph, one, variable) for one in writes)
     return graph.is_accumulator(variable) and adds
 
@@ -109,8 +110,8 @@ def _adds(graph: StepGraph, place: int, variable: str) -> bool:
     terms = [_uncast(one) for one in value.inputs] if value.type in _SUMS else []
     if value.type == "Sub":
         terms = terms[:1]
-    return graph.constant[graph.place[value.name]] or any(
-        one.type in READS and variable in graph.handles[graph.place[one.name]] for one in terms
+    return graph.is_constant[graph.op_index[value.name]] or any(
+        one.type in READS and variable in graph.handles[graph.op_index[one.name]] for one in terms
     )
 
 
@@ -123,5 +124,5 @@ def _uncast(tensor: Any) -> Any:
 
 def added_up_in(graph: StepGraph, tensor: Any) -> tuple[str, ...]:
     """Names of the variables that every microbatch writes, of which a tensor is computed."""
-    places = filter(graph.is_read_after_write, sorted(graph.since_reads(tensor)))
+    places = filter(graph.is_read_after_write, sorted(graph.closure_after_reads(tensor)))
     return tuple(graph.variable_name(handle) for one in places for handle in graph.handles[one])

@@ -40,14 +40,14 @@ class GatheredOutput:
             ValueError: it cannot be put together from microbatches.
         """
         name = cut.graph.recording.name
-        axis = axes.of(tensor.name)
+        axis = axes.batch_axis(tensor.name)
         if not tensor.shape.is_fully_defined():
             raise ValueError(
                 f"{name} returns {tensor.name}, whose shape, {tensor.shape}, is known only in a"
                 " step: it cannot be put together from microbatches"
             )
         number = tensor.dtype.is_floating or tensor.dtype.is_integer
-        is_running = cut.graph.is_running(tensor)
+        is_running = cut.graph.is_running_total(tensor)
         if axis is None and not number and not is_running:
             raise ValueError(
                 f"{name} returns {tensor.name}, a {tensor.dtype.name} that depends on samples, and"
@@ -56,10 +56,10 @@ class GatheredOutput:
         return cls(
             axis,
             is_running,
-            not cut.graph.sample[cut.graph.place[tensor.op.name]],
+            not cut.graph.is_per_example[cut.graph.op_index[tensor.op.name]],
             bool(tensor.dtype.is_floating),
             tuple(tensor.shape.as_list()),
-            1 if axis is None else axes.num_samples,
+            1 if axis is None else axes.batch_size,
         )
 
     def shape(self, samples: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.capture.horovod_reductions import is_added_up
+from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
 from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
 from tf_libra.model_parallel.execution.input_scatter import InputScatter, Values
 from tf_libra.model_parallel.execution.metrics import Metric, added_up_in
@@ -133,7 +133,7 @@ class StageExecutor:
             for team in layout.teams
         }
         axes = {
-            name: any_trace.axes.of(f"{name}:0")
+            name: any_trace.axes.batch_axis(f"{name}:0")
             for name in cut.graph.arguments
             if cut.tensor(f"{name}:0").shape.rank != 0
         }
@@ -144,7 +144,7 @@ class StageExecutor:
             f"{name}:0"
             for stage in self.stages
             for name in cut.variables[stage]
-            if is_added_up(cut.graph.ops[cut.graph.place[name]])
+            if is_sum_reduction(cut.graph.ops[cut.graph.op_index[name]])
         ]
         self._gradients = {
             team: [
@@ -223,7 +223,7 @@ class StageExecutor:
         self.reduced = (start - began, stop - began) if has_left else None
         returned |= self._updated(averages, given)
         self.updated = (stop - began, time.perf_counter() - began)
-        return [returned[one.name] for one in self._cut.graph.returned]
+        return [returned[one.name] for one in self._cut.graph.outputs]
 
     # What stages send each other.
 
@@ -353,4 +353,4 @@ class StageExecutor:
 
 
 def _returned(cut: StagePartition) -> list[Any]:
-    return list({one.name: one for one in cut.graph.returned_samples}.values())
+    return list({one.name: one for one in cut.graph.microbatch_outputs}.values())

@@ -63,7 +63,11 @@ def owned(
         ranks: by stage.
         needed: placeholders of the variables that this rank computes with.
     """
-    written = {name for place in (*graph.writes, *graph.once) for name in graph.handles[place]}
+    written = {
+        name
+        for place in (*graph.microbatch_effects, *graph.update_effects)
+        for name in graph.handles[place]
+    }
     found = []
     for name, one in captured.items():
         if name in stages:

@@ -76,7 +76,7 @@ def _moved_on(op: Any, whole: StepGraph) -> ReplicatedRandomOp | None:
     index = [one.name for one in op.op_def.input_arg].index("delta")
     values = [
         tf_internal.smart_constant_value(one.inputs[index])
-        for one in (op, whole.ops[whole.place[op.name]])
+        for one in (op, whole.ops[whole.op_index[op.name]])
     ]
     if any(value is None for value in values) or np.array_equal(*values):
         return None
@@ -91,14 +91,14 @@ def _drawn(
     if "shape" not in names:
         return None
     index = names.index("shape")
-    if any(graph.sample[graph.place[one.op.name]] for one in op.inputs):
+    if any(graph.is_per_example[graph.op_index[one.op.name]] for one in op.inputs):
         return None
     [output] = op.outputs
     try:
-        axis = axes.of(output.name)
+        axis = axes.batch_axis(output.name)
     except ValueError:  # it cannot be divided into samples
         return None
-    shape = whole.ops[whole.place[op.name]].outputs[0].shape
+    shape = whole.ops[whole.op_index[op.name]].outputs[0].shape
     length = op.inputs[index].shape.num_elements()
     known = output.shape.is_fully_defined() and shape.is_fully_defined() and length is not None
     if not known or axis is None or axis >= length:

@@ -65,7 +65,7 @@ def exchange_of(
     if len(here) == len(there):
         whole = ReshardingPiece(there[here.index(rank)], Range(0, 0), 1.0)
         return Resharding(message, None, (whole,))
-    axis = axes.of(message.tensor)
+    axis = axes.batch_axis(message.tensor)
     tensor = cut.tensor(message.tensor)
     own = shares.computed(here, rank, 0)
     # Backward computation of the last stage may be in its forward phase, where no layer ends in it.
@@ -108,27 +108,27 @@ def check_exchanges(cut: StagePartition, layout: Layout, axes: BatchAxes) -> Non
         source, target = (len(layout.ranks[k]) for k in (message.source, message.target))
         if source == target:
             continue
-        axis = axes.of(message.tensor)
+        axis = axes.batch_axis(message.tensor)
         tensor = cut.tensor(message.tensor)
-        depends = cut.graph.sample[cut.graph.place[tensor.op.name]]
+        depends = cut.graph.is_per_example[cut.graph.op_index[tensor.op.name]]
         if axis is None and not _is_averaged(tensor) and depends:
             raise ValueError(
                 f"{cut.graph.recording.name}: {message.tensor} would have to be sent from a stage"
                 f" of {source} replicas to one of {target}, and does not belong to single samples"
             )
-        if axis is not None and tensor.shape[axis] != axes.num_samples:
+        if axis is not None and tensor.shape[axis] != axes.batch_size:
             raise ValueError(
                 f"{cut.graph.recording.name}: {message.tensor} has the shape {tensor.shape}, and"
                 f" stages of {source} and {target} replicas cannot tell its"
-                f" {axes.num_samples} samples apart"
+                f" {axes.batch_size} samples apart"
             )
 
 
 def _check_weights(cut: StagePartition, layout: Layout) -> None:
     graph = cut.graph
     for variable in graph.recording.variables.values():
-        handle = graph.handle_of(variable)
-        if handle is None or not graph.varies(handle):
+        handle = graph.placeholder_of(variable)
+        if handle is None or not graph.is_written_per_example(handle):
             continue
         count = len(layout.ranks[cut.stage_of_variable(handle)])
         if count > 1:

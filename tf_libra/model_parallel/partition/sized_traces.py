@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra.model_parallel.capture import step_arguments
-from tf_libra.model_parallel.capture.batch_axes import BatchAxes, check_counts
+from tf_libra.model_parallel.capture.batch_axes import BatchAxes, check_batch_size_use
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.replicated_random import draws
@@ -58,7 +58,7 @@ class Traces:
 
         Args:
             recorder: of the step.
-            given: arguments, as `step_arguments.as_tensors` returns them.
+            given: arguments, as `step_arguments.convert_arguments` returns them.
             samples_per_rank: their number of samples.
             size: samples of a microbatch.
             num_ranks: of the job.
@@ -75,7 +75,7 @@ class Traces:
         self._compared = self.share if self.share not in (None, 1) else 2 * size
         self._recorder = recorder
         self._how = has_branches, trained
-        self._specs = step_arguments.sized(given, size)
+        self._specs = step_arguments.argument_specs(given, size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, BatchAxes] = {}
         self._cuts: dict[tuple[int, tuple[int, ...]], StagePartition] = {}
@@ -83,16 +83,16 @@ class Traces:
         self._extractions: dict[int, SubgraphExtraction] = {}
         if not self._are_alike():
             # What a first trace builds, such as an optimizer without slots, others find built.
-            recorder.forget()
+            recorder.reset()
             self._forget(size)
             if self._compared == self.share and not self._are_alike():
                 self._compared = 2 * size  # so few samples are another computation, or none
         if not self._is_updated_apart():
-            recorder.select()
+            recorder.enable_branch_selection()
             self._forget(*self._graphs)
-        step_arguments.check_numbers(self.whole)
-        args, kwargs = step_arguments.resampled(given, size)
-        self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
+        step_arguments.check_example_dtypes(self.whole)
+        args, kwargs = step_arguments.resize_batch(given, size)
+        self.order = recorder.input_order(self.whole.recording.concrete, args, kwargs)
 
     @property
     def whole(self) -> StepGraph:
@@ -102,7 +102,7 @@ class Traces:
     def graph(self, size: int) -> StepGraph:
         """The step for so many samples."""
         if size not in self._graphs:
-            args, kwargs = step_arguments.sized(self._specs, size)
+            args, kwargs = step_arguments.argument_specs(self._specs, size)
             self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), *self._how)
         return self._graphs[size]
 
@@ -146,7 +146,7 @@ class Traces:
 
     def arguments(self, given: Any, size: int) -> dict[str, Any]:
         """Returns arguments of `size` samples by name, made from those that a rank passes."""
-        leaves = step_arguments.tensors(step_arguments.resampled(given, size))
+        leaves = step_arguments.flatten_tensors(step_arguments.resize_batch(given, size))
         return dict(zip(self.whole.arguments, (leaves[i] for i in self.order), strict=True))
 
     @cached_property
@@ -166,7 +166,7 @@ class Traces:
         """Raises `ValueError` where a layer, as a stage, could not update what it has to."""
         if not self._has_update:
             Update(self.each_layer)
-            check_counts(self.whole, self.graph(self._compared))
+            check_batch_size_use(self.whole, self.graph(self._compared))
             self._has_update = True
 
     @property

@@ -13,8 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.capture.step_graph import READS, StepGraph
-from tf_libra.model_parallel.capture.step_recorder import REDUCTION
+from tf_libra.model_parallel.capture.recorded_step import REDUCTION
+from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.capture.traced_ops import READS
 from tf_libra.model_parallel.partition.subgraph import Gathered, Subgraph, gathered
 
 _FREE = -1
@@ -67,7 +68,7 @@ class StagePartition:
             self._stage_of_region += [stage] * (layer.stop - layer.start)
         self._endings = {
             name: region
-            for region, one in enumerate(graph.recording.endings)
+            for region, one in enumerate(graph.recording.layer_ends)
             for name in one.gradients
         }
         self.phase = self._phases()
@@ -88,23 +89,23 @@ class StagePartition:
 
     def stage_of_variable(self, placeholder: str) -> int:
         """The stage to which a variable belongs."""
-        return self._stage_of_region[self.graph.owner_of(placeholder)]
+        return self._stage_of_region[self.graph.region_of_variable(placeholder)]
 
     def _phases(self) -> dict[int, int]:
         graph = self.graph
         phase: dict[int, int] = {}
-        for place in sorted(graph.needed):
+        for place in sorted(graph.microbatch_ops):
             op = graph.ops[place]
             if op.type == REDUCTION:
                 continue
-            if graph.free[place] or op.type == "Placeholder":
+            if graph.is_recomputable[place] or op.type == "Placeholder":
                 phase[place] = _FREE
                 continue
-            found = max((phase[i] for i in graph.inputs(place)), default=_FREE)
-            if op.type in READS and not graph.is_bound(place):
+            found = max((phase[i] for i in graph.input_indices(place)), default=_FREE)
+            if op.type in READS and not graph.is_pinned(place):
                 for handle in graph.handles[place]:
                     found = max(found, self.stage_of_variable(handle))
-            elif graph.is_bound(place):
+            elif graph.is_pinned(place):
                 found = max(found, self._stage_of_region[graph.region(place)])
                 for handle in graph.handles[place]:
                     found = max(found, self.stage_of_variable(handle))
@@ -127,7 +128,7 @@ class StagePartition:
         found: list[list[str]] = [[] for _ in range(self.num_stages)]
         for name, gradient in self.graph.gradients.items():
             stage = self.stage_of_gradient(name)
-            if self.phase[self.graph.place[gradient.op.name]] > self.backward(stage):
+            if self.phase[self.graph.op_index[gradient.op.name]] > self.backward(stage):
                 raise ValueError(
                     f"{self.graph.recording.name}: the gradient that {gradient.op.name} computes"
                     " is known only after the stage of its variable has ended"
@@ -146,15 +147,15 @@ class StagePartition:
         return next(i for i, one in enumerate(layers) if one.start <= region < one.stop)
 
     def _region_of(self, reduction: str) -> int:
-        handle = self.graph.handle_of(self.graph.recording.variables[reduction])
+        handle = self.graph.placeholder_of(self.graph.recording.variables[reduction])
         assert handle is not None, reduction
-        return self.graph.owner_of(handle)
+        return self.graph.region_of_variable(handle)
 
     def _uses(self) -> list[tuple[Any, int]]:
         """Every tensor of a microbatch, with a phase in which it is needed."""
         graph = self.graph
         found = []
-        for place in sorted(graph.needed):
+        for place in sorted(graph.microbatch_ops):
             for one in graph.ops[place].inputs:
                 if graph.ops[place].type != REDUCTION and self.phase[place] != _FREE:
                     found.append((one, self.phase[place]))
@@ -166,7 +167,7 @@ class StagePartition:
         needed: dict[tuple[str, int], int] = {}
         order: dict[str, tuple[int, Any]] = {}
         for tensor, needed_in in self._uses():
-            place = self.graph.place[tensor.op.name]
+            place = self.graph.op_index[tensor.op.name]
             made_in = self.phase[place]
             target = self.stage_of(needed_in)
             if made_in == _FREE or self.stage_of(made_in) == target:
@@ -199,7 +200,7 @@ class StagePartition:
 
     def phase_of(self, tensor: Any) -> int:
         """The phase in which a tensor is computed; that of the last stage where any could."""
-        phase = self.phase[self.graph.place[tensor.op.name]]
+        phase = self.phase[self.graph.op_index[tensor.op.name]]
         return self.num_stages - 1 if phase == _FREE else phase
 
     @cached_property
@@ -210,7 +211,7 @@ class StagePartition:
         for place, phase in self.phase.items():
             if phase != _FREE:
                 members[phase].add(place)
-        for one in self.graph.returned_samples:
+        for one in self.graph.microbatch_outputs:
             wanted[self.phase_of(one)][one.name] = None
         for name, gradient in self.graph.gradients.items():
             wanted[self.backward(self.stage_of_gradient(name))][gradient.name] = None

@@ -68,7 +68,7 @@ def gathered(
     waiting += wanted
     while waiting:
         one = waiting.pop()
-        place = graph.place[one.op.name]
+        place = graph.op_index[one.op.name]
         if place in found.ops or one.op.name in graph.captures:
             continue
         if one.op.name in graph.arguments:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.capture.step_recorder import REDUCTION
+from tf_libra.model_parallel.capture.recorded_step import REDUCTION
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.subgraph import Subgraph, gathered
 
@@ -49,11 +49,11 @@ class Update:
         """
         self._cut = cut
         self._graph = cut.graph
-        late = [one for one in self._graph.returned if not any(one is s for s in self._samples)]
-        self._sinks = [self._graph.place[one.op.name] for one in late]
-        self._closure = self._graph.closure([*self._graph.once, *self._sinks])
+        late = [one for one in self._graph.outputs if not any(one is s for s in self._samples)]
+        self._sinks = [self._graph.op_index[one.op.name] for one in late]
+        self._closure = self._graph.closure([*self._graph.update_effects, *self._sinks])
         for place in self._closure:
-            if self._graph.sample[place]:
+            if self._graph.is_per_example[place]:
                 raise ValueError(
                     f"{self._graph.recording.name}: {self._graph.ops[place].name} depends on"
                     " samples, and something that the update computes depends on it: stages"
@@ -61,11 +61,11 @@ class Update:
                 )
         self._stages = self._owners()
         self.exchanged = self._exchanged()
-        self.returned = {one.name: self._where[self._graph.place[one.op.name]] for one in late}
+        self.returned = {one.name: self._where[self._graph.op_index[one.op.name]] for one in late}
 
     @property
     def _samples(self) -> tuple[Any, ...]:
-        return self._graph.returned_samples
+        return self._graph.microbatch_outputs
 
     @property
     def num_rounds(self) -> int:
@@ -87,18 +87,20 @@ class Update:
         Every rank can keep them up to date by itself, unless it takes one stage's tensors for that.
         """
         graph = self._graph
-        trained = {graph.handle_of(one) for one in graph.recording.variables.values()}
-        moved = {handle for place in graph.writes for handle in graph.handles[place]}
-        updated = {handle for place in graph.once for handle in graph.handles[place]}
+        trained = {graph.placeholder_of(one) for one in graph.recording.variables.values()}
+        moved = {handle for place in graph.microbatch_effects for handle in graph.handles[place]}
+        updated = {handle for place in graph.update_effects for handle in graph.handles[place]}
         every = graph.recording.concrete.graph.variables
-        numbers = {graph.handle_of(one) for one in every if one.shape.rank == 0}
-        return (updated & graph.owner.keys() & numbers) - trained - moved
+        numbers = {graph.placeholder_of(one) for one in every if one.shape.rank == 0}
+        return (updated & graph.owner_region.keys() & numbers) - trained - moved
 
     def _spread(self, everyones: Collection[str]) -> dict[str, int]:
         """The same where these variables are of no layer."""
         graph = self._graph
         known = {
-            name: self._cut.stage_of_variable(name) for name in graph.owner if name not in everyones
+            name: self._cut.stage_of_variable(name)
+            for name in graph.owner_region
+            if name not in everyones
         }
         self._where: dict[int, int | None] = {}
         before = -1
@@ -109,7 +111,7 @@ class Update:
                 if op.type == REDUCTION:
                     self._where[place] = self._cut.stage_of_gradient(op.name)
                     continue
-                given = {self._where[i] for i in graph.inputs(place)} - {None}
+                given = {self._where[i] for i in graph.input_indices(place)} - {None}
                 touched = {known[h] for h in graph.handles[place] if h in known}
                 where = self._where[place] = self._stage_of(place, given, touched)
                 if graph.is_write[place] and where is not None:
@@ -142,7 +144,7 @@ class Update:
                 continue
             after = 0
             for one in graph.ops[place].inputs:
-                producer = graph.place[one.op.name]
+                producer = graph.op_index[one.op.name]
                 source = self._where[producer]
                 level = rounds[producer]
                 if self._where[place] is None and source is not None:
@@ -160,8 +162,8 @@ class Update:
                 f"{name}: {tensor.op.name} would have to be sent from one stage to the others, and"
                 f" it is a {tensor.dtype.name} of shape {tensor.shape}"
             )
-        names = {self._graph.ops[place].name for place in self._graph.once}
-        for place in self._graph.closure([self._graph.place[tensor.op.name]]):
+        names = {self._graph.ops[place].name for place in self._graph.update_effects}
+        for place in self._graph.closure([self._graph.op_index[tensor.op.name]]):
             before = {one.name for one in self._graph.ops[place].control_inputs}
             if before & names and self._graph.ops[place].type == "ReadVariableOp":
                 variable = self._graph.variable_name(self._graph.handles[place][0])
@@ -176,7 +178,7 @@ class Update:
         """Returns the ops of a rank with these stages in one round; the last round updates."""
         own = {None, *stages}
         if number == self.num_rounds - 1:
-            writes = [place for place in self._graph.once if self._where[place] in own]
+            writes = [place for place in self._graph.update_effects if self._where[place] in own]
             gives = [name for name, where in self.returned.items() if where in own]
             return self._made(stages, number, writes, gives)
         gives = [

@@ -124,7 +124,7 @@ class BurstPlanner:
         graph = traces.whole
         if len(graph.layers) == 1:
             raise ValueError(
-                f"{graph.recording.name} cannot be cut into layers: {graph.why_uncut()}"
+                f"{graph.recording.name} cannot be cut into layers: {graph.explain_single_layer()}"
             )
         traces.check_update()
         self._traces, self._control, self._transport = traces, control, transport

@@ -15,7 +15,9 @@ from tf_libra.specs.pipeline import PipelinePlan
 def in_production_order(cut: StagePartition, stage: int) -> list[str]:
     """The reductions of a stage, by the places of the ops that compute their gradients."""
     gradients = cut.graph.gradients
-    return sorted(cut.variables[stage], key=lambda name: cut.graph.place[gradients[name].op.name])
+    return sorted(
+        cut.variables[stage], key=lambda name: cut.graph.op_index[gradients[name].op.name]
+    )
 
 
 def reduction_of(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import conditional_updates
-from tf_libra.model_parallel.capture.step_graph import Layer, StepGraph
+from tf_libra.model_parallel.capture.step_graph import StepGraph, TracedLayer
 from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
 from tf_libra.model_parallel.execution.subgraph_function import SubgraphFunction, sum_of
 from tf_libra.model_parallel.partition.sized_traces import Traces
@@ -39,7 +39,7 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
 
     Args:
         traces: of the step.
-        given: arguments, as `step_arguments.as_tensors` returns them.
+        given: arguments, as `step_arguments.convert_arguments` returns them.
         num_microbatches: M.
 
     Raises:
@@ -158,11 +158,13 @@ def _measured(
     an op that reads and advances a random state; then their variables are restored.
     """
     graph, extraction = cut.graph, traces.extraction(size)
-    without = {graph.ops[place].name for place in graph.writes if not graph.ops[place].outputs}
+    without = {
+        graph.ops[place].name for place in graph.microbatch_effects if not graph.ops[place].outputs
+    }
     sent = {one.tensor for one in cut.messages}
     values: dict[str, Any] = {}
     runs: list[Callable[[], None]] = []
-    with _restored(traces, graph, graph.writes):
+    with _restored(traces, graph, graph.microbatch_effects):
         for phase, part in enumerate(cut.parts):
             stage = cut.stage_of(phase)
             reducing, sums = None, {}
@@ -187,11 +189,14 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
     """Returns the seconds of updating all variables; 0 if the update cannot be undone."""
     cut = traces.cut([0])
     graph, extraction = cut.graph, traces.extraction(traces.size)
-    ops = [graph.ops[place] for place in graph.once]
+    ops = [graph.ops[place] for place in graph.update_effects]
     called = extraction.library([op.name for op in ops]).function
     nodes = [*(op.node_def for op in ops), *(node for one in called for node in one.node_def)]
-    used = {name for place in graph.once for name in graph.handles[place]}
-    if not all(map(conditional_updates.is_plain, nodes)) or not used <= traces.captured.keys():
+    used = {name for place in graph.update_effects for name in graph.handles[place]}
+    if (
+        not all(map(conditional_updates.writes_only_variables, nodes))
+        or not used <= traces.captured.keys()
+    ):
         return 0.0
     update = Update(cut)
     values = {f"{name}:0": one for name, one in gradients.items()}
@@ -205,7 +210,7 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
         for function in rounds:
             found |= function(arguments, found)
 
-    with _restored(traces, graph, graph.once):
+    with _restored(traces, graph, graph.update_effects):
         run()
         return _usual([run])[0]
 
@@ -239,7 +244,7 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def shares_of_bytes(layers: Sequence[Layer]) -> NDArray[np.float64]:
+def shares_of_bytes(layers: Sequence[TracedLayer]) -> NDArray[np.float64]:
     """Returns each layer's share of the bytes of all parameters, shape [L]; zeros if none."""
     sizes = np.array([layer.parameter_bytes for layer in layers], float)
     return sizes / max(sizes.sum(), 1.0)

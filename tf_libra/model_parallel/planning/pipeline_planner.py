@@ -72,7 +72,7 @@ class PipelinePlanner:
         name = graph.recording.name
         num_stages = self._strategy.num_stages
         if len(graph.layers) == 1 and num_stages != 1:
-            raise ValueError(f"{name} cannot be cut into stages: {graph.why_uncut()}")
+            raise ValueError(f"{name} cannot be cut into stages: {graph.explain_single_layer()}")
         limits = {"layers": len(graph.layers), "workers": control.world_size}
         for what, limit in limits.items():
             if num_stages is not None and num_stages > limit:

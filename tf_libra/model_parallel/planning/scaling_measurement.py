@@ -56,7 +56,7 @@ def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
         tensor = cut.tensor(message.tensor)
         ways = 1 + tensor.dtype.is_floating
         size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
-        is_whole = axes.of(message.tensor) is None
+        is_whole = axes.batch_axis(message.tensor) is None
         flow = ActivationFlow(other_bytes=size) if is_whole else ActivationFlow(sample_bytes=size)
         found[edge] = found.get(edge, ActivationFlow()) + flow + ActivationFlow(num_messages=ways)
     return dict(sorted(found.items()))
