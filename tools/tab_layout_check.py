@@ -21,9 +21,8 @@ from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.reporting.records.event_writer import RecordWriter
-from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord, versions
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.reporting.records.versions import versions
 from tf_libra.specs.plan import TensorGroup
 from tools import tensorboard_tab
 

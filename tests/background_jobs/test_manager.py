@@ -12,7 +12,7 @@ import tf_libra
 from tests.worker_processes import Job
 from tf_libra.background_jobs import manager
 from tf_libra.reporting.report.logdir_source import Folder
-from tf_libra.reporting.tensorboard.run_listing import runs
+from tf_libra.reporting.tensorboard.queries import runs
 
 RANKS = [0, 1]
 

@@ -14,7 +14,7 @@ from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
 from tf_libra.planning.burst import BurstStrategy, DataParallel
 from tf_libra.reporting.report.logdir_source import Folder
-from tf_libra.reporting.tensorboard.run_listing import runs
+from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.strategies import DeepPool

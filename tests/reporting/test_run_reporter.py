@@ -14,7 +14,7 @@ from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
 from tf_libra.autotune.drift_detector import Drift
 from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.config import Options
-from tf_libra.reporting.report.run import read_run
+from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.plan import Plan
 

@@ -12,7 +12,7 @@ from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.internal import formatting
 from tf_libra.planning import make_plan
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.reporting.facts import RunSnapshot
+from tf_libra.reporting.run_history import RunSnapshot
 from tf_libra.reporting.text_report import describe, plan_table, summary_line
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile

@@ -5,8 +5,15 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
-from tf_libra.cli.family import run_family
+from tf_libra.cli.command import (
+    Command,
+    define_plot,
+    given,
+    print_json,
+    read_flag,
+    run_family,
+    write,
+)
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,

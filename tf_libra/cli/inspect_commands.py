@@ -69,8 +69,7 @@ def _define_timeline(values: flags.FlagValues) -> None:
 
 
 def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.reporting.report.chrome_trace import chrome_trace
-    from tf_libra.reporting.report.run import read_run
+    from tf_libra.reporting.report.chrome_trace import chrome_trace, read_run
 
     folder = Path(rest[0])
     run = read_run(folder, given(values, "run"))
@@ -97,9 +96,9 @@ def _define_report(values: flags.FlagValues) -> None:
 
 
 def _report(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.reporting.report.bundle import answers_about, problems_of
     from tf_libra.reporting.report.figures import draw_all
     from tf_libra.reporting.report.html_report import page
+    from tf_libra.reporting.report.logdir_source import answers_about, problems_of
 
     folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):

@@ -13,9 +13,9 @@ from tf_libra.cli.command import (
     path_of,
     print_json,
     read_flag,
+    run_family,
     write,
 )
-from tf_libra.cli.family import run_family
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,

@@ -31,9 +31,8 @@ from tf_libra.reporting.progress_line import ProgressLine
 from tf_libra.reporting.records.burst import BurstRecord
 from tf_libra.reporting.records.graph_export import GroupNode, step_graph
 from tf_libra.reporting.records.pipeline import PipelineRecord
-from tf_libra.reporting.records.plan import PlanRecord
+from tf_libra.reporting.records.plan import PlanRecord, versions
 from tf_libra.reporting.records.recorder import Recorder
-from tf_libra.reporting.records.versions import versions
 from tf_libra.reporting.run_history import RunHistory
 from tf_libra.reporting.text_report import (
     describe,

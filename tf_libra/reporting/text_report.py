@@ -13,7 +13,7 @@ from tf_libra.backends import backend, nccl_tuner
 from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.reporting.facts import RunSnapshot
+from tf_libra.reporting.run_history import RunSnapshot
 from tf_libra.specs.plan import Plan
 
 WIDTH = 100

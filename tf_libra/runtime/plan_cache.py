@@ -14,7 +14,7 @@ from tf_libra.autotune.warm_start import (
     PlanOutline,
     WarmStart,
 )
-from tf_libra.reporting.records import plan_store, starts
+from tf_libra.reporting.records import plan_store
 from tf_libra.specs.plan import Plan
 
 
@@ -60,7 +60,7 @@ class PlanCache:
         if self.folder is None:
             return None
         try:
-            conclusion = plan_store.load(self.folder, self.key)
+            conclusion = plan_store.load_plan(self.folder, self.key)
             if conclusion is not None:
                 check(conclusion.plan)
         except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ class PlanCache:
         job = self.job
         if self.folder is None or job is None:
             return lambda bytes_per_second: None
-        known, problems = starts.load(self.folder)
+        known, problems = plan_store.load_warm_starts(self.folder)
         for problem in problems:
             self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
         # What was found in the same way, if there is any: the rest says less.
@@ -89,13 +89,15 @@ class PlanCache:
         if self.folder is None or not conclusion.is_complete:
             return
         try:
-            plan_store.store(self.folder, self.key, conclusion)
+            plan_store.store_plan(self.folder, self.key, conclusion)
             if self.job is None:
                 return
             searched = () if conclusion.search is None else conclusion.search.seconds
             settings = tuple(searched)[:MAX_SETTINGS]
             outline = PlanOutline.of(conclusion.plan)
             job = replace(self.job, bytes_per_second=conclusion.bytes_per_second)
-            starts.store(self.folder, WarmStart(job, self.strategy, outline, settings))
+            plan_store.store_warm_start(
+                self.folder, WarmStart(job, self.strategy, outline, settings)
+            )
         except OSError as error:
             self.log.warning("cache_dir: nothing could be kept: %s", error)

@@ -1,12 +1,15 @@
 """Plans that came into force, as documents."""
 
 import json
+import platform
+from importlib import metadata
 
 import pytest
 
 from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
+from tf_libra.reporting.records import plan
 from tf_libra.reporting.records.plan import PlanRecord
 
 RECORD = examples.plan_record()
@@ -70,3 +73,17 @@ def test_what_is_wrong_with_a_plan_record_is_named(changes: dict, message: str) 
     document = json.loads(RECORD.to_json()) | changes
     with pytest.raises(ValueError, match=message):
         PlanRecord.from_json(json.dumps(document))
+
+
+def test_every_package_is_named_once() -> None:
+    found = plan.versions()
+    assert f"Python {platform.python_version()}" in found
+    assert f"Horovod {metadata.version('horovod')}" in found
+    assert len({one.split()[0] for one in found}) == len(found)
+    assert any(one.startswith("TensorFlow 2.") for one in found)
+
+
+def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = (("no-such-package", "Nothing"), ("numpy", "Numbers"), ("pytest", "Numbers"))
+    monkeypatch.setattr(plan, "_PACKAGES", packages)
+    assert plan.versions()[1:] == (f"Numbers {metadata.version('numpy')}",)

@@ -1,6 +1,7 @@
 """The plans that are cached between jobs."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from tf_libra import strategies
 from tf_libra.autotune import TensorSpec, TuningResult
+from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
 from tf_libra.cost_model import ContentionModel, OverlapSample
+from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.reporting.records import plan_store
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -37,22 +40,22 @@ def conclusion(three_groups: Plan) -> TuningResult:
 
 
 def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: TuningResult) -> None:
-    path = plan_store.store(tmp_path / "new" / "folder", "k" * 64, conclusion)
-    assert plan_store.load(tmp_path / "new" / "folder", "k" * 64) == conclusion
+    path = plan_store.store_plan(tmp_path / "new" / "folder", "k" * 64, conclusion)
+    assert plan_store.load_plan(tmp_path / "new" / "folder", "k" * 64) == conclusion
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_later_replaces_earlier(tmp_path: Path, conclusion: TuningResult) -> None:
-    plan_store.store(tmp_path, "key", conclusion)
+    plan_store.store_plan(tmp_path, "key", conclusion)
     without_model = replace(conclusion, profile=None, cost_model=None)
-    plan_store.store(tmp_path, "key", without_model)
-    assert plan_store.load(tmp_path, "key") == without_model
+    plan_store.store_plan(tmp_path, "key", without_model)
+    assert plan_store.load_plan(tmp_path, "key") == without_model
 
 
 def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningResult) -> None:
-    plan_store.store(tmp_path, "key", conclusion)
-    assert plan_store.load(tmp_path, "other") is None
-    assert plan_store.load(tmp_path / "nowhere", "key") is None
+    plan_store.store_plan(tmp_path, "key", conclusion)
+    assert plan_store.load_plan(tmp_path, "other") is None
+    assert plan_store.load_plan(tmp_path / "nowhere", "key") is None
 
 
 @pytest.mark.parametrize(
@@ -75,16 +78,16 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningRes
 def test_malformed_file_is_a_value_error(
     tmp_path: Path, conclusion: TuningResult, content: bytes
 ) -> None:
-    plan_store.store(tmp_path, "key", conclusion).write_bytes(content)
+    plan_store.store_plan(tmp_path, "key", conclusion).write_bytes(content)
     with pytest.raises(ValueError):
-        plan_store.load(tmp_path, "key")
+        plan_store.load_plan(tmp_path, "key")
 
 
 def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None:
-    with plan_store.store(tmp_path, "key", conclusion).open("r+b") as file:
+    with plan_store.store_plan(tmp_path, "key", conclusion).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
     with pytest.raises(ValueError, match="has 1099511627776 bytes"):
-        plan_store.load(tmp_path, "key")
+        plan_store.load_plan(tmp_path, "key")
 
 
 @pytest.mark.parametrize("field", ["plan", "profile", "cost_model", "samples"])
@@ -92,10 +95,10 @@ def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None
 def test_malformed_part_is_a_value_error(
     tmp_path: Path, conclusion: TuningResult, field: str, value: object
 ) -> None:
-    path = plan_store.store(tmp_path, "key", conclusion)
+    path = plan_store.store_plan(tmp_path, "key", conclusion)
     path.write_text(json.dumps(json.loads(conclusion.to_json()) | {field: value}))
     with pytest.raises(ValueError):
-        plan_store.load(tmp_path, "key")
+        plan_store.load_plan(tmp_path, "key")
 
 
 def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
@@ -116,3 +119,81 @@ def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
     assert len(keys) == 8
     again = plan_store.fingerprint(TENSORS, strategies.Libra(), 2, dict(reversed(VERSIONS.items())))
     assert again in keys
+
+
+JOB = JobSignature((LayerSignature(8, "float32"), LayerSignature(80, "float16")), 4, 2)
+START = WarmStart(JOB, "aiacc", PlanOutline((0.5, 1.0), (1, 2), (0, 1)), (CommConfig(2**20, 2, 1),))
+
+
+def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
+    other = WarmStart(JOB, "libra", START.outline)
+    for index, one in enumerate((START, other)):
+        os.utime(plan_store.store_warm_start(tmp_path, one), (index, index))
+    assert plan_store.load_warm_starts(tmp_path) == ([other, START], [])
+
+
+def test_the_same_job_has_one(tmp_path: Path) -> None:
+    plan_store.store_warm_start(tmp_path, START)
+    newer = WarmStart(
+        JOB, "aiacc", START.outline, (CommConfig(2**18, 1, 1), CommConfig(2**20, 2, 1))
+    )
+    plan_store.store_warm_start(tmp_path, newer)
+    assert plan_store.load_warm_starts(tmp_path) == ([newer], [])
+
+
+def test_each_network_has_its_own(tmp_path: Path) -> None:
+    """However exactly its rate was measured."""
+
+    def at(rate: float, units: int) -> WarmStart:
+        job = replace(JOB, bytes_per_second=rate)
+        return WarmStart(job, "aiacc", START.outline, (CommConfig(units, 2, 1),))
+
+    kept = [at(1.1e8, 1), at(1.2e8, 2), at(3e9, 3)]
+    for index, one in enumerate((START, *kept)):
+        os.utime(plan_store.store_warm_start(tmp_path, one), (index, index))
+    assert plan_store.load_warm_starts(tmp_path) == ([kept[2], kept[1], START], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value["job"].update(bytes_per_second=-1.0), "bytes_per_second must be"),
+        (lambda value: value["job"].update(num_workers=0), "num_workers must be"),
+        (lambda value: value["outline"].update(stops=[2.0, 1.0]), "stops must"),
+        (lambda value: value["settings"][0].update(unit_bytes="much"), "unit_bytes must"),
+        (lambda value: value.pop("job"), "job"),
+        (lambda value: value.update(version=99), "version"),
+    ],
+)
+def test_what_is_damaged_is_named_and_the_others_are_read(
+    tmp_path: Path, change, message: str
+) -> None:
+    path = plan_store.store_warm_start(tmp_path, START)
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    other = WarmStart(JOB, "libra", START.outline)
+    plan_store.store_warm_start(tmp_path, other)
+    found, problems = plan_store.load_warm_starts(tmp_path)
+    assert found == [other]
+    assert len(problems) == 1 and path.name in problems[0] and message in problems[0]
+
+
+def test_what_an_earlier_version_has_kept_is_read(tmp_path: Path) -> None:
+    path = plan_store.store_warm_start(tmp_path, START)
+    value = json.loads(path.read_text())
+    value["setting"] = value.pop("settings")[0]
+    assert "bytes_per_second" not in value["job"]
+    path.write_text(json.dumps(value))
+    assert plan_store.load_warm_starts(tmp_path) == ([START], [])
+
+
+def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+    path = plan_store.store_warm_start(tmp_path, START)
+    path.write_text('{"format": "tf-libra sta')
+    found, [problem] = plan_store.load_warm_starts(tmp_path)
+    assert found == [] and path.name in problem
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    assert plan_store.load_warm_starts(tmp_path / "none") == ([], [])

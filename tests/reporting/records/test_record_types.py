@@ -1,13 +1,23 @@
 """Every kind of record, and what a summary says of the one that it holds."""
 
 import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import pytest
 
 from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.record_types import kind_of, plugin_content
+from tf_libra.reporting.records.record_types import (
+    decode,
+    encode,
+    field_values,
+    parse_kind,
+    plugin_content,
+    series_tag,
+    set_field,
+)
 
 RECORD = examples.plan_record()
 ALL = (
@@ -50,7 +60,7 @@ def test_damaged_text_is_a_value_error(record: record_types.Record, damage: str)
 
 @pytest.mark.parametrize("kind", [*record_types.KINDS, record_types.HISTORY_KIND])
 def test_plugin_data_says_what_a_summary_is(kind: str) -> None:
-    assert kind_of(plugin_content(kind)) == kind
+    assert parse_kind(plugin_content(kind)) == kind
 
 
 @pytest.mark.parametrize(
@@ -64,4 +74,60 @@ def test_plugin_data_says_what_a_summary_is(kind: str) -> None:
 )
 def test_foreign_plugin_data_is_a_value_error(content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        kind_of(content)
+        parse_kind(content)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A record of no use."""
+
+    KIND: ClassVar[str] = "example"
+    first: int
+    second: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        set_field(self, "second", tuple(self.second))
+
+    @classmethod
+    def from_json(cls, document: str) -> Self:
+        return cls(**decode(cls, document))
+
+
+@pytest.mark.parametrize("record", [Example(1), Example(2, (3, 4))])
+def test_reads_what_was_written(record: Example) -> None:
+    assert Example.from_json(encode(record.KIND, field_values(record))) == record
+
+
+def test_what_has_a_default_may_be_missing() -> None:
+    assert Example.from_json(encode("example", {"first": 1})) == Example(1)
+
+
+def changed(**others: Any) -> str:
+    document = json.loads(encode("example", {"first": 1})) | others
+    return json.dumps({key: value for key, value in document.items() if value != "missing"})
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (changed(first="missing"), "tf-libra example record.*first"),
+        (changed(third=3), "tf-libra example record.*third"),
+        (changed(version=2), "version.*2"),
+        (changed(format="tf-libra plan record"), "format.*tf-libra example record"),
+        ("[]", "tf-libra example record"),
+        ('{"first": ', "tf-libra example record"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_named(document: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Example.from_json(document)
+
+
+def test_series_are_told_apart_by_function_kind_and_plan() -> None:
+    tags = {
+        series_tag(function, kind, fingerprint)
+        for function in ("step", "other")
+        for kind in ("plan", "step")
+        for fingerprint in ("0" * 64, "1" * 64)
+    }
+    assert len(tags) == 8 and max(map(len, tags)) < 32

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.reporting.records.test_event_writer import values
 from tests.reporting.tensorboard import examples
-from tf_libra.reporting.records import recorder, scalar_tags
+from tf_libra.reporting.records import record_types, recorder
 from tf_libra.reporting.records.event_writer import run_folder
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.records.step import StepRecord
@@ -44,10 +44,10 @@ def test_steps_are_written_one_by_one_and_then_as_medians(tmp_path: Path) -> Non
     one.took(len(seconds) + 1, 7.0, usual=False)
     one.close()
     found = series(tmp_path)
-    steps = found[scalar_tags.STEP_SECONDS]
+    steps = found[record_types.STEP_SECONDS]
     assert [step for step, _ in steps] == [*range(1, single + 1), single + 5]
     assert steps[-1][1] == statistics.median((0.5, 1.0, 2.0, 1.0, 0.5))
-    assert found[scalar_tags.DISTURBED_STEP_SECONDS] == [(len(seconds) + 1, 7.0)]
+    assert found[record_types.DISTURBED_STEP_SECONDS] == [(len(seconds) + 1, 7.0)]
 
 
 def test_how_long_a_plan_may_be_waited_for_is_written_once(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_how_long_a_plan_may_be_waited_for_is_written_once(tmp_path: Path) -> No
         for step in (1, 2):
             one.took(step, 0.5, usual=True)
         one.close()
-    assert series(tmp_path / "w")[scalar_tags.MAX_TUNING_STEPS] == [(1, 40)]
-    assert scalar_tags.MAX_TUNING_STEPS not in series(tmp_path / "h")
+    assert series(tmp_path / "w")[record_types.MAX_TUNING_STEPS] == [(1, 40)]
+    assert record_types.MAX_TUNING_STEPS not in series(tmp_path / "h")
 
 
 def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
@@ -75,11 +75,11 @@ def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
         one.background(BackgroundStats(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
         one.close()
     first, second = series(tmp_path), series(tmp_path, 1)
-    assert first[scalar_tags.DRIFTED_STEP_SECONDS] == [(3, 0.5)]
-    assert first[scalar_tags.RETURNED_STEP_SECONDS] == [(4, 0.25)]
-    assert first[scalar_tags.EXPECTED_STEP_SECONDS] == [(3, 0.25), (4, 0.25)]
+    assert first[record_types.DRIFTED_STEP_SECONDS] == [(3, 0.5)]
+    assert first[record_types.RETURNED_STEP_SECONDS] == [(4, 0.25)]
+    assert first[record_types.EXPECTED_STEP_SECONDS] == [(3, 0.25), (4, 0.25)]
     own = {RECORD.tag.partition("/")[2]} | {
-        name for name in first if name in (*scalar_tags.HISTORY, scalar_tags.MAX_TUNING_STEPS)
+        name for name in first if name in (*record_types.SCALAR_TAGS, record_types.MAX_TUNING_STEPS)
     }
     assert first.keys() - own == second.keys() and len(second) == 2
     for rank, found in enumerate((first, second)):
@@ -97,8 +97,8 @@ def test_a_traced_step_says_how_long_backward_took(tmp_path: Path) -> None:
     one.executed(8, (0, 10**9), (), timeline=timeline)
     one.close()
     found = series(tmp_path)
-    [(_, whole)] = found[scalar_tags.BACKWARD_SECONDS]
-    [(step, rest)] = found[scalar_tags.RESIDUAL_SECONDS]
+    [(_, whole)] = found[record_types.BACKWARD_SECONDS]
+    [(step, rest)] = found[record_types.RESIDUAL_SECONDS]
     assert step == 8 and whole == pytest.approx(timeline.backward_seconds, rel=1e-6)
     assert rest == pytest.approx(timeline.backward_seconds - timeline.compute_seconds, rel=1e-5)
 
@@ -144,4 +144,4 @@ def test_a_graph_that_cannot_be_drawn_is_left_out_alone(
     one.took(1, 0.5, usual=True)
     one.close()
     assert "the graph of the step is not written: over 2 GB" in caplog.text
-    assert series(tmp_path)[scalar_tags.STEP_SECONDS] == [(1, 0.5)]
+    assert series(tmp_path)[record_types.STEP_SECONDS] == [(1, 0.5)]

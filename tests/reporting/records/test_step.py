@@ -39,7 +39,7 @@ def test_part_of_a_group_is_ready_with_its_own_last_tensor() -> None:
         AllReduceRecord(7, i, "plan", 0, 1, 8, *([10**18 + 10**6 * (i + 1)] * 4), part)
         for i, part in enumerate([*parts, names[start:stop]])
     ]
-    step = StepRecord.of("f", RECORD.plan, 0, 7, (10**18, 10**18), reduced, production)
+    step = StepRecord.from_execution("f", RECORD.plan, 0, 7, (10**18, 10**18), reduced, production)
     assert [len(one.tensors) for one in step.all_reduces] == [1, stop - start - 1, 0]
     assert step.timeline(RECORD.plan) == measured_timeline(reduced, production)
     assert StepRecord.from_json(step.to_json()) == step

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import statistics
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.reporting.records.timeline import TimelineRecord
+from tf_libra.reporting.records.timeline import Spread, TimelineRecord
 
 RECORD = examples.plan_record()
 TIMELINE = examples.timeline_record(RECORD)
@@ -27,7 +30,7 @@ def test_a_damaged_span_is_named() -> None:
 def test_steps_that_executed_something_else_do_not_count() -> None:
     usual = [examples.traced_step(RECORD, stretch) for stretch in (1.0, 1.5)]
     other = dataclasses.replace(usual[0], all_reduces=usual[0].all_reduces[:-1])
-    record = TimelineRecord.of(RECORD.plan, [usual[0], other, usual[1]])
+    record = TimelineRecord.from_steps(RECORD.plan, [usual[0], other, usual[1]])
     assert record is not None
     assert record.num_steps == 2
     whole = examples.measured(RECORD).backward_seconds
@@ -39,7 +42,7 @@ def test_an_all_reduce_that_the_pass_left_alone_is_there_too() -> None:
     step = examples.traced_step(RECORD)
     alone = dataclasses.replace(step.all_reduces[0], group=-1, tensors=(0,))
     step = dataclasses.replace(step, all_reduces=(*step.all_reduces, alone))
-    record = TimelineRecord.of(RECORD.plan, [StepRecord.from_json(step.to_json())])
+    record = TimelineRecord.from_steps(RECORD.plan, [StepRecord.from_json(step.to_json())])
     assert record is not None
     groups = sorted(span.group for span in record.spans)
     assert groups == [-1, *range(len(RECORD.plan.groups))]
@@ -54,6 +57,18 @@ def test_steps_that_tell_no_timeline_do_not_count() -> None:
         dataclasses.replace(step, produced_ns=step.produced_ns[1:]),
     ]
     assert [one.timeline(RECORD.plan) for one in others] == [None] * 3
-    assert TimelineRecord.of(RECORD.plan, others) is None
-    one = TimelineRecord.of(RECORD.plan, [*others, step])
+    assert TimelineRecord.from_steps(RECORD.plan, others) is None
+    one = TimelineRecord.from_steps(RECORD.plan, [*others, step])
     assert one is not None and one.num_steps == 1
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30))
+def test_a_spread_is_ordered_and_holds_the_median(values: list[float]) -> None:
+    spread = Spread.from_values(values)
+    assert min(values) <= spread.low <= spread.median <= spread.high <= max(values)
+    assert spread.median == pytest.approx(statistics.median(values))
+
+
+def test_a_spread_out_of_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        Spread(2.0, 1.0, 3.0)

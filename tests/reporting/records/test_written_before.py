@@ -14,9 +14,8 @@ import pytest
 from tf_libra.cost_model import ContentionModel
 from tf_libra.reporting.records import event_reader, plan_store, record_types
 from tf_libra.reporting.records.timeline import TimelineRecord
-from tf_libra.reporting.report.bundle import answers_about
-from tf_libra.reporting.report.chrome_trace import chrome_trace
-from tf_libra.reporting.report.run import read_run
+from tf_libra.reporting.report.chrome_trace import chrome_trace, read_run
+from tf_libra.reporting.report.logdir_source import answers_about
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -26,7 +25,7 @@ PLAN = Plan.from_json((FOLDER / "plan.json").read_text())
 
 def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "kept.json", tmp_path / f"tf_libra-{'k' * 32}.json")
-    found = plan_store.load(tmp_path, "k" * 64)
+    found = plan_store.load_plan(tmp_path, "k" * 64)
     assert found is not None
     assert found.plan == PLAN
     assert found.profile == BackwardProfile.from_json((FOLDER / "profile.json").read_text())
@@ -34,7 +33,8 @@ def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
     assert found.is_complete
     assert not found.is_fitted  # how well it fits was not kept
     assert (
-        plan_store.load(plan_store.store(tmp_path / "again", "key", found).parent, "key") == found
+        plan_store.load_plan(plan_store.store_plan(tmp_path / "again", "key", found).parent, "key")
+        == found
     )
 
 
@@ -56,10 +56,10 @@ def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
     """The last that was written, of every step that was traced."""
     [path] = (FOLDER / "rank_0").iterdir()
     *_, last = [one for one in event_reader.read(path).summaries if not one.is_scalar]
-    assert record_types.kind_of(last.content) == TimelineRecord.KIND
+    assert record_types.parse_kind(last.content) == TimelineRecord.KIND
     written = TimelineRecord.from_json(last.text)
     steps = [step for step in read_run(FOLDER).steps if step.rank == 0]
-    assert TimelineRecord.of(PLAN, steps) == written
+    assert TimelineRecord.from_steps(PLAN, steps) == written
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import plugin_content
 from tf_libra.reporting.report.logdir_source import Folder
 from tf_libra.reporting.tensorboard import routes
-from tf_libra.reporting.tensorboard.data_provider_source import DataProviderSource
+from tf_libra.reporting.tensorboard.plugin import DataProviderSource
+from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.reporting.tensorboard.record_lookup import HISTORY_POINTS
-from tf_libra.reporting.tensorboard.run_listing import runs
 
 WRITTEN_BEFORE = Path(__file__).parents[2] / "reporting" / "records" / "written_before"
 

@@ -20,8 +20,8 @@ from tf_libra.internal import formatting
 from tf_libra.planning import explain, make_plan
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
-from tf_libra.reporting.report.bundle import Answers, answers_about
 from tf_libra.reporting.report.figures import draw_all
+from tf_libra.reporting.report.logdir_source import Answers, answers_about
 from tf_libra.specs.plan import Plan
 from tools.tensorboard_tab import VIEWS, Tab
 

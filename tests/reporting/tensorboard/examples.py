@@ -288,7 +288,7 @@ def traced_steps(record: PlanRecord) -> list[StepRecord]:
 
 
 def timeline_record(record: PlanRecord) -> TimelineRecord:
-    found = TimelineRecord.of(record.plan, traced_steps(record))
+    found = TimelineRecord.from_steps(record.plan, traced_steps(record))
     assert found is not None
     return found
 

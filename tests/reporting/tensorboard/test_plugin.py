@@ -26,8 +26,8 @@ from tf_libra.planning.explain import explain
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.tensorboard import routes
-from tf_libra.reporting.tensorboard.data_provider_source import DataProviderSource
 from tf_libra.reporting.tensorboard.loader import LibraLoader
+from tf_libra.reporting.tensorboard.plugin import DataProviderSource
 
 RECORD = examples.plan_record()
 RUN = "first/rank_0"

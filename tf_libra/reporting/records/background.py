@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.json_codec import fields, read, set_field, written
+from tf_libra.reporting.records.record_types import decode, encode, field_values, set_field
 from tf_libra.specs.background_stats import BackgroundStats
 
 
@@ -46,9 +46,9 @@ class BackgroundRecord(BackgroundStats):
 
     def to_json(self) -> str:
         """Return the record as JSON text, which `from_json` reads back unchanged."""
-        return written(self.KIND, fields(self))
+        return encode(self.KIND, field_values(self))
 
     @classmethod
     def from_json(cls, document: str) -> "BackgroundRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        return cls(**read(cls, document))
+        return cls(**decode(cls, document))

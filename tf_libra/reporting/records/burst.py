@@ -7,7 +7,13 @@ from typing import ClassVar
 
 from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
+from tf_libra.reporting.records.record_types import (
+    decode,
+    encode,
+    field_values,
+    series_tag,
+    set_field,
+)
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -59,17 +65,17 @@ class BurstRecord:
     def to_json(self) -> str:
         """Return the record as JSON text, which `from_json` reads back unchanged."""
         profile = None if self.profile is None else json.loads(self.profile.to_json())
-        document = fields(self) | {
+        document = field_values(self) | {
             "plan": json.loads(self.plan.to_json()),
             "bars": [dataclasses.asdict(one) for one in self.bars],
             "profile": profile,
         }
-        return written(self.KIND, document)
+        return encode(self.KIND, document)
 
     @classmethod
     def from_json(cls, document: str) -> "BurstRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        value = read(cls, document)
+        value = decode(cls, document)
         value["plan"] = BurstPlan.from_json(json.dumps(value["plan"]))
         if value.get("profile") is not None:
             value["profile"] = ScalingProfile.from_json(json.dumps(value["profile"]))

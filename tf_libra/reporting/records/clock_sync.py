@@ -13,6 +13,8 @@ The tightest bounds over all exchanges come from the fastest transfers in both d
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tf_libra.reporting.records.step import StepRecord
+
 
 @dataclass(frozen=True)
 class SharedExchange:
@@ -73,3 +75,22 @@ def clock_offsets(
         rank: ClockOffset(0, 0, 0) if rank == first else clock_offset(by_rank[first], shared)
         for rank, shared in sorted(by_rank.items())
     }
+
+
+def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:
+    """Return every exchange of these steps, with equal keys on all ranks."""
+    messages = [
+        SharedExchange((step.function, step.plan, step.step, "messages", index), sent, arrived)
+        for step in steps
+        for index, (sent, arrived) in enumerate(step.exchanges_ns)
+    ]
+    return messages + [
+        SharedExchange(
+            (step.function, step.plan, step.step, index, one.group, one.num_bytes),
+            one.started_ns,
+            # Without an awaited byte only the end is known.
+            one.first_byte_ns if one.first_byte_ns >= one.started_ns else one.finished_ns,
+        )
+        for step in steps
+        for index, one in enumerate(step.all_reduces)
+    ]

@@ -66,7 +66,7 @@ class RecordWriter:
         self._summary(step, {record.tag: tensor}, record.KIND, _TENSOR)
 
     def history(self, step: int, function: str, values: Mapping[str, float]) -> None:
-        """Write one point of each series of scalars, named as in `records.HISTORY`."""
+        """Write one point of each series of scalars, named as in `SCALAR_TAGS`."""
         tensors = {
             f"{function}/{name}": tf.make_tensor_proto(value, tf.float32)
             for name, value in values.items()

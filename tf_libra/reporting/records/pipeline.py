@@ -7,7 +7,13 @@ from typing import Any, ClassVar
 
 from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.json_codec import fields, read, series_tag, set_field, written
+from tf_libra.reporting.records.record_types import (
+    decode,
+    encode,
+    field_values,
+    series_tag,
+    set_field,
+)
 from tf_libra.simulation.viz.pipeline_gantt import Bar
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -57,14 +63,14 @@ class PipelineRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON text, which `from_json` reads back unchanged."""
-        document = fields(self) | {"bars": [dataclasses.asdict(one) for one in self.bars]}
+        document = field_values(self) | {"bars": [dataclasses.asdict(one) for one in self.bars]}
         document |= {field: json.loads(getattr(self, field).to_json()) for field in _OF_PIPELINES}
-        return written(self.KIND, document)
+        return encode(self.KIND, document)
 
     @classmethod
     def from_json(cls, document: str) -> "PipelineRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        value = read(cls, document)
+        value = decode(cls, document)
         for field, kind in _OF_PIPELINES.items():
             value[field] = kind.from_json(json.dumps(value[field]))
         return cls(**value)

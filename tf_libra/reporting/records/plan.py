@@ -1,7 +1,9 @@
 """Record of an activated plan."""
 
 import dataclasses
+import platform
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, ClassVar
 
 from tf_libra import strategies
@@ -9,8 +11,14 @@ from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_threads
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.json_codec import fields, format_of, series_tag, set_field, written
-from tf_libra.reporting.records.record_types import VERSION
+from tf_libra.reporting.records.record_types import (
+    VERSION,
+    encode,
+    field_values,
+    format_name,
+    series_tag,
+    set_field,
+)
 from tf_libra.specs.plan import Plan
 
 ORIGINS = tuple(origin.value for origin in PlanSource)
@@ -77,22 +85,22 @@ class PlanRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON text, which `from_json` reads back unchanged."""
-        document = fields(self) | {
+        document = field_values(self) | {
             "strategy": {"name": self.strategy.name} | dataclasses.asdict(self.strategy),
         }
         del document["conclusion"]
-        return written(self.KIND, document | self.conclusion.to_document())
+        return encode(self.KIND, document | self.conclusion.to_document())
 
     @classmethod
     def from_json(cls, document: str) -> "PlanRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.json_document(format_of(cls.KIND), VERSION, document)
+        value = validation.json_document(format_name(cls.KIND), VERSION, document)
         # Earlier versions stored steps of another time there, which are not comparable.
         value.pop("baseline_seconds", None)
         required, optional = validation.field_names(cls)
         required.remove("conclusion")
         own = {name: value.pop(name) for name in (*required, *optional) if name in value}
-        validation.keys(format_of(cls.KIND), own, required, optional)
+        validation.keys(format_name(cls.KIND), own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
         return cls(**own, conclusion=TuningResult.from_document(value))
 
@@ -109,3 +117,23 @@ def _strategy(value: Any) -> strategies.Strategy:
         return kind(**{name: given for name, given in value.items() if name != "name"})
     except ValueError as error:
         raise ValueError(f"strategy: {error}") from None
+
+
+_PACKAGES = (
+    ("tf-libra", "TF-Libra"),
+    ("tensorflow", "TensorFlow"),
+    ("tensorflow-cpu", "TensorFlow"),
+    ("keras", "Keras"),
+    ("horovod", "Horovod"),
+)
+
+
+def versions() -> tuple[str, ...]:
+    """Return the versions of Python and of the installed relevant packages."""
+    found = {"Python": platform.python_version()}
+    for package, name in _PACKAGES:
+        try:
+            found.setdefault(name, metadata.version(package))
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(f"{name} {version}" for name, version in found.items())

@@ -1,7 +1,9 @@
-"""Plan cache on disk, for the next job of the same model, machines and versions."""
+"""Files of `cache_dir`: tuning results for the same job, warm starts for similar jobs."""
 
+import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -9,16 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.autotune import TensorSpec, TuningResult
+from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.internal import validation
+from tf_libra.planning.comm_config import setting_of
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
+
+_START_FORMAT = "tf-libra start"
+_START_VERSION = 1
+_START_PATTERN = "tf_libra_start-*.json"
+# Most recent warm starts that are read.
+MAX_STARTS = 64
 
 
 def fingerprint(
     tensors: Sequence[TensorSpec], strategy: Any, num_workers: int, circumstances: dict[str, str]
 ) -> str:
-    """Return the hexadecimal SHA-256 of all that a cached plan depends on."""
+    """Returns the hexadecimal SHA-256 of all that a cached plan depends on."""
     document = {
         "tensors": [[tensor.name, tensor.num_bytes, tensor.dtype] for tensor in tensors],
         "strategy": repr(strategy),
@@ -30,18 +40,25 @@ def fingerprint(
 
 
 def _processor() -> str:
-    """Return the processor's name from Linux; platform.processor() is empty on Debian."""
+    """Returns the processor's name from Linux; platform.processor() is empty on Debian."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def load(folder: Path, key: str) -> TuningResult | None:
-    """Return the result cached under `key`; None without one.
+def store_plan(folder: Path, key: str, conclusion: TuningResult) -> Path:
+    """Stores a result atomically, replacing an earlier one."""
+    path = _plan_path(folder, key)
+    _replace(path, conclusion.to_json())
+    return path
+
+
+def load_plan(folder: Path, key: str) -> TuningResult | None:
+    """Returns the result cached under `key`; None without one.
 
     Raises:
         ValueError: the cached file is malformed.
     """
-    path = _path(folder, key)
+    path = _plan_path(folder, key)
     if not path.exists():
         return None
     size = path.stat().st_size
@@ -53,12 +70,12 @@ def load(folder: Path, key: str) -> TuningResult | None:
     except RecursionError:
         raise ValueError(f"{path.name} is nested too deep") from None
     if isinstance(document, dict) and "format" not in document:
-        return _of_the_version_before(document)
+        return _first_version_result(document)
     return TuningResult.from_json(text)
 
 
-def _of_the_version_before(document: dict[str, Any]) -> TuningResult:
-    """Read the format of the first version: three texts of a complete result."""
+def _first_version_result(document: dict[str, Any]) -> TuningResult:
+    """Reads the format of the first version: three texts of a complete result."""
     if not isinstance(document.get("plan"), str):
         raise ValueError("plan must be a JSON document")
     profile, cost_model = document.get("profile"), document.get("cost_model")
@@ -70,15 +87,71 @@ def _of_the_version_before(document: dict[str, Any]) -> TuningResult:
     )
 
 
-def store(folder: Path, key: str, conclusion: TuningResult) -> Path:
-    """Store a result atomically, replacing an earlier one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = _path(folder, key)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(conclusion.to_json())
-    temporary.replace(path)
+def _plan_path(folder: Path, key: str) -> Path:
+    return folder / f"tf_libra-{key[:32]}.json"
+
+
+def store_warm_start(folder: Path, start: WarmStart) -> Path:
+    """Stores a warm start atomically, replacing that of the same job and strategy."""
+    document = dataclasses.asdict(start)
+    job, rate = document["job"], start.job.bytes_per_second
+    graphs = {name: value for name, value in job.items() if name != "bytes_per_second"}
+    # Measured rates of one network vary, so their octave is part of the key.
+    octave = [] if rate is None else [round(math.log2(rate))]
+    identity = json.dumps([graphs, start.strategy, *octave], sort_keys=True)
+    if rate is None:
+        document["job"] = graphs
+    key = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    path = folder / _START_PATTERN.replace("*", key)
+    _replace(path, json.dumps({"format": _START_FORMAT, "version": _START_VERSION} | document))
     return path
 
 
-def _path(folder: Path, key: str) -> Path:
-    return folder / f"tf_libra-{key[:32]}.json"
+def load_warm_starts(folder: Path) -> tuple[list[WarmStart], list[str]]:
+    """Returns warm starts, the latest first, and the errors of unreadable files."""
+    starts, problems = [], []
+    paths = sorted(folder.glob(_START_PATTERN), key=_modified, reverse=True)
+    for path in paths[:MAX_STARTS]:
+        try:
+            starts.append(_parse_warm_start(path.read_text()))
+        except (OSError, ValueError) as error:
+            problems.append(f"{path.name}: {error}")
+    return starts, problems
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed since the listing
+        return 0.0
+
+
+def _parse_warm_start(text: str) -> WarmStart:
+    value: dict[str, Any] = validation.keys(
+        _START_FORMAT,
+        validation.json_document(_START_FORMAT, _START_VERSION, text),
+        required=("job", "strategy", "outline"),
+        optional=("settings", "setting"),
+    )
+    job = dict(validation.keys("job", value["job"], *validation.field_names(JobSignature)))
+    job["layers"] = validation.items("layers", job["layers"], LayerSignature)
+    outline = PlanOutline(
+        **validation.keys("outline", value["outline"], *validation.field_names(PlanOutline))
+    )
+    settings = validation.sequence("settings", value.get("settings", ()))
+    if value.get("setting") is not None:  # earlier versions stored the best setting alone
+        settings = (value["setting"],)
+    return WarmStart(
+        JobSignature(**job),
+        validation.text("strategy", value["strategy"]),
+        outline,
+        tuple(setting_of(setting) for setting in settings),
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file so that concurrent readers see the old or the new content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

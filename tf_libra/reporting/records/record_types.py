@@ -1,5 +1,6 @@
-"""Registry of record types, and the plugin data of their summaries."""
+"""Record types: their registry, JSON format, plugin data and series of summaries."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,6 +12,29 @@ VERSION = 1
 PLUGIN_NAME = "libra"
 HISTORY_KIND = "history"
 _SUMMARY = "tf-libra summary"
+_TAG_DIGITS = 12
+
+# Scalar series of a training function. Seconds per step: steady-state steps; first or traced steps
+# of a plan; and for traced steps, backward (LIBRA, Eq. 7) and its exposed communication.
+STEP_SECONDS = "step_seconds"
+DISTURBED_STEP_SECONDS = "disturbed_step_seconds"
+BACKWARD_SECONDS = "backward_seconds"
+RESIDUAL_SECONDS = "residual_communication_seconds"
+# Begin and end of a drift: the median of the steps, and the expected seconds.
+DRIFTED_STEP_SECONDS = "drifted_step_seconds"
+RETURNED_STEP_SECONDS = "returned_step_seconds"
+EXPECTED_STEP_SECONDS = "expected_step_seconds"
+# Written once, with the first step: the budget of steps before a plan is active.
+MAX_TUNING_STEPS = "max_tuning_steps"
+SCALAR_TAGS = (
+    STEP_SECONDS,
+    DISTURBED_STEP_SECONDS,
+    BACKWARD_SECONDS,
+    RESIDUAL_SECONDS,
+    DRIFTED_STEP_SECONDS,
+    RETURNED_STEP_SECONDS,
+    EXPECTED_STEP_SECONDS,
+)
 
 
 class Readable(Protocol):
@@ -21,7 +45,7 @@ class Readable(Protocol):
 
     @classmethod
     def from_json(cls, document: str) -> Self:
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         ...
 
 
@@ -39,29 +63,29 @@ class Record(Readable, Protocol):
         ...
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         ...
 
 
 _Kind = TypeVar("_Kind", bound=type[Readable])
 _kinds: dict[str, type[Readable]] = {}
-# By kind; complete once the package is imported.
+# By kind; complete once all packages with records are imported.
 KINDS: Mapping[str, type[Readable]] = MappingProxyType(_kinds)
 
 
 def register(kind: _Kind) -> _Kind:
-    """Register a record type under its `KIND`; a decorator."""
+    """Registers a record type under its `KIND`; a decorator."""
     _kinds[kind.KIND] = kind
     return kind
 
 
 def plugin_content(kind: str) -> bytes:
-    """Return the plugin data of a summary of one of `KINDS`, or of `HISTORY_KIND`."""
+    """Returns the plugin data of a summary of one of `KINDS`, or of `HISTORY_KIND`."""
     return json.dumps({"format": _SUMMARY, "version": VERSION, "kind": kind}).encode()
 
 
-def kind_of(content: bytes) -> str:
-    """Read the kind in the plugin data of a summary.
+def parse_kind(content: bytes) -> str:
+    """Reads the kind in the plugin data of a summary.
 
     Raises:
       ValueError: malformed, another version, or an unknown kind.
@@ -73,3 +97,36 @@ def kind_of(content: bytes) -> str:
     if value["kind"] not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}, got {value['kind']!r:.80}")
     return str(value["kind"])
+
+
+def format_name(kind: str) -> str:
+    """Returns the format name in the documents of a kind."""
+    return f"tf-libra {kind} record"
+
+
+def series_tag(function: str, kind: str, fingerprint: str) -> str:
+    """Returns the tag of a function's series of one kind under a plan."""
+    return f"{function}/{kind}/{fingerprint[:_TAG_DIGITS]}"
+
+
+def encode(kind: str, document: dict[str, Any]) -> str:
+    """Returns a document as text, with its format and version."""
+    return json.dumps({"format": format_name(kind), "version": VERSION} | document)
+
+
+def decode(kind: type[Readable], document: str) -> dict[str, Any]:
+    """Parses the fields of a record from JSON; a `ValueError` names what is wrong."""
+    required, optional = validation.field_names(kind)
+    name = format_name(kind.KIND)
+    value = validation.json_document(name, VERSION, document)
+    return dict(validation.keys(name, value, required, optional))
+
+
+def field_values(record: Any) -> dict[str, Any]:
+    """Returns the fields of a record, by name."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def set_field(record: Any, field: str, value: Any) -> None:
+    """Sets a validated field of a frozen record in its constructor."""
+    object.__setattr__(record, field, value)

@@ -17,7 +17,7 @@ from google.protobuf.message import Error as ProtobufError
 
 from tf_libra.autotune import TrialResult
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.reporting.records import scalar_tags
+from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.background import BackgroundRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
@@ -94,23 +94,25 @@ class Recorder:
             return
         most, self._max_tuning_steps = self._max_tuning_steps, 0
         if most and self._plan is None:
-            self._write_history(step, {scalar_tags.MAX_TUNING_STEPS: most})
+            self._write_history(step, {record_types.MAX_TUNING_STEPS: most})
         if not usual:
-            self._write_history(step, {scalar_tags.DISTURBED_STEP_SECONDS: seconds})
+            self._write_history(step, {record_types.DISTURBED_STEP_SECONDS: seconds})
             return
         self._num_steps += 1
         self._block.append(seconds)
         if self._num_steps <= _SINGLE_STEPS or sum(self._block) >= _BLOCK_SECONDS:
-            self._write_history(step, {scalar_tags.STEP_SECONDS: statistics.median(self._block)})
+            self._write_history(step, {record_types.STEP_SECONDS: statistics.median(self._block)})
             self._block.clear()
 
     def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
         """Record the begin of a drift, or its end (`is_back`), with both step times."""
         if self._rank == 0:
             name = (
-                scalar_tags.RETURNED_STEP_SECONDS if is_back else scalar_tags.DRIFTED_STEP_SECONDS
+                record_types.RETURNED_STEP_SECONDS if is_back else record_types.DRIFTED_STEP_SECONDS
             )
-            self._write_history(step, {name: measured, scalar_tags.EXPECTED_STEP_SECONDS: expected})
+            self._write_history(
+                step, {name: measured, record_types.EXPECTED_STEP_SECONDS: expected}
+            )
 
     def executed(
         self,
@@ -124,7 +126,7 @@ class Recorder:
         if self._plan is None or self._writer is None:
             return
         production = None if observation is None else observation.production
-        record = StepRecord.of(
+        record = StepRecord.from_execution(
             self._function, self._plan, self._rank, step, called_ns, all_reduces, production
         )
         exchanges, self._exchanges = self._exchanges, ()
@@ -135,8 +137,8 @@ class Recorder:
         self._write_history(
             step,
             {
-                scalar_tags.BACKWARD_SECONDS: timeline.backward_seconds,
-                scalar_tags.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
+                record_types.BACKWARD_SECONDS: timeline.backward_seconds,
+                record_types.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
             },
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tf_libra.internal import validation
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.json_codec import read, series_tag, set_field, written
+from tf_libra.reporting.records.record_types import decode, encode, series_tag, set_field
 from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class AllReduceSpan:
         set_field(self, "tensors", tuple(validation.integer("tensors", index) for index in tensors))
 
     @classmethod
-    def of(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
+    def from_telemetry(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
         """Build a span from the engine's record."""
         at = {name: index for index, name in enumerate(plan.tensor_names)}
         tensors = tuple(sorted(at[name] for name in record.tensor_names if name in at))
@@ -128,7 +128,7 @@ class StepRecord:
         validation.text("host", self.host)
 
     @classmethod
-    def of(
+    def from_execution(
         cls,
         function: str,
         plan: Plan,
@@ -152,7 +152,7 @@ class StepRecord:
             started_ns=called_ns[0],
             finished_ns=called_ns[1],
             all_reduces=tuple(
-                AllReduceSpan.of(record, plan)
+                AllReduceSpan.from_telemetry(record, plan)
                 for record in sorted(records, key=lambda record: record.sequence)
             ),
             backward_start_ns=backward_start_ns,
@@ -195,12 +195,12 @@ class StepRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON text, which `from_json` reads back unchanged."""
-        return written(self.KIND, dataclasses.asdict(self))
+        return encode(self.KIND, dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, document: str) -> "StepRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        return cls(**read(cls, document))
+        return cls(**decode(cls, document))
 
 
 def _whole(plan: Plan, group: int) -> tuple[int, ...]:

@@ -1,17 +1,49 @@
-"""Median timeline of the steps under a plan."""
+"""Median timeline of the steps under a plan, with the spread of its times."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_threads
-from tf_libra.reporting.records import record_types, spread
-from tf_libra.reporting.records.json_codec import read, set_field
-from tf_libra.reporting.records.spread import Spread
+from tf_libra.reporting.records import record_types
+from tf_libra.reporting.records.record_types import decode, set_field
 from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.plan import Plan
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of a quantity over several steps, in seconds."""
+
+    low: float
+    median: float
+    high: float
+
+    def __post_init__(self) -> None:
+        for field in ("low", "median", "high"):
+            set_field(self, field, validation.real(field, getattr(self, field)))
+        if not self.low <= self.median <= self.high:
+            raise ValueError(
+                "low, median and high must ascend, got "
+                f"{self.low!r}, {self.median!r}, {self.high!r}"
+            )
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> "Spread":
+        """Compute the spread of at least one value."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(low, median, high)
+
+
+def check_spread(field: str, value: Any) -> Spread:
+    """Return the spread of a field, which may be a JSON value, or raise `ValueError`."""
+    if isinstance(value, Spread):
+        return value
+    return validation.built(field, value, Spread)
 
 
 @dataclass(frozen=True)
@@ -39,7 +71,7 @@ class SpanRecord:
         set_field(self, "num_threads", check_threads("num_threads", self.num_threads))
         set_field(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
         for field in ("ready", "start", "end"):
-            set_field(self, field, spread.checked(field, getattr(self, field)))
+            set_field(self, field, check_spread(field, getattr(self, field)))
 
 
 @record_types.register
@@ -80,10 +112,10 @@ class TimelineRecord:
         set_field(self, "num_steps", validation.integer("num_steps", self.num_steps, minimum=1))
         set_field(self, "spans", validation.items("spans", self.spans, SpanRecord))
         for field in ("compute", "backward"):
-            set_field(self, field, spread.checked(field, getattr(self, field)))
+            set_field(self, field, check_spread(field, getattr(self, field)))
 
     @classmethod
-    def of(cls, plan: Plan, steps: Sequence[StepRecord]) -> "TimelineRecord | None":
+    def from_steps(cls, plan: Plan, steps: Sequence[StepRecord]) -> "TimelineRecord | None":
         """Compute median and quartiles over the steps with a measured computation.
 
         Steps with other all-reduces than most, such as one before a retrace, do not count.
@@ -104,9 +136,9 @@ class TimelineRecord:
         spans = tuple(
             SpanRecord(
                 *shape,
-                ready=Spread.of([t.groups[i].ready_seconds for t in counted]),
-                start=Spread.of([t.groups[i].start_seconds for t in counted]),
-                end=Spread.of([t.groups[i].end_seconds for t in counted]),
+                ready=Spread.from_values([t.groups[i].ready_seconds for t in counted]),
+                start=Spread.from_values([t.groups[i].start_seconds for t in counted]),
+                end=Spread.from_values([t.groups[i].end_seconds for t in counted]),
             )
             for i, shape in enumerate(usual)
         )
@@ -116,11 +148,11 @@ class TimelineRecord:
             step=steps[-1].step,
             num_steps=len(counted),
             spans=spans,
-            compute=Spread.of([t.compute_seconds for t in counted]),
-            backward=Spread.of([t.backward_seconds for t in counted]),
+            compute=Spread.from_values([t.compute_seconds for t in counted]),
+            backward=Spread.from_values([t.backward_seconds for t in counted]),
         )
 
     @classmethod
     def from_json(cls, document: str) -> "TimelineRecord":
         """Read a record from JSON text; a `ValueError` names the field that is wrong."""
-        return cls(**read(cls, document))
+        return cls(**decode(cls, document))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.internal import formatting
-from tf_libra.reporting.report.bundle import Answers
+from tf_libra.reporting.report.logdir_source import Answers
 from tf_libra.reporting.tensorboard.record_lookup import job_of
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"

@@ -7,7 +7,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from tf_libra.reporting.report.bundle import Answers, describe_problem, runs_of
+from tf_libra.reporting.report.logdir_source import Answers, describe_problem, runs_of
 from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 
 _TAB = resources.files("tf_libra.reporting.tensorboard") / "static"

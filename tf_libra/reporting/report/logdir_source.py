@@ -1,15 +1,19 @@
 """Log directory without TensorBoard's server: reads all event files in one pass."""
 
 import functools
+import importlib.util
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tf_libra.reporting.records import event_reader
 from tf_libra.reporting.records.event_reader import EventFile, Summary
+from tf_libra.reporting.tensorboard import routes
 from tf_libra.reporting.tensorboard.log_source import Series
+from tf_libra.reporting.tensorboard.record_lookup import NotFoundError
 
 _Value = TypeVar("_Value")
 _Listing = Mapping[str, Mapping[str, Series]]
@@ -115,3 +119,57 @@ def _some(values: Sequence[_Value], count: int) -> list[_Value]:
     if most <= count:
         return list(values)
     return [values[most * (index + 1) // count - 1] for index in range(count)]
+
+
+# From a route with its arguments to {"value": ...} or {"error": ...}.
+Answers = list[tuple[str, routes.Arguments, dict[str, Any]]]
+_NEEDED = ("tensorboard", "plotly")
+
+
+def answers_about(folder: Path) -> Answers:
+    """Return every request of the tab about a log directory, with its answer.
+
+    Raises:
+        ImportError: TensorBoard or Plotly is not installed.
+        OSError: the folder does not exist.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"a report needs {' and '.join(missing)}, not installed here (pip install"
+            " tf-libra[tensorboard])"
+        )
+    source = Folder.read(folder)
+    answers = [
+        (route, arguments, _answered(source, route, arguments))
+        for route, arguments in routes.questions(source)
+    ]
+    runs_of(answers)["problems"] += source.damaged  # damage outside of summaries
+    return answers
+
+
+def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[str, Any]:
+    try:
+        answer = routes.ROUTES[route].answer(source, **arguments)
+    except (ValueError, NotFoundError) as error:
+        return {"error": str(error)}
+    # As JSON: tuples become lists, keys become texts.
+    return {"value": json.loads(json.dumps(answer))}
+
+
+def runs_of(answers: Answers) -> dict[str, Any]:
+    """Return the answer about the log directory's runs."""
+    found: dict[str, Any] = next(answer["value"] for route, _, answer in answers if route == "runs")
+    return found
+
+
+def problems_of(answers: Answers) -> list[str]:
+    """Return one sentence per unreadable item."""
+    return [describe_problem(one) for one in runs_of(answers)["problems"]]
+
+
+def describe_problem(problem: dict[str, str]) -> str:
+    """Describe a problem of `runs`: a damaged file or summary."""
+    if "file" in problem:
+        return f"{problem['file']!r}: {problem['message']}"
+    return f"run {problem['run']!r:.80}, tag {problem['tag']!r:.80}: {problem['message']}"

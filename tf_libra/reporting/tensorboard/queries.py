@@ -5,21 +5,26 @@ request cannot reach outside of them. A missing name is a `NotFoundError`, any o
 `ValueError` with the reason.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_libra import strategies as registered
-from tf_libra.reporting.records import scalar_tags as names
+from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard import record_lookup
-from tf_libra.reporting.tensorboard.log_source import LogSource
+from tf_libra.reporting.tensorboard.cache import Cache
+from tf_libra.reporting.tensorboard.log_source import LogSource, Series
+from tf_libra.reporting.tensorboard.record_lookup import activations, digest, in_order, job_of
+from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 from tf_libra.reporting.tensorboard.views.contention import contention_view
-from tf_libra.reporting.tensorboard.views.group import group_view
-from tf_libra.reporting.tensorboard.views.history import history_view
-from tf_libra.reporting.tensorboard.views.plan import plan_view
-from tf_libra.reporting.tensorboard.views.ranks import ranks_view
-from tf_libra.reporting.tensorboard.views.steps import MeasuredRun, steps_view
+from tf_libra.reporting.tensorboard.views.plan import group_view, plan_view
+from tf_libra.reporting.tensorboard.views.steps import MeasuredRun, history_view, steps_view
 from tf_libra.reporting.tensorboard.views.strategies import strategies_view, strategy_like
-from tf_libra.reporting.tensorboard.views.timeline import measured_timeline, predicted_timeline
+from tf_libra.reporting.tensorboard.views.timeline import (
+    measured_timeline,
+    predicted_timeline,
+    ranks_view,
+)
 
 MEASURED, PREDICTED = "measured", "predicted"
 
@@ -118,7 +123,7 @@ def _usual_steps(
     source: LogSource, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
     """Return steady-state steps under the plan up to step `until`; None: it is active."""
-    tag = f"{record.function}/{names.STEP_SECONDS}"
+    tag = f"{record.function}/{record_types.STEP_SECONDS}"
     points = source.points(run, [tag], record_lookup.HISTORY_POINTS).get(tag, ())
     return tuple(
         value for step, value in points if step > record.step and (until is None or step < until)
@@ -133,7 +138,7 @@ def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
         for one in record_lookup.plans_of(source, run)
         if one["function"] == record.function
     ]
-    tags = {name: f"{record.function}/{name}" for name in names.HISTORY}
+    tags = {name: f"{record.function}/{name}" for name in record_types.SCALAR_TAGS}
     found = source.points(run, list(tags.values()), record_lookup.HISTORY_POINTS)
     return history_view(plans, {name: found.get(tag, ()) for name, tag in tags.items()})
 
@@ -143,3 +148,91 @@ def _predicted_seconds(source: LogSource, run: str, tag: str) -> float | None:
     record = record_lookup.last_plan(source, run, tag)
     timeline = record.conclusion.predicted(record.plan)
     return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds
+
+
+_SHOWN: Cache[dict[str, Any]] = Cache(64)
+
+
+def runs(source: LogSource) -> dict[str, Any]:
+    """Return all plans by run, functions without a plan, and unreadable items with reasons.
+
+    Cards are complete. `stamps` change with every write to a run; `strategies` lists the registered
+    ones.
+    """
+    plans: list[dict[str, Any]] = []
+    cards: dict[str, list[dict[str, Any]]] = {card.name: [] for card in CARDS.values()}
+    problems: list[dict[str, str]] = []
+    for run, tags in sorted(source.records().items()):
+        for tag, series in sorted(tags.items()):
+            try:
+                kind = record_types.parse_kind(series.content)
+                if kind in CARDS:
+                    shown = [_shown(kind, text) for _, text in source.documents(run, tag)]
+                    cards[CARDS[kind].name] += [
+                        {"run": run, "job": job_of(run)} | one for one in shown
+                    ]
+                if kind == PlanRecord.KIND:
+                    plans += activations(source, run, tag)
+            except ValueError as error:
+                problems.append({"run": run, "tag": tag, "message": str(error)})
+    headings = in_order(plans)
+    scalars = source.scalars()
+    return {
+        "plans": headings,
+        **cards,
+        "measuring": _measuring(source, scalars, headings),
+        "strategies": _registered(),
+        "stamps": _stamps(source.records(), scalars),
+        "problems": problems,
+    }
+
+
+def _shown(kind: str, document: str) -> dict[str, Any]:
+    return _SHOWN.get((kind, digest(document)), lambda: CARDS[kind].of(document))
+
+
+def _measuring(
+    source: LogSource,
+    listed: Mapping[str, Mapping[str, Series]],
+    plans: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return functions that run without a plan yet, with their step and budget."""
+    planned = {(plan["run"], plan["function"]) for plan in plans}
+    found = []
+    for run, tags in sorted(listed.items()):
+        for tag in sorted(tags):
+            function, _, name = tag.rpartition("/")
+            if name != record_types.MAX_TUNING_STEPS or (run, function) in planned:
+                continue
+            points = source.points(run, [tag], 1).get(tag, ())
+            steps = [
+                tags[one].last_step
+                for one in (f"{function}/{series}" for series in record_types.SCALAR_TAGS)
+                if one in tags
+            ]
+            most = int(points[-1][1]) if points else 0
+            found.append(
+                {"run": run, "function": function, "step": max(steps, default=0), "most": most}
+            )
+    return found
+
+
+def _registered() -> list[dict[str, Any]]:
+    """Return every registered strategy with its default tuning budget."""
+    return [
+        {
+            "name": name,
+            "tuning_steps": kind.tuning_steps,
+            "tuning_seconds": kind.tuning_seconds,
+        }
+        for name, kind in registered.BY_NAME.items()
+    ]
+
+
+def _stamps(*listings: Mapping[str, Mapping[str, Series]]) -> dict[str, float]:
+    stamps: dict[str, float] = {}
+    for listed in listings:
+        for run, tags in listed.items():
+            latest = max((series.last_written for series in tags.values()), default=0.0)
+            stamps[run] = max(stamps.get(run, 0.0), latest)
+    return stamps

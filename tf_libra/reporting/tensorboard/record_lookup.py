@@ -56,7 +56,7 @@ def measured(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord 
     dated = source.documents(run, record.tag_of(StepRecord.KIND), TRACED_STEPS)
     steps = [_step_record(document) for written, document in dated if written >= since]
     same = [one for one in steps if one.plan == record.plan.fingerprint]
-    return TimelineRecord.of(record.plan, same) or _written(source, run, record)
+    return TimelineRecord.from_steps(record.plan, same) or _written(source, run, record)
 
 
 def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
@@ -83,7 +83,7 @@ def job_of(run: str) -> str:
     return run.rpartition("/")[0] if _RANK.search(run) else run
 
 
-def in_force(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
+def activations(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
     """Return the description of each activation of a plan."""
     return [
         {"run": run, "tag": tag} | _heading(document) | {"written": written}
@@ -101,8 +101,8 @@ def plans_of(source: LogSource, run: str) -> list[dict[str, Any]]:
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():
         with contextlib.suppress(ValueError):
-            if record_types.kind_of(series.content) == PlanRecord.KIND:
-                plans += in_force(source, run, tag)
+            if record_types.parse_kind(series.content) == PlanRecord.KIND:
+                plans += activations(source, run, tag)
     return in_order(plans)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tf_libra.reporting.tensorboard import queries, record_lookup, run_listing
+from tf_libra.reporting.tensorboard import queries, record_lookup
 from tf_libra.reporting.tensorboard.log_source import LogSource
 from tf_libra.reporting.tensorboard.views.strategies import scale_out
 
@@ -62,7 +62,7 @@ def _timelines(source: LogSource, run: str, tag: str) -> list[Arguments]:
 
 ROUTES: Mapping[str, Route] = MappingProxyType(
     {
-        "runs": Route(run_listing.runs, None),
+        "runs": Route(queries.runs, None),
         "plan": Route(queries.plan, _nothing_else),
         "group": Route(queries.group, _groups),
         "timeline": Route(queries.timeline, _timelines),
@@ -78,7 +78,7 @@ ROUTES: Mapping[str, Route] = MappingProxyType(
 def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
     """Yield every request about a log directory: routes with their arguments."""
     yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
-    plans = dict.fromkeys((one["run"], one["tag"]) for one in run_listing.runs(source)["plans"])
+    plans = dict.fromkeys((one["run"], one["tag"]) for one in queries.runs(source)["plans"])
     for run, tag in plans:
         for name, route in ROUTES.items():
             for choice in () if route.choices is None else route.choices(source, run, tag):

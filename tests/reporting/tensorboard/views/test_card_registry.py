@@ -10,10 +10,10 @@ import pytest
 from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
-from tf_libra.reporting.records.json_codec import fields, read, series_tag, written
+from tf_libra.reporting.records.record_types import decode, encode, field_values, series_tag
+from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.report.logdir_source import Folder
-from tf_libra.reporting.report.run import read_run
-from tf_libra.reporting.tensorboard.run_listing import runs
+from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.reporting.tensorboard.views import card_registry
 
 
@@ -35,11 +35,11 @@ def note() -> Iterator[type[Any]]:
             return series_tag(self.function, self.KIND, "any")
 
         def to_json(self) -> str:
-            return written(self.KIND, fields(self))
+            return encode(self.KIND, field_values(self))
 
         @classmethod
         def from_json(cls, document: str) -> "NoteRecord":
-            return cls(**read(cls, document))
+            return cls(**decode(cls, document))
 
     @card_registry.register("notes", NoteRecord)
     def note_view(record: NoteRecord) -> dict[str, Any]:

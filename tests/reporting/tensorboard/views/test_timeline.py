@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.reporting.tensorboard import examples
-from tf_libra.reporting.tensorboard.views.timeline import measured_timeline
+from tf_libra.reporting.records.step import StepRecord
+from tf_libra.reporting.tensorboard.views.timeline import measured_timeline, ranks_view
 
 RECORD = examples.plan_record()
 
@@ -15,3 +18,68 @@ def test_an_all_reduce_outside_of_the_plan_is_none_of_its_groups() -> None:
     first, *groups = shown["spans"]
     assert (first["group"], first["start"], first["stop"], first["stream"]) == (-1, None, None, 0)
     assert [one["start"] for one in groups] == [group.start for group in RECORD.plan.groups]
+
+
+LATE_NS = 2_000_000
+
+
+def late(step: StepRecord, rank: int, by_ns: int, clock_ns: int = 0) -> StepRecord:
+    """Another rank's step, whose groups are complete later, by a clock of its own."""
+    spans = tuple(
+        replace(
+            one,
+            enqueued_ns=one.enqueued_ns + by_ns + clock_ns,
+            started_ns=one.started_ns + by_ns + clock_ns,
+            first_byte_ns=one.started_ns + by_ns + clock_ns,
+            finished_ns=one.finished_ns + by_ns + clock_ns,
+        )
+        for one in step.all_reduces
+    )
+    return replace(step, rank=rank, all_reduces=spans, backward_start_ns=None, produced_ns=())
+
+
+def waiting(step: StepRecord) -> StepRecord:
+    """Rank 0's, which waits for the late one's first byte in every group."""
+    spans = tuple(
+        replace(one, first_byte_ns=one.started_ns + LATE_NS, finished_ns=one.finished_ns + LATE_NS)
+        for one in step.all_reduces
+    )
+    return replace(step, all_reduces=spans, host="first")
+
+
+FIRST = waiting(examples.traced_step(RECORD, 1.0, 3))
+
+
+@pytest.mark.parametrize("clock_ns", [0, 10**9])
+def test_waits_stand_apart_from_exchanges_whatever_the_clocks_say(clock_ns: int) -> None:
+    other = late(examples.traced_step(RECORD, 1.0, 3), 1, LATE_NS, clock_ns)
+    view = ranks_view(RECORD, [FIRST, other])
+    assert view is not None
+    assert [rank["rank"] for rank in view["ranks"]] == [0, 1]
+    assert view["ranks"][0]["host"] == "first"
+    assert view["ranks"][0]["computation"]["from"] == 0
+    assert view["ranks"][1]["computation"] is None
+    for span in view["ranks"][0]["spans"]:
+        assert span["ready"] <= span["from"] < span["exchange"] <= span["to"]
+        assert span["exchange"] - span["from"] == pytest.approx(LATE_NS * 1e-9)
+    # Clocks of one host are one; of several, so much of a difference is not known.
+    unknown = view["ranks"][1]["clock_error_seconds"] if clock_ns else 0.0
+    for group in view["groups"]:
+        assert group["last_rank"] == 1
+        assert group["skew_seconds"] == pytest.approx(LATE_NS * 1e-9, abs=unknown + 1e-9)
+
+
+def test_the_last_step_that_all_ranks_have_is_shown_unless_another_is_asked_for() -> None:
+    steps = [examples.traced_step(RECORD, 1.0, number) for number in (1, 2, 3)]
+    others = [late(step, 1, 0) for step in steps[:2]]
+    view = ranks_view(RECORD, [*steps, *others])
+    assert view is not None
+    assert view["step"] == steps[1].step
+    assert view["steps"] == [steps[0].step, steps[1].step]
+    asked = ranks_view(RECORD, [*steps, *others], steps[0].step)
+    assert asked is not None
+    assert asked["step"] == steps[0].step
+
+
+def test_without_steps_there_is_nothing_to_show() -> None:
+    assert ranks_view(RECORD, []) is None

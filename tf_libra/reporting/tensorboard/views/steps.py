@@ -1,10 +1,11 @@
 """View of measured whole steps."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.reporting.tensorboard.views.trials import race_view
@@ -80,3 +81,59 @@ def _same_job(one: PlanRecord, other: PlanRecord) -> bool:
     return dict(zip(one.plan.tensor_names, one.plan.num_bytes, strict=True)) == dict(
         zip(other.plan.tensor_names, other.plan.num_bytes, strict=True)
     )
+
+
+# Points (step, value) of a series.
+Points = Sequence[tuple[int, float]]
+
+
+def history_view(
+    plans: Sequence[Mapping[str, Any]], series: Mapping[str, Points]
+) -> dict[str, Any]:
+    """Return the recorded series, the errors of backward's prediction, and drifts.
+
+    Args:
+      plans: activated plans in order, each with `step` and `predicted_seconds`.
+      series: series by the names in `record_types.SCALAR_TAGS`; unwritten series are missing.
+    """
+    points = {
+        name: [list(one) for one in series.get(name, ())] for name in record_types.SCALAR_TAGS
+    }
+    return {
+        "plans": list(plans),
+        "series": points,
+        "errors": _errors(plans, points),
+        "drifts": _drifts(points),
+    }
+
+
+def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
+    """Return begins and ends of drifts."""
+    expected = {point[0]: point[1] for point in series[record_types.EXPECTED_STEP_SECONDS]}
+    return sorted(
+        (
+            {
+                "step": step,
+                "measured_seconds": seconds,
+                "expected_seconds": expected[step],
+                "is_back": name == record_types.RETURNED_STEP_SECONDS,
+            }
+            for name in (record_types.DRIFTED_STEP_SECONDS, record_types.RETURNED_STEP_SECONDS)
+            for step, seconds in series[name]
+            if step in expected
+        ),
+        key=lambda drift: drift["step"],
+    )
+
+
+def _errors(
+    plans: Sequence[Mapping[str, Any]], series: Mapping[str, list[list[float]]]
+) -> list[list[float]]:
+    """Return relative errors of predicted backward time: [step, predicted / measured - 1]."""
+    found = []
+    for step, seconds in series[record_types.BACKWARD_SECONDS]:
+        before = [plan for plan in plans if plan["step"] <= step]
+        predicted = before[-1]["predicted_seconds"] if before else None
+        if predicted is not None and seconds > 0:
+            found.append([step, predicted / seconds - 1])
+    return found

@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 from tf_libra.autotune.interleaved_trials import Race
+from tf_libra.autotune.search.result import Search
 from tf_libra.autotune.trial_comparison import against_one_all_reduce
-from tf_libra.reporting.records.spread import Spread
+from tf_libra.reporting.records.timeline import Spread
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:
@@ -26,7 +27,9 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
                 "num_groups": len(one.plan.groups),
                 "threads": sorted({group.num_threads for group in one.plan.groups}),
                 "num_rounds": len(one.seconds),
-                "step": dataclasses.asdict(Spread.of(one.seconds)) if one.seconds else None,
+                "step": dataclasses.asdict(Spread.from_values(one.seconds))
+                if one.seconds
+                else None,
                 "predicted_seconds": one.predicted_seconds,
                 "ratio": None if lead is None else lead[0],
                 "is_noise": race.is_noise(one),
@@ -47,4 +50,33 @@ def comparison_view(race: Race | None) -> dict[str, Any] | None:
         "is_noise": compared.is_noise,
         "num_rounds": compared.num_rounds,
         "text": compared.describe(),
+    }
+
+
+def search_view(search: Search | None) -> dict[str, Any] | None:
+    """Return the measured settings with their searchers; None without a search.
+
+    `searchers` are in the order of their first use; `searcher` is "start" for the first settings.
+    """
+    if search is None:
+        return None
+    used: dict[str, list[bool]] = {}
+    for use in search.history:
+        used.setdefault(use.searcher, []).append(use.found_best)
+    return {
+        "best": None if search.best is None else dataclasses.asdict(search.best),
+        "num_settings": len(search.seconds),
+        "searchers": [
+            {"name": name, "num_steps": len(found), "new_bests": sum(found)}
+            for name, found in used.items()
+        ],
+        "trials": [
+            {
+                "searcher": trial.searcher,
+                **dataclasses.asdict(trial.setting),
+                "seconds": trial.seconds,
+                "found_best": trial.found_best,
+            }
+            for trial in search.trials
+        ],
     }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.reporting.tensorboard import examples
-from tf_libra.reporting.tensorboard.views.group import group_view
+from tf_libra.reporting.tensorboard.views.plan import group_view
 
 RECORD = examples.plan_record()
 
