@@ -124,17 +124,17 @@ def test_phases_are_shown_unless_somebody_else_does(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal.stream)
-    story = RunReporter(tf_libra.optimize(progress=wanted).keywords["options"])
+    reporter = RunReporter(tf_libra.optimize(progress=wanted).keywords["options"])
     before = set(threading.enumerate())
-    story.busy(Phase.TRACE)
+    reporter.on_activity(Phase.TRACE)
     if wanted:
         terminal.read_until("tf_libra: trace, [0-9]+ s")
-    story.entered(Phase.MEASURE, 1)
+    reporter.on_step_begin(Phase.MEASURE, 1)
     if wanted:
         terminal.read_until("tf_libra: measure: step 1 of at most [0-9]+, [0-9]+ s")
     else:
         assert set(threading.enumerate()) <= before  # no thread that would show anything
-    story.close()
+    reporter.close()
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,18 @@ from tf_libra.reporting.run_history import RunHistory, RunSnapshot
 RECORD = examples.plan_record()
 
 
-def test_journal_that_was_told_nothing_knows_nothing() -> None:
-    assert RunHistory("lanes").facts() == RunSnapshot()
+def test_history_that_was_told_nothing_knows_nothing() -> None:
+    assert RunHistory("lanes").snapshot() == RunSnapshot()
 
 
 def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
-    journal = RunHistory("lanes")
+    history = RunHistory("lanes")
     for phase, steps in itertools.groupby([Phase.MEASURE] * 3 + [Phase.RUN] * 2):
-        assert journal.entered(phase)
+        assert history.enter_phase(phase)
         for number, _ in enumerate(steps):
-            journal.took(0.1 * (1 + number), usual=number > 0, num_steps=2)
-        assert not journal.entered(phase)
-    facts = journal.facts()
+            history.add_step(0.1 * (1 + number), usual=number > 0, num_steps=2)
+        assert not history.enter_phase(phase)
+    facts = history.snapshot()
     assert facts.num_steps == {Phase.MEASURE: 6, Phase.RUN: 4}
     assert facts.median_step_seconds(Phase.RUN) == 0.2
     assert facts.step_seconds[Phase.MEASURE] == (0.2, 0.1 * 3)
@@ -36,52 +36,52 @@ def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
     after_backward: bool,
 ) -> None:
     """Also where the plan stays: it is compared with what is measured and predicted now."""
-    journal = RunHistory("lanes")
-    journal.entered(Phase.RUN)
-    journal.in_force(RECORD.conclusion)
-    journal.took(0.1, usual=True, num_steps=1)
-    journal.measured(examples.measured(RECORD))
+    history = RunHistory("lanes")
+    history.enter_phase(Phase.RUN)
+    history.set_plan(RECORD.conclusion)
+    history.add_step(0.1, usual=True, num_steps=1)
+    history.add_timeline(examples.measured(RECORD))
     plan = dataclasses.replace(RECORD.conclusion.plan, after_backward=after_backward)
-    journal.in_force(dataclasses.replace(RECORD.conclusion, plan=plan))
-    assert journal.facts().median_step_seconds(Phase.RUN) is None
-    assert journal.facts().timelines == ()
-    assert journal.facts().num_steps == {Phase.RUN: 1}
+    history.set_plan(dataclasses.replace(RECORD.conclusion, plan=plan))
+    assert history.snapshot().median_step_seconds(Phase.RUN) is None
+    assert history.snapshot().timelines == ()
+    assert history.snapshot().num_steps == {Phase.RUN: 1}
 
 
 def test_what_is_tried_out_again_says_nothing_of_steps_before() -> None:
-    journal = RunHistory("lanes")
+    history = RunHistory("lanes")
     for phase, again, seconds in (
         (Phase.MEASURE, False, 0.1),
         (Phase.RUN, False, 0.2),
         (Phase.MEASURE, True, 9.0),
         (Phase.RUN, True, 0.2),
     ):
-        journal.entered(phase, again)
-        journal.took(seconds, usual=True, num_steps=1)
-    assert journal.facts().step_seconds == {Phase.MEASURE: (0.1,), Phase.RUN: (0.2, 0.2)}
-    assert journal.facts().num_steps == {Phase.MEASURE: 2, Phase.RUN: 2}
+        history.enter_phase(phase, again)
+        history.add_step(seconds, usual=True, num_steps=1)
+    assert history.snapshot().step_seconds == {Phase.MEASURE: (0.1,), Phase.RUN: (0.2, 0.2)}
+    assert history.snapshot().num_steps == {Phase.MEASURE: 2, Phase.RUN: 2}
 
 
 def test_remark_is_new_once() -> None:
-    journal = RunHistory("horovod")
-    assert [journal.remarked(text) for text in ("a", "b", "a")] == [True, True, False]
-    assert journal.facts().remarks == ("a", "b")
-    assert journal.facts().engine == "horovod"
-    journal.met("lanes")
-    assert journal.facts().engine == "lanes"
+    history = RunHistory("horovod")
+    assert [history.add_remark(text) for text in ("a", "b", "a")] == [True, True, False]
+    assert history.snapshot().remarks == ("a", "b")
+    assert history.snapshot().engine == "horovod"
+    history.set_engine("lanes")
+    assert history.snapshot().engine == "lanes"
 
 
 def test_facts_do_not_change_with_what_is_told_later() -> None:
-    journal = RunHistory("lanes")
-    journal.named("step")
-    journal.measured(examples.measured(RECORD))
-    before = journal.facts()
-    journal.in_force(RECORD.conclusion)
-    journal.measured(examples.measured(RECORD, 3.0))
-    journal.took(1.0, usual=True, num_steps=1)
+    history = RunHistory("lanes")
+    history.set_function("step")
+    history.add_timeline(examples.measured(RECORD))
+    before = history.snapshot()
+    history.set_plan(RECORD.conclusion)
+    history.add_timeline(examples.measured(RECORD, 3.0))
+    history.add_step(1.0, usual=True, num_steps=1)
     assert (before.function, len(before.timelines), before.conclusion) == ("step", 1, None)
     assert before.num_steps == before.step_seconds == {}
-    after = journal.facts()
+    after = history.snapshot()
     assert after.conclusion == RECORD.conclusion
     first, second = (one.backward_seconds for one in after.timelines)
     assert after.median_backward_seconds() == (first + second) / 2

@@ -39,16 +39,16 @@ def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) 
     early, late = story(logdir=tmp_path / "early"), story(logdir=tmp_path / "late")
     early.close()
     for one, folder in (early, "early"), (late, "late"):
-        one.met(0, asked(logdir=tmp_path / folder))
-        one.named("step")
-        one.in_force(conclusion, PlanSource.GIVEN, 1)
+        one.on_join(0, asked(logdir=tmp_path / folder))
+        one.on_function("step")
+        one.on_plan_activated(conclusion, PlanSource.GIVEN, 1)
     assert files(tmp_path / "early") == set()
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert files(tmp_path / "late") == {"plan", "events"}
     late.close()
-    late.in_force(conclusion, PlanSource.GIVEN, 2)
-    late.took(2, 0.1, usual=True)
-    late.executed(2, (0, 1), ())
+    late.on_plan_activated(conclusion, PlanSource.GIVEN, 2)
+    late.on_step_end(2, 0.1, usual=True)
+    late.on_step_telemetry(2, (0, 1), ())
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert set(after) == set(written)
     assert all(after[path].startswith(text) for path, text in written.items())
@@ -58,8 +58,8 @@ def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: Path) -> None:
     one = story(logdir=tmp_path)
-    one.met(rank, asked(logdir=tmp_path))
-    one.named("step")
+    one.on_join(rank, asked(logdir=tmp_path))
+    one.on_function("step")
     drift = Drift(0.02, 0.1)
     for found, seconds in (
         (DriftVerdict.NOTHING, 0.1),
@@ -69,7 +69,7 @@ def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: 
     ):
         drift.ran(seconds, 1)
         drift.look()
-        one.looked(found, drift, 32 + int(100 * seconds))
+        one.on_drift_check(found, drift, 32 + int(100 * seconds))
     one.close()
     kept = {
         (value.tag.rpartition("/")[2], event.step): tf.make_ndarray(value.tensor).item()
@@ -98,7 +98,7 @@ def test_plan_that_is_not_used_is_named(
 ) -> None:
     one = story(plan=plan_file if given else None)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.left("Horovod", {"w": "op=Min"}, anything_else=False)
+        one.on_unplanned_gradients("Horovod", {"w": "op=Min"}, anything_else=False)
     for told in (caplog.text, one.explain()):
         assert "there is nothing to plan" in " ".join(told.split())
         assert ("the plan given is not used" in " ".join(told.split())) == given
@@ -111,9 +111,9 @@ def test_rank_0_tells_what_a_plan_rests_on_unless_it_was_given(
 ) -> None:
     one = story()
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.met(rank, asked())
+        one.on_join(rank, asked())
         logging.getLogger("tf_libra").setLevel(logging.INFO)
-        one.in_force(CONCLUSION, origin, 8)
+        one.on_plan_activated(CONCLUSION, origin, 8)
     told = rank == 0 and origin is not PlanSource.GIVEN
     assert ("fit: g(b, r) = b /" in caplog.text) == told
     assert ("note: a note" in caplog.text) == told
@@ -135,9 +135,9 @@ def test_what_the_plan_is_and_how_it_was_measured_stands_before_the_fit(
     )
     one = story(strategy="libra")
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.met(0, asked(strategy="libra"))
+        one.on_join(0, asked(strategy="libra"))
         logging.getLogger("tf_libra").setLevel(logging.INFO)
-        one.in_force(CONCLUSION.after(race), PlanSource.MADE, 8)
+        one.on_plan_activated(CONCLUSION.after(race), PlanSource.MADE, 8)
     order = [
         "The plan is of wfbp, not of libra",
         "note: race over 4 rounds",
@@ -153,7 +153,7 @@ def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None
     explained = []
     for origin in (PlanSource.MADE, PlanSource.KEPT):
         one = story()
-        one.in_force(CONCLUSION, origin, 1)
+        one.on_plan_activated(CONCLUSION, origin, 1)
         explained.append(one.explain())
     assert explained[0] == explained[1]
     assert "60 samples" in explained[0]
@@ -162,17 +162,17 @@ def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None
 
 def test_conclusion_whose_errors_nobody_has_kept_is_explained_without() -> None:
     one = story()
-    one.in_force(replace(CONCLUSION, samples=()), PlanSource.KEPT, 1)
+    one.on_plan_activated(replace(CONCLUSION, samples=()), PlanSource.KEPT, 1)
     assert "fitted model" not in one.explain()
     assert "plan, counted from the start of backward" in one.explain()
 
 
 def test_phase_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
     one = story()
-    one.begins(Phase.MEASURE)
+    one.on_phase(Phase.MEASURE)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         for step, phase in enumerate([Phase.MEASURE] * 2 + [Phase.SAMPLE] * 2, start=1):
-            one.entered(phase, step)
+            one.on_step_begin(phase, step)
     assert caplog.messages == ["measure: from step 1 on", "sample: from step 3 on"]
 
 
@@ -187,11 +187,11 @@ def test_graph_that_cannot_be_written_leaves_everything_else(
 
     options = asked(logdir=tmp_path)
     told = RunReporter(options)
-    told.met(0, options)
-    told.named("step")
-    told.in_force(TuningResult(three_groups), PlanSource.GIVEN, 1)
-    told.graph(1, TooLarge(), ())
+    told.on_join(0, options)
+    told.on_function("step")
+    told.on_plan_activated(TuningResult(three_groups), PlanSource.GIVEN, 1)
+    told.on_graph(1, TooLarge(), ())
     assert "the graph of the step is not written: Cannot serialize" in caplog.text
-    told.executed(2, (1, 2), ())
+    told.on_step_telemetry(2, (1, 2), ())
     told.close()
     assert [(step.step, step.rank) for step in read_run(tmp_path).steps] == [(2, 0)]

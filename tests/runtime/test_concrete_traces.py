@@ -38,14 +38,14 @@ class Step:
         self.traces = ConcreteTraces("train_step")
         self.meetings = 0
         self._control = control
-        self._story = RunReporter(config.resolve({}))
+        self._reporter = RunReporter(config.resolve({}))
 
     def traced(self, one: Trace, is_first: bool = False) -> Any:
         """The new graph."""
 
         @tf.function(autograph=False)
         def function(inputs: tf.Tensor) -> tf.Tensor:
-            self.traces.add(one, self._control, self._story, None if is_first else self._meet)
+            self.traces.add(one, self._control, self._reporter, None if is_first else self._meet)
             return inputs
 
         return function.get_concrete_function(tf.TensorSpec([2]))

@@ -116,16 +116,16 @@ def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_fro
 
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
-    train, story = step(), RunReporter(config.resolve({}))
+    train, reporter = step(), RunReporter(config.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = TuningSession("step", engine, config.resolve({}), story, tensors, "", TWO)
+    session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", TWO)
     assert session.state == TuningState(Phase.RUN, TuningResult(TWO), PlanSource.GIVEN)
     assert not session.settled
     for number in range(1, 8):
         engine.set_step(number)
         session.step(number, lambda: train(INPUTS))
     assert session.settled
-    told = story.explain()
+    told = reporter.explain()
     assert "phase: run" in told
     assert "backward: measured" in told
     session.close()
@@ -142,26 +142,26 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
     traced: list[int] = []
 
     class Noting(RunReporter):
-        def graph(self, step, trace, groups):
+        def on_graph(self, step, trace, groups):
             kept.append(step)
-            super().graph(step, trace, groups)
+            super().on_graph(step, trace, groups)
 
-        def executed(self, step, called_ns, all_reduces, observation=None, timeline=None):
+        def on_step_telemetry(self, step, called_ns, all_reduces, observation=None, timeline=None):
             traced.extend([step] if observation is not None else [])
-            super().executed(step, called_ns, all_reduces, observation, timeline)
+            super().on_step_telemetry(step, called_ns, all_reduces, observation, timeline)
 
     asked = config.resolve({"logdir": tmp_path / "log"})
-    train, story = step(), Noting(asked)
-    story.met(0, asked)
-    story.named("step")
+    train, reporter = step(), Noting(asked)
+    reporter.on_join(0, asked)
+    reporter.on_function("step")
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = TuningSession("step", engine, asked, story, tensors, {}, TWO)
+    session = TuningSession("step", engine, asked, reporter, tensors, {}, TWO)
     graph = train.get_concrete_function(INPUTS).graph
     for number in range(1, 4):
         engine.set_step(number)
         session.step(number, lambda: train(INPUTS))
         session.keep_graph(number, graph)
-    story.close()
+    reporter.close()
     session.close()
     assert (kept, traced) == ([1], [2, 3])
     files = [event_reader.read(path) for path in tmp_path.glob(event_reader.PATTERN)]
@@ -169,12 +169,12 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
 
 
 def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
-    story = RunReporter(config.resolve({}))
-    session = TuningSession("step", engine, config.resolve({}), story, (), "")
+    reporter = RunReporter(config.resolve({}))
+    session = TuningSession("step", engine, config.resolve({}), reporter, (), "")
     assert session.state == TuningState(Phase.RUN)
     assert session.settled
     assert session.step(1, lambda: "result") == "result"
-    assert story.explain().startswith("phase: run")
+    assert reporter.explain().startswith("phase: run")
 
 
 @pytest.mark.parametrize("given", [None, ONE], ids=["as it is", "under a plan"])
@@ -182,15 +182,15 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
     engine: Engine, given: Plan | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
-    train, story = step(), RunReporter(config.resolve({}))
+    train, reporter = step(), RunReporter(config.resolve({}))
     told: list[tuple[int, bool]] = []
 
     def took(_: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
         told.append((num_steps, usual))
 
-    monkeypatch.setattr(story, "took", took)
+    monkeypatch.setattr(reporter, "on_step_end", took)
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
-    session = TuningSession("step", engine, config.resolve({}), story, tensors, "", given)
+    session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", given)
     # Of single steps under a plan the next few are traced.
     for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
         engine.set_step(number)

@@ -35,18 +35,18 @@ def meeting(**asked: object) -> tuple[Rendezvous, RunReporter]:
 
 
 def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
-    one, story = meeting()
+    one, reporter = meeting()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
-            one.meet(story)
+            one.meet(reporter)
         assert one.control is None
         assert not one.is_alone and not one.is_over
 
 
 @pytest.mark.usefixtures("horovod")
 def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    one, story = meeting()
-    one.meet(story)
+    one, reporter = meeting()
+    one.meet(reporter)
     assert one.is_alone
     assert one.control is None
     assert not one.is_over
@@ -55,37 +55,37 @@ def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFix
 
 @pytest.mark.usefixtures("horovod")
 def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
-    one, story = meeting()
+    one, reporter = meeting()
     assert one.options.default_threads
-    one.meet(story)
+    one.meet(reporter)
     lanes = one.options.backend
     assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
-    asked, story = meeting(threads=(1, 3))
-    asked.meet(story)
+    asked, reporter = meeting(threads=(1, 3))
+    asked.meet(reporter)
     assert asked.options.strategy.allowed_threads == (1, 3)
 
 
 def test_when_elastic_mode_resets_the_job_it_is_over_until_it_ends(
     state: elastic.ObjectState,
 ) -> None:
-    one, story = meeting(plan=ONE)
-    one.meet(story)
+    one, reporter = meeting(plan=ONE)
+    one.meet(reporter)
     assert one.is_alone and not one.is_over
     state.on_reset()
     assert one.is_over
     one.end()
     assert not one.is_over and not one.is_alone
     assert one.given == ONE
-    one.meet(story)
+    one.meet(reporter)
     assert one.is_alone and not one.is_over
 
 
 def test_each_meeting_is_told_of_a_reset_once(state: elastic.ObjectState) -> None:
-    one, story = meeting()
+    one, reporter = meeting()
     for _ in range(3):
-        one.meet(story)
+        one.meet(reporter)
     assert len(state._reset_callbacks) == 1
-    other, story = meeting()
-    other.meet(story)
+    other, reporter = meeting()
+    other.meet(reporter)
     state.on_reset()
     assert one.is_over and other.is_over

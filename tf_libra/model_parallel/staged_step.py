@@ -77,7 +77,7 @@ class StagedTraining:
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
         self._planner = self._make_planner()
-        self._story = RunReporter(self._options)
+        self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
         self._traces: dict[tuple[Hashable, ...], Traces] = {}
         self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # of the current layout
@@ -117,11 +117,11 @@ class StagedTraining:
 
     def background(self, got: BackgroundStats) -> None:
         """Reports the statistics of a concurrent background job."""
-        self._story.background(got)
+        self._reporter.background(got)
 
     def close(self) -> None:
         """Stops reporting."""
-        self._story.close()
+        self._reporter.close()
 
     def check_variables(self) -> None:
         """Raises `ValueError`: ranks have other variables by design."""
@@ -159,7 +159,7 @@ class StagedTraining:
             )
         if self._meeting.is_over:
             self._meeting.end()
-            self._story.close()
+            self._reporter.close()
             self._forget()
         self._meeting.check()
         if self._meeting.is_alone:
@@ -172,13 +172,13 @@ class StagedTraining:
         try:
             return signal_handling.of_this_process().during(call)
         except BaseException as error:
-            self._story.stopped()
+            self._reporter.on_idle()
             self._meeting.give_up(error, error)
             raise
 
     def _synchronous_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._meeting.control is None:
-            self._meeting.meet(self._story)
+            self._meeting.meet(self._reporter)
             if self._meeting.is_alone:
                 return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
@@ -259,7 +259,7 @@ class StagedTraining:
         self._share(traces)
         if is_first:
             transport = Lanes(control.rank, self._identity, self._waiting)
-            self._planner.begin(traces, given, control, transport, self._story)
+            self._planner.begin(traces, given, control, transport, self._reporter)
         else:
             traces.check_layers(self._first)
         return traces
@@ -275,7 +275,7 @@ class StagedTraining:
         self._held |= traces.variables
         copied, count = self._holding.share(self._control, traces.captured.values(), may_copy)
         if copied:
-            self._story.copied(copied, count)
+            self._reporter.on_variables_broadcast(copied, count)
 
     # How the step is laid out.
 
@@ -353,7 +353,7 @@ class StagedTraining:
     def _warn_of_averages(self, execution: StageExecutor) -> None:
         for names in set(execution.averaged.values()) - self._warned:
             self._warned.add(names)
-            self._story.log.warning(
+            self._reporter.log.warning(
                 "%s returns what is computed of %s, and not of sums over samples alone: it is"
                 " averaged over the replicas of a stage, where a ratio of sums would be another"
                 " number; return the metric's result by itself",

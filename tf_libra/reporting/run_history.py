@@ -70,22 +70,22 @@ class RunHistory:
         self._keeps_seconds = True
         self._seconds: dict[Phase, deque[float]] = {}
 
-    def met(self, engine: str) -> None:
+    def set_engine(self, engine: str) -> None:
         """Records the engine that was chosen to carry gradients."""
         self._engine = engine
 
-    def named(self, function: str) -> None:
+    def set_function(self, function: str) -> None:
         """The function's name is known."""
         self._function = function
 
-    def remarked(self, text: str) -> bool:
+    def add_remark(self, text: str) -> bool:
         """Something that a reader should know; returns whether it is new."""
         if text in self._remarks:
             return False
         self._remarks.append(text)
         return True
 
-    def entered(self, phase: Phase, again: bool = False) -> bool:
+    def enter_phase(self, phase: Phase, again: bool = False) -> bool:
         """A step begins in `phase`; returns whether it is another than before.
 
         Args:
@@ -96,7 +96,7 @@ class RunHistory:
         self._keeps_seconds = phase is Phase.RUN or not again
         return before is not phase
 
-    def in_force(self, conclusion: TuningResult) -> None:
+    def set_plan(self, conclusion: TuningResult) -> None:
         """Records the active plan, and forgets what was measured before it was concluded.
 
         The same for an unchanged plan: steps have drifted since, and so have predictions.
@@ -106,18 +106,18 @@ class RunHistory:
             self._timelines.clear()
             self._seconds.pop(Phase.RUN, None)
 
-    def took(self, seconds: float, usual: bool, num_steps: int) -> None:
+    def add_step(self, seconds: float, usual: bool, num_steps: int) -> None:
         """Steps took so long each; `usual` unless it was a plan's first or traced."""
         self._num_steps[self._phase] += num_steps
         if usual and self._keeps_seconds:
             known = self._seconds.setdefault(self._phase, deque(maxlen=_REMEMBERED_STEPS))
             known.append(seconds)
 
-    def measured(self, timeline: MeasuredTimeline) -> None:
+    def add_timeline(self, timeline: MeasuredTimeline) -> None:
         """A step under the plan was traced."""
         self._timelines.append(timeline)
 
-    def facts(self) -> RunSnapshot:
+    def snapshot(self) -> RunSnapshot:
         """Returns what is known so far."""
         return RunSnapshot(
             function=self._function,

@@ -66,23 +66,23 @@ class RunReporter:
         self._rank = 0
         self._function = ""
         self.is_closed = False
-        self._journal = RunHistory(options.backend.name, options.strategy.name)
+        self._history = RunHistory(options.backend.name, options.strategy.name)
         self._progress = ProgressLine(self.log)
         self._recorder: Recorder | None = None
 
-    def met(self, rank: int, options: Options) -> None:
+    def on_join(self, rank: int, options: Options) -> None:
         """Records the rank, which chooses the logger, and the options once all ranks have met."""
         self._rank, self._options, self.log = rank, options, log_utils.logger(rank)
-        self._journal.met(options.backend.name)
+        self._history.set_engine(options.backend.name)
         if rank == 0:
             log_utils.warn_of_unknown_level(self.log)
 
-    def named(self, function: str) -> None:
+    def on_function(self, function: str) -> None:
         """The function's name is known; what happens is also written if there is a `logdir`."""
         if self.is_closed or self._function == function:  # a first step that failed is repeated
             return
         self._function = function
-        self._journal.named(function)
+        self._history.set_function(function)
         atexit.register(self.close)
         signal_handling.of_this_process().at_the_end(self.close)
         if self._options.logdir is not None:
@@ -94,15 +94,17 @@ class RunReporter:
                 self._options.tuning.max_steps,
             )
 
-    def busy(self, phase: Phase) -> None:
+    def on_activity(self, phase: Phase) -> None:
         """A phase begins that is no step, and may take a while."""
         self._show(phase.value)
 
-    def stopped(self) -> None:
+    def on_idle(self) -> None:
         """An error ends the training, as far as is known here."""
         self._progress.end()
 
-    def left(self, to: str, gradients: Mapping[str, str], anything_else: bool) -> None:
+    def on_unplanned_gradients(
+        self, to: str, gradients: Mapping[str, str], anything_else: bool
+    ) -> None:
         """Others reduce these gradients as the script says: reasons by name.
 
         Args:
@@ -119,7 +121,7 @@ class RunReporter:
             unused = "" if self._options.plan is None else ", and the plan given is not used"
             self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
 
-    def copied(self, names: Sequence[str], num_compared: int) -> None:
+    def on_variables_broadcast(self, names: Sequence[str], num_compared: int) -> None:
         """Variables that differed have got rank 0's values; one rank says so."""
         if self._rank != 0:
             return
@@ -133,7 +135,7 @@ class RunReporter:
             " and others" if others else "",
         )
 
-    def differ(self, names: Sequence[str]) -> None:
+    def on_variables_differ(self, names: Sequence[str]) -> None:
         """Log on one rank which buffers differ between the ranks."""
         if self._rank == 0:
             self._remark(
@@ -146,7 +148,7 @@ class RunReporter:
                 " variables that are meant to be each rank's own in local_variables"
             )
 
-    def reduced_nothing(self) -> None:
+    def on_step_without_reductions(self) -> None:
         """A step has all-reduced nothing, though the graph has all that the plan asks for."""
         self._remark(
             "not every step all-reduces its gradients, as with backward_passes_per_step; the plan"
@@ -156,12 +158,12 @@ class RunReporter:
 
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
         """Logs a remark once, and keeps it for `explain`."""
-        if self._journal.remarked(text):
+        if self._history.add_remark(text):
             self.log.log(level, "%s", text)
 
-    def entered(self, phase: Phase, step: int, again: bool = False) -> None:
+    def on_step_begin(self, phase: Phase, step: int, again: bool = False) -> None:
         """Records a step's begin in `phase`, maybe a new one; `again` while a plan is active."""
-        begins = self._journal.entered(phase, again) or step == 1
+        begins = self._history.enter_phase(phase, again) or step == 1
         if again:  # a few steps in a row, which `looked` has reported
             return
         if begins:
@@ -169,7 +171,7 @@ class RunReporter:
         most = self._options.tuning.max_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
-    def looked(self, found: DriftVerdict, drift: Drift, step: int) -> None:
+    def on_drift_check(self, found: DriftVerdict, drift: Drift, step: int) -> None:
         """Steps since the last look were judged at this one."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
         if (
@@ -179,7 +181,9 @@ class RunReporter:
         ):
             return
         if self._recorder is not None:
-            self._recorder.drifted(step, measured, expected, is_back=found is DriftVerdict.PASSED)
+            self._recorder.record_drift(
+                step, measured, expected, is_back=found is DriftVerdict.PASSED
+            )
         if found is DriftVerdict.DRIFT:
             self._say(
                 f"drift: at step {step} steps take {formatting.time(measured)}, where"
@@ -201,30 +205,30 @@ class RunReporter:
             )
 
     def _say(self, text: str) -> None:
-        self._journal.remarked(text)
+        self._history.add_remark(text)
         self.log.warning("%s", text)
 
-    def begins(self, phase: Phase) -> None:
+    def on_phase(self, phase: Phase) -> None:
         """A phase begins, before its first step."""
-        self._journal.entered(phase)
+        self._history.enter_phase(phase)
 
     def _show(self, text: str, anew: bool = True) -> None:
         if self._rank == 0 and self._options.progress:
             self._progress.show(text, anew)
 
-    def in_force(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
+    def on_plan_activated(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
         """Records that a plan is active from `step` on."""
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.GIVEN:
             self._tell_conclusion(conclusion)
-        before = self._journal.facts().conclusion
-        self._journal.entered(Phase.RUN)
-        self._journal.in_force(conclusion)
+        before = self._history.snapshot().conclusion
+        self._history.enter_phase(Phase.RUN)
+        self._history.set_plan(conclusion)
         if self._rank == 0 and not self.is_closed:
             self._write_logdir(conclusion)
         if self._recorder is not None:
             strategy = self._options.strategy
-            self._recorder.in_force(
+            self._recorder.record_plan(
                 PlanRecord(
                     function=self._function,
                     step=step,
@@ -247,7 +251,7 @@ class RunReporter:
     def _tell_conclusion(self, conclusion: TuningResult) -> None:
         """Logs why the strategy differs, the race, the model's fit, the notes, and the plan."""
         plan = conclusion.plan
-        if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
+        if another := why_another_plan(replace(self._history.snapshot(), conclusion=conclusion)):
             self.log.info("plan: %s", another)
         raced = None if conclusion.race is None else conclusion.race.describe()
         if raced in conclusion.notes:
@@ -278,24 +282,24 @@ class RunReporter:
             self._remark(told, logging.INFO)
         write({paths[name]: text for name, text in texts.items() if text is not None}, self.log)
 
-    def graph(self, step: int, trace: Any, groups: Sequence[GroupNode]) -> None:
+    def on_graph(self, step: int, trace: Any, groups: Sequence[GroupNode]) -> None:
         """Records what the pass has made of a trace (a `FuncGraph`) under the active plan."""
         if self._recorder is not None:
             op = self._options.backend.op
-            self._recorder.graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
+            self._recorder.record_graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
 
-    def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
+    def on_clock_exchange(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages, for their clocks to be compared."""
         if self._recorder is not None:
-            self._recorder.clocks(exchanges)
+            self._recorder.add_clock_exchanges(exchanges)
 
-    def took(self, step: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
+    def on_step_end(self, step: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
         """Steps took so long each; `usual` unless it was a plan's first or traced."""
-        self._journal.took(seconds, usual, num_steps)
+        self._history.add_step(seconds, usual, num_steps)
         if self._recorder is not None:
-            self._recorder.took(step, seconds, usual)
+            self._recorder.record_step_seconds(step, seconds, usual)
 
-    def executed(
+    def on_step_telemetry(
         self,
         step: int,
         called_ns: tuple[int, int],
@@ -305,13 +309,13 @@ class RunReporter:
     ) -> None:
         """A step under the plan has run; `observation` and `timeline` where it was traced."""
         if timeline is not None:
-            self._journal.measured(timeline)
+            self._history.add_timeline(timeline)
         if self._recorder is not None:
-            self._recorder.executed(step, called_ns, all_reduces, observation, timeline)
+            self._recorder.record_step(step, called_ns, all_reduces, observation, timeline)
 
-    def checked(self) -> None:
+    def on_plan_measured(self) -> None:
         """The first steps under the plan were observed."""
-        facts = self._journal.facts()
+        facts = self._history.snapshot()
         measured = facts.median_backward_seconds()
         if measured is None:
             return
@@ -345,7 +349,7 @@ class RunReporter:
             record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
             pipeline_files.write_measured(self._options.logdir, record, self.log)
             if self._recorder is not None:
-                self._recorder.staged(record)
+                self._recorder.record(record)
 
     def burst_planned(self, plan: BurstPlan, profile: ScalingProfile | None) -> None:
         """Records an active burst plan, made of these measurements unless given; rank 0 writes."""
@@ -364,12 +368,12 @@ class RunReporter:
     ) -> None:
         """Records when the ranks under a burst plan did what, up to this step; rank 0 writes."""
         if self._writes_stages and self._recorder is not None:
-            self._recorder.staged(BurstRecord(self._function, step, plan, bars, seconds, profile))
+            self._recorder.record(BurstRecord(self._function, step, plan, bars, seconds, profile))
 
     def background(self, got: BackgroundStats) -> None:
         """Records what a background job of this rank has got so far; every rank writes its own."""
         if self._recorder is not None:
-            self._recorder.background(got)
+            self._recorder.record_background(got)
 
     @property
     def _writes_stages(self) -> bool:
@@ -384,7 +388,7 @@ class RunReporter:
         if self._function:
             signal_handling.of_this_process().not_at_the_end(self.close)
         self._progress.end()
-        facts = self._journal.facts()
+        facts = self._history.snapshot()
         if self._rank == 0 and facts.num_steps:
             self.log.info("%s", summary_line(facts))
         if self._recorder is not None:
@@ -393,4 +397,4 @@ class RunReporter:
 
     def explain(self) -> str:
         """Returns what is known so far, as text of at most 100 columns."""
-        return describe(self._journal.facts())
+        return describe(self._history.snapshot())

@@ -52,7 +52,7 @@ class ConcreteTraces:
         self,
         trace: Trace,
         control: Control | None,
-        story: RunReporter,
+        reporter: RunReporter,
         meet: Callable[[], None] | None,
     ) -> None:
         """Adds the trace whose graph is being built; what it all-reduces is compared.
@@ -60,7 +60,7 @@ class ConcreteTraces:
         Args:
             trace: what it does with gradients.
             control: reaches the other ranks; None if there are none to compare with.
-            story: logs a warning for gradients that no plan covers.
+            reporter: logs a warning for gradients that no plan covers.
             meet: returns when all ranks are at a new trace, which may be at a step already with
                 what they have traced before; None for the first trace.
 
@@ -69,10 +69,10 @@ class ConcreteTraces:
             EngineError: a rank is gone.
         """
         self._known[tf.compat.v1.get_default_graph()] = KnownTrace(trace)
-        self._warn_of(trace, story)
+        self._warn_of(trace, reporter)
         if trace.asks_for_nothing and self._agreed:
             if not trace.local:
-                story.log.info(
+                reporter.log.info(
                     "trace: %s takes no gradient in a new trace, which runs as it is", self._name
                 )
             return
@@ -87,14 +87,14 @@ class ConcreteTraces:
             "gathered": {one.name: one.is_gathered for one in marked},
         }
         everyone = exchange(control, statement)
-        if not self.is_renamed and self._match_names(everyone, control.rank, story):
+        if not self.is_renamed and self._match_names(everyone, control.rank, reporter):
             self.is_renamed = True
             return
         self.is_renamed = False
         check_equal(everyone, "" if _have_same_names(everyone) else NAMES_ADVICE)
         self._agreed.add(marked)
 
-    def _match_names(self, everyone: Sequence[Statement], rank: int, story: RunReporter) -> bool:
+    def _match_names(self, everyone: Sequence[Statement], rank: int, reporter: RunReporter) -> bool:
         """Finds rank 0's names of gradients that differ in automatic numbers alone.
 
         Returns:
@@ -107,7 +107,7 @@ class ConcreteTraces:
             return False
         other = next(other for other, names in enumerate(found) if names)
         name, first = next(iter(found[other].items()))
-        story.log.warning(
+        reporter.log.warning(
             "names: %r of rank %d is matched with %r of rank 0, and %d more, in the order of their"
             " automatic numbers; if these are different layers, name them explicitly",
             name, other, first, len(found[other]) - 1,
@@ -115,7 +115,7 @@ class ConcreteTraces:
         self.names.update(found[rank])
         return True
 
-    def _warn_of(self, trace: Trace, story: RunReporter) -> None:
+    def _warn_of(self, trace: Trace, reporter: RunReporter) -> None:
         """Says once what no plan is about, though a script may take it for averaged."""
         in_datasets = [one.name for one in trace.marked if one.in_dataset]
         for names, what in (
@@ -134,7 +134,7 @@ class ConcreteTraces:
         ):
             if names and what not in self._warned:
                 self._warned.add(what)
-                story.log.warning(what, self._name, listed(names))
+                reporter.log.warning(what, self._name, listed(names))
 
 
 def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:

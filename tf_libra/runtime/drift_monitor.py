@@ -15,15 +15,15 @@ from tf_libra.runtime.directive import KeepPlan
 class DriftMonitor:
     """Drift checks of one set of gradients whose plan is active."""
 
-    def __init__(self, again: Retuner | None, story: RunReporter) -> None:
+    def __init__(self, again: Retuner | None, reporter: RunReporter) -> None:
         """Begins to monitor the active plan.
 
         Args:
             again: decides; rank 0 alone has it.
-            story: reports the decisions.
+            reporter: reports the decisions.
         """
         self._again = again
-        self._story = story
+        self._reporter = reporter
         self._num_calls = 0
 
     @property
@@ -54,7 +54,7 @@ class DriftMonitor:
         """Returns rank 0's decision on the steps since the last drift check."""
         assert self._again is not None
         found = self._again.look()
-        self._story.looked(found, self._again.drift, step)
+        self._reporter.on_drift_check(found, self._again.drift, step)
         return KeepPlan(
             then_try=found in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL)
         )

@@ -21,17 +21,17 @@ class PlanActivator:
         plan: under which calls are made; None before the first.
     """
 
-    def __init__(self, control: Control, backend: Backend, story: RunReporter) -> None:
+    def __init__(self, control: Control, backend: Backend, reporter: RunReporter) -> None:
         """Applies nothing yet.
 
         Args:
             control: reaches the other ranks.
             backend: executes all-reduces.
-            story: reports what was not done as planned.
+            reporter: reports what was not done as planned.
         """
         self._control = control
         self._backend = backend
-        self._story = story
+        self._reporter = reporter
         self.plan: Plan | None = None
         self._num_calls: Counter[str] = Counter()  # by plan
         self._registered: dict[str, Plan] = {}
@@ -176,9 +176,9 @@ class PlanActivator:
         done = {one for one in executed & asked if one[2] not in unplanned}
         if done == asked:
             if asked and not records and leaves_records:
-                self._story.reduced_nothing()
+                self._reporter.on_step_without_reductions()
             return
-        self._story.log.warning(
+        self._reporter.log.warning(
             "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
             " training is right, but slower. Reasons: %s",
             plan.short_id,

@@ -76,7 +76,7 @@ class Rendezvous:
         assert self._world is not None
         return self._world.local_size
 
-    def meet(self, story: RunReporter) -> None:
+    def meet(self, reporter: RunReporter) -> None:
         """Meets the other ranks, if any, and compares what can be compared before tracing.
 
         Raises:
@@ -91,23 +91,23 @@ class Rendezvous:
         self.options = self._asked
         if world.size == 1:
             options = self.options = _with_default_threads(self._asked)
-            story.met(world.rank, options)
+            reporter.on_join(world.rank, options)
             self.is_alone = True
-            story.log.warning(
+            reporter.log.warning(
                 "one process: %s runs as it is, without all-reduce; %s",
                 self._name,
                 job.how_to_start,
             )
-            story.begins(Phase.PASS_THROUGH)
+            reporter.on_phase(Phase.PASS_THROUGH)
             return
         options, why = self._with_engine(job, world)
         carrier = control_plane.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
         if control is None:
-            control = self._started(carrier, options, why, job, world, story)
+            control = self._started(carrier, options, why, job, world, reporter)
         else:
-            self._prepare(options, why, job, world, story)
+            self._prepare(options, why, job, world, reporter)
         options = self.options
         self.control = control
         if not is_new:
@@ -167,25 +167,25 @@ class Rendezvous:
         self._never_met = ""
 
     def _prepare(
-        self, options: config.Options, why: str, job: Job, world: World, story: RunReporter
+        self, options: config.Options, why: str, job: Job, world: World, reporter: RunReporter
     ) -> None:
-        """Prepares what this rank needs by itself, and passes its rank and name to the story.
+        """Prepares what this rank needs by itself, and passes its rank and name to the reporter.
 
         Args:
             options: name the engine that executes all-reduces.
             why: the reason for that engine, if the user named none; else empty.
             job: whose ranks they are.
             world: the ranks of the job.
-            story: of the training function.
+            reporter: of the training function.
         """
         self.options = _with_default_threads(options)
-        story.met(world.rank, self.options)
+        reporter.on_join(world.rank, self.options)
         if why:
-            story.log.info("engine: %s, since %s", self.options.engine, why)
-        _warn_of_tensorflow(story)
-        self.given = _usable(self.options.plan, job, world, story)
-        story.named(self._identity)
-        story.busy(Phase.TRACE)
+            reporter.log.info("engine: %s, since %s", self.options.engine, why)
+        _warn_of_tensorflow(reporter)
+        self.given = _usable(self.options.plan, job, world, reporter)
+        reporter.on_function(self._identity)
+        reporter.on_activity(Phase.TRACE)
 
     def _started(
         self,
@@ -194,14 +194,14 @@ class Rendezvous:
         why: str,
         job: Job,
         world: World,
-        story: RunReporter,
+        reporter: RunReporter,
     ) -> Control:
         """Exchanges what the control transport has to know of each rank, and starts it.
 
         A rank that fails alone sends its error, so that the others do not wait for that rank.
         """
         try:
-            self._prepare(options, why, job, world, story)
+            self._prepare(options, why, job, world, reporter)
             backend = self.options.backend
             terms = control_plane.ControlConfig(
                 backend.num_lanes(config.most_threads(self.options)),
@@ -360,25 +360,25 @@ def _with_default_threads(options: config.Options) -> config.Options:
     return replace(options, strategy=options.backend.default_threads(options.strategy))
 
 
-def _warn_of_tensorflow(story: RunReporter) -> None:
+def _warn_of_tensorflow(reporter: RunReporter) -> None:
     """Logs a warning for each of the user's settings that keeps plans from having their effect."""
     if grappler.is_switched_off():
-        story.log.warning(
+        reporter.log.warning(
             "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
             " every gradient is all-reduced by itself"
         )
     if grappler.is_clustered_by_xla():
-        story.log.warning(
+        reporter.log.warning(
             "XLA clusters the step's ops by itself (tf.config.optimizer.set_jit or"
             " TF_XLA_FLAGS): gradients come when their cluster ends, and less overlaps"
         )
 
 
-def _usable(plan: Plan | None, job: Job, world: World, story: RunReporter) -> Plan | None:
+def _usable(plan: Plan | None, job: Job, world: World, reporter: RunReporter) -> Plan | None:
     """The plan that was given, unless an elastic job has outlived the number of its workers."""
     if plan is None or not job.is_elastic() or plan.num_workers == world.size:
         return plan
-    story.log.warning(
+    reporter.log.warning(
         "plan: made for %d workers, and there are %d now; measuring for another",
         plan.num_workers,
         world.size,

@@ -75,7 +75,7 @@ class TrainingFunction:
 
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
-        self._story = self._new_story()
+        self._reporter = self._new_reporter()
         self._call = instrumented_function.marked_function(
             self._function, self._on_traced, self._rules, is_method=lambda: self.is_method
         )
@@ -89,11 +89,11 @@ class TrainingFunction:
         self._current: TuningSession | None = None
         self._step = 0
 
-    def _new_story(self) -> RunReporter:
-        story = RunReporter(self._options)
+    def _new_reporter(self) -> RunReporter:
+        reporter = RunReporter(self._options)
         if self._is_closed:
-            story.close()
-        return story
+            reporter.close()
+        return reporter
 
     # What the user asks.
 
@@ -117,11 +117,11 @@ class TrainingFunction:
 
     def explain(self) -> str:
         """Returns what is known so far, as text of at most 100 columns."""
-        return self._story.explain()
+        return self._reporter.explain()
 
     def background(self, got: BackgroundStats) -> None:
         """Records what a concurrent background job has got so far."""
-        self._story.background(got)
+        self._reporter.background(got)
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""
@@ -129,9 +129,9 @@ class TrainingFunction:
         self._close_stories()
 
     def _close_stories(self) -> None:
-        self._story.close()
+        self._reporter.close()
         for session in self._sessions.values():
-            session.story.close()
+            session.reporter.close()
 
     def synchronize_variables(self) -> None:
         """Does nothing: every rank updates all variables alike."""
@@ -205,7 +205,7 @@ class TrainingFunction:
 
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Tells the other ranks, which wait for a step that will not come."""
-        self._story.stopped()
+        self._reporter.on_idle()
         self._meeting.give_up(cause, error)
         if cause is not error:
             raise cause from error
@@ -258,7 +258,7 @@ class TrainingFunction:
         return trace.asks_for_nothing and self._current is not None
 
     def _meet(self) -> None:
-        self._meeting.meet(self._story)
+        self._meeting.meet(self._reporter)
         if self._options.faults.check_numerics is not None and not self._meeting.is_alone:
             self._watch = finite_check.FiniteCheck()
 
@@ -300,7 +300,7 @@ class TrainingFunction:
             )
             if self._options.faults.check_numerics == "raise":
                 raise finite_check.NotFiniteError(message)
-            self._story.log.warning("%s", message)
+            self._reporter.log.warning("%s", message)
         return result
 
     # Traces, and the sessions of what they all-reduce.
@@ -338,7 +338,7 @@ class TrainingFunction:
             self._meeting.control.set_step(self._step + 1)
         meet = partial(self._meeting.check_sync_point, "a new trace")
         is_first = self._current is None
-        self._traces.add(trace, self._meeting.control, self._story, None if is_first else meet)
+        self._traces.add(trace, self._meeting.control, self._reporter, None if is_first else meet)
 
     def _session_of(self, call: Call) -> TuningSession:
         """The session of the gradients that a trace all-reduces, perhaps a new one."""
@@ -348,7 +348,7 @@ class TrainingFunction:
         elif call.given not in call.trace.met:
             self._share(call, has_met=False)
         self._current = self._sessions[marked]
-        self._story = self._current.story
+        self._reporter = self._current.reporter
         return self._current
 
     def _share(self, call: Call, has_met: bool) -> None:
@@ -367,12 +367,12 @@ class TrainingFunction:
                 self._meeting.check_sync_point("new variables")
             copied = self._sharing.compare(self._meeting.control, touched, judged)
             if copied.names:
-                self._story.copied(copied.names, copied.num_compared)
+                self._reporter.on_variables_broadcast(copied.names, copied.num_compared)
             differing = self._buffers.find_differing(
                 self._meeting.control, touched, judged, self._weights()
             )
             if differing:
-                self._story.differ(differing)
+                self._reporter.on_variables_differ(differing)
         call.trace.met.add(call.given)
 
     def _new_session(self, call: Call) -> TuningSession:
@@ -403,15 +403,15 @@ class TrainingFunction:
             TensorSpec(one.name, one.num_bytes, one.dtype) for one in marked if one.is_planned
         )
         is_first = not self._sessions
-        story = self._story if is_first else self._next_story(self._meeting.control)
+        reporter = self._reporter if is_first else self._next_reporter(self._meeting.control)
         if left:
-            story.left(self._job.name, left, anything_else=bool(marked))
-        given = self._given_for(tensors, story, is_first) if marked else None
+            reporter.on_unplanned_gradients(self._job.name, left, anything_else=bool(marked))
+        given = self._given_for(tensors, reporter, is_first) if marked else None
         if is_first:
             touched = call.touched()
             known = [*touched, *untouched(touched, self._weights())]
             for pattern in self._sharing.unmatched(known):
-                story.log.warning(
+                reporter.log.warning(
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
         self._share(call, has_met=True)
@@ -419,7 +419,7 @@ class TrainingFunction:
             self._identity,
             self._meeting.control,
             self._meeting.options,
-            story,
+            reporter,
             tensors,
             fingerprint.of(
                 self._meeting.options.engine,
@@ -430,20 +430,20 @@ class TrainingFunction:
             self._tuner,
         )
 
-    def _next_story(self, control: Control) -> RunReporter:
-        """Returns the story of a trace that all-reduces other gradients than those before."""
-        story = self._new_story()
-        story.met(control.rank, self._meeting.options)
-        story.named(f"{self._identity}, trace {1 + len(self._sessions)}")
-        story.log.info(
+    def _next_reporter(self, control: Control) -> RunReporter:
+        """Returns the reporter for a trace that all-reduces other gradients than those before."""
+        reporter = self._new_reporter()
+        reporter.on_join(control.rank, self._meeting.options)
+        reporter.on_function(f"{self._identity}, trace {1 + len(self._sessions)}")
+        reporter.log.info(
             "trace: %s has a new trace, which all-reduces other gradients than before: it"
             " gets a plan of its own",
             self._name,
         )
-        return story
+        return reporter
 
     def _given_for(
-        self, tensors: tuple[TensorSpec, ...], story: RunReporter, is_first: bool
+        self, tensors: tuple[TensorSpec, ...], reporter: RunReporter, is_first: bool
     ) -> Plan | None:
         """The plan that was given, for these gradients; only the first trace has to fit it."""
         plan = self._meeting.given
@@ -454,6 +454,6 @@ class TrainingFunction:
         except ValueError as error:
             if is_first:
                 raise
-            story.log.warning("plan: the one given does not fit this trace: %s", error)
+            reporter.log.warning("plan: the one given does not fit this trace: %s", error)
             return None
         return plan

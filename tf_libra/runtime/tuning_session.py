@@ -52,7 +52,7 @@ class TuningSession:
 
     Attributes:
         state: where in its life it is.
-        story: reports everything.
+        reporter: reports everything.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TuningSession:
         name: str,
         control: Control,
         options: config.Options,
-        story: RunReporter,
+        reporter: RunReporter,
         tensors: tuple[TensorSpec, ...],
         around: Mapping[str, str],
         given: Plan | None = None,
@@ -72,14 +72,14 @@ class TuningSession:
             name: identity of the training function.
             control: reaches the other ranks.
             options: the user's options.
-            story: reports everything.
+            reporter: reports everything.
             tensors: the gradients that are all-reduced, in backward order.
             around: circumstances, on which measured times depend.
             given: a plan to follow without measuring.
             tuner: called like `tune`, decides on rank 0 what is tried and what comes of it.
         """
         self.state = TuningState()
-        self.story = story
+        self.reporter = reporter
         self._name = name
         self._control = control
         self._options = options
@@ -87,7 +87,7 @@ class TuningSession:
         self._tuner = tuner
         self._backend = options.backend
         self._drawn = ""  # the plan whose graph was kept last
-        self._applying = PlanActivator(control, self._backend, story)
+        self._applying = PlanActivator(control, self._backend, reporter)
         self._checking = ProfilingPolicy()
         self._tuning: PostponingTuner | None = None
         self._looks: DriftMonitor | None = None  # where a plan may be left for another
@@ -109,13 +109,13 @@ class TuningSession:
 
     def _begin(self, phase: Phase) -> None:
         self.state = TuningState(phase)
-        self.story.begins(phase)
+        self.reporter.on_phase(phase)
 
     def _begin_tuning(self, around: Mapping[str, str]) -> None:
         options, num_workers = self._options, self._control.world_size
         self._keeping = PlanCache.of(
             options.cache_dir,
-            self.story.log,
+            self.reporter.log,
             self._tensors,
             options.strategy,
             num_workers,
@@ -136,7 +136,7 @@ class TuningSession:
                 budget,
                 self._options.tuning.max_model_error,
                 clock=pause.clock,
-                begins=self.story.busy,
+                begins=self.reporter.on_activity,
                 hops=self._backend.hops,
                 workers_per_host=self._backend.workers_per_host(),
                 runs_streams=self._backend.runs_streams,
@@ -146,7 +146,7 @@ class TuningSession:
 
         # Trials of a retuning lie steps apart, so the time between them is not the profile's.
         limit = replace(budget, max_seconds=math.inf) if "in_force" in more else budget
-        return postponing(make, Pause(limit), in_use, self.story.log.info)
+        return postponing(make, Pause(limit), in_use, self.reporter.log.info)
 
     def _tune_again(self, in_force: Plan) -> PostponingTuner:
         if self._kept is not None and self._keeping is not None:
@@ -184,7 +184,7 @@ class TuningSession:
         # Neither what instantiates a graph under a plan nor what is traced is a usual step.
         usual = not (is_first or traced)
         self._checking.took(seconds, usual, traced)
-        self.story.took(number, seconds, usual=usual, num_steps=num_steps)
+        self.reporter.on_step_end(number, seconds, usual=usual, num_steps=num_steps)
         self._note_for_looks(seconds, usual, num_steps)
         return result
 
@@ -200,7 +200,7 @@ class TuningSession:
     @property
     def _is_written(self) -> bool:
         # The option, not what becomes of the files: a disk that is full changes no step.
-        return self._options.logdir is not None and not self.story.is_closed
+        return self._options.logdir is not None and not self.reporter.is_closed
 
     def _is_written_down(self) -> bool:
         """Returns whether rank 0 checks this step, which this rank then records without tracing."""
@@ -211,7 +211,7 @@ class TuningSession:
     def _executed_untraced(self, call: Callable[[], Any]) -> Any:
         (result, _), called_ns = timed(lambda: self._applying.call(self._step, call, traced=False))
         records = of_step(self._backend.executed(), self._step)
-        self.story.executed(self._step, called_ns, records)
+        self.reporter.on_step_telemetry(self._step, called_ns, records)
         return result
 
     def _tell_timeline(self, observation: TrialResult) -> None:
@@ -219,17 +219,19 @@ class TuningSession:
         timeline = None
         if observation.production is not None and not observation.records:
             if any(self._applying.plan.num_bytes):
-                self.story.reduced_nothing()
+                self.reporter.on_step_without_reductions()
         elif observation.production is not None:
             try:
                 timeline = measured_timeline(observation.records, observation.production)
             except ValueError as error:  # a step that computes other gradients than the first
-                self.story.log.debug("step %d is not compared with the plan: %s", self._step, error)
-        self.story.executed(
+                self.reporter.log.debug(
+                    "step %d is not compared with the plan: %s", self._step, error
+                )
+        self.reporter.on_step_telemetry(
             self._step, observation.called_ns, observation.records, observation, timeline
         )
         if self._applying.num_calls == 1 + CHECKED_STEPS:
-            self.story.checked()
+            self.reporter.on_plan_measured()
 
     # What is done next.
 
@@ -279,7 +281,7 @@ class TuningSession:
 
     def _enter(self, experiment: Trial) -> None:
         self.state = replace(self.state, phase=experiment.phase)
-        self.story.entered(experiment.phase, self._step, again=self._looks is not None)
+        self.reporter.on_step_begin(experiment.phase, self._step, again=self._looks is not None)
         current = self._applying.plan
         if current is None or experiment.plan.fingerprint != current.fingerprint:
             self._applying.apply(experiment.plan, anew=False)
@@ -290,10 +292,10 @@ class TuningSession:
         self._begin_looks(conclusion, origin)
         self._checking = ProfilingPolicy()
         self.state = TuningState(Phase.RUN, conclusion, origin)
-        self.story.in_force(conclusion, origin, max(self._step, 1))
+        self.reporter.on_plan_activated(conclusion, origin, max(self._step, 1))
         for warning in self._backend.warnings(conclusion.plan):
-            self.story.log.warning("%s", warning)
-        self.story.clocks(exchange_clocks(self._control))
+            self.reporter.log.warning("%s", warning)
+        self.reporter.on_clock_exchange(exchange_clocks(self._control))
 
     def _begin_looks(self, conclusion: TuningResult, origin: PlanSource) -> None:
         share = self._options.tuning.again_share
@@ -309,7 +311,7 @@ class TuningSession:
             again = None
             if self._control.rank == 0:
                 again = Retuner(share, conclusion, self._tune_again, is_kept)
-            self._looks = DriftMonitor(again, self.story)
+            self._looks = DriftMonitor(again, self.reporter)
         self._looks.begin()
 
     def _go_on(self, how: KeepPlan) -> None:
@@ -319,7 +321,7 @@ class TuningSession:
         if self._applying.plan is None or self._applying.plan.fingerprint != plan.fingerprint:
             self._applying.apply(plan, anew=False)
         self.state = replace(self.state, phase=Phase.RUN)
-        self.story.entered(Phase.RUN, self._step, again=True)
+        self.reporter.on_step_begin(Phase.RUN, self._step, again=True)
         self._looks.begin()
         self._tries_next = how.then_try
 
@@ -336,7 +338,7 @@ class TuningSession:
             GroupNode(one.node, one.index, one.num_threads, one.copy, one.tensor_names)
             for one in grappler.report(plan).latest.groups
         ]
-        self.story.graph(step, graph, nodes)
+        self.reporter.on_graph(step, graph, nodes)
 
     def _note_for_looks(self, seconds: float, usual: bool, num_steps: int) -> None:
         if self._looks is None:

@@ -40,8 +40,8 @@ def test_steps_are_written_one_by_one_and_then_as_medians(tmp_path: Path) -> Non
     # Binary fractions, whose sums are exact: the last is the one with which five seconds are over.
     seconds = [0.25] * single + [0.5, 1.0, 2.0, 1.0, 0.5] + [0.5] * 9
     for step, took in enumerate(seconds, 1):
-        one.took(step, took, usual=True)
-    one.took(len(seconds) + 1, 7.0, usual=False)
+        one.record_step_seconds(step, took, usual=True)
+    one.record_step_seconds(len(seconds) + 1, 7.0, usual=False)
     one.close()
     found = series(tmp_path)
     steps = found[record_types.STEP_SECONDS]
@@ -52,10 +52,10 @@ def test_steps_are_written_one_by_one_and_then_as_medians(tmp_path: Path) -> Non
 
 def test_how_long_a_plan_may_be_waited_for_is_written_once(tmp_path: Path) -> None:
     waits, has = (made(tmp_path / name, max_tuning_steps=40) for name in ("w", "h"))
-    has.in_force(RECORD)
+    has.record_plan(RECORD)
     for one in (waits, has):
         for step in (1, 2):
-            one.took(step, 0.5, usual=True)
+            one.record_step_seconds(step, 0.5, usual=True)
         one.close()
     assert series(tmp_path / "w")[record_types.MAX_TUNING_STEPS] == [(1, 40)]
     assert record_types.MAX_TUNING_STEPS not in series(tmp_path / "h")
@@ -64,15 +64,15 @@ def test_how_long_a_plan_may_be_waited_for_is_written_once(tmp_path: Path) -> No
 def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
     for rank in (0, 1):
         one = made(tmp_path, rank)
-        one.executed(1, (0, 10), ())  # there is no plan yet, so nothing to write
-        one.in_force(RECORD)
-        one.took(2, 0.5, usual=True)
-        one.drifted(3, 0.5, 0.25, is_back=False)
-        one.drifted(4, 0.25, 0.25, is_back=True)
-        one.clocks(((1, 2), (3, 4)))
+        one.record_step(1, (0, 10), ())  # there is no plan yet, so nothing to write
+        one.record_plan(RECORD)
+        one.record_step_seconds(2, 0.5, usual=True)
+        one.record_drift(3, 0.5, 0.25, is_back=False)
+        one.record_drift(4, 0.25, 0.25, is_back=True)
+        one.add_clock_exchanges(((1, 2), (3, 4)))
         for step in (5, 6):
-            one.executed(step, (10 * step, 10 * step + 5), ())
-        one.background(BackgroundStats(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
+            one.record_step(step, (10 * step, 10 * step + 5), ())
+        one.record_background(BackgroundStats(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
         one.close()
     first, second = series(tmp_path), series(tmp_path, 1)
     assert first[record_types.DRIFTED_STEP_SECONDS] == [(3, 0.5)]
@@ -92,9 +92,9 @@ def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
 
 def test_a_traced_step_says_how_long_backward_took(tmp_path: Path) -> None:
     one = made(tmp_path)
-    one.in_force(RECORD)
+    one.record_plan(RECORD)
     timeline = examples.measured(RECORD)
-    one.executed(8, (0, 10**9), (), timeline=timeline)
+    one.record_step(8, (0, 10**9), (), timeline=timeline)
     one.close()
     found = series(tmp_path)
     [(_, whole)] = found[record_types.BACKWARD_SECONDS]
@@ -121,10 +121,10 @@ def test_what_cannot_be_written_is_said_once(
     disk: Any = Full()
     full._writer = disk
     for one in (without, full):
-        one.in_force(RECORD)
-        one.took(1, 0.5, usual=True)
-        one.graph(1, tf.Graph().as_graph_def)
-        one.executed(2, (0, 10), ())
+        one.record_plan(RECORD)
+        one.record_step_seconds(1, 0.5, usual=True)
+        one.record_graph(1, tf.Graph().as_graph_def)
+        one.record_step(2, (0, 10), ())
         one.close()
     assert [one.getMessage().partition(": ")[2].partition(": ")[0] for one in caplog.records] == [
         "TensorBoard is not written to any more"
@@ -140,8 +140,8 @@ def test_a_graph_that_cannot_be_drawn_is_left_out_alone(
     def draw() -> Any:
         raise ValueError("over 2 GB")
 
-    one.graph(1, draw)
-    one.took(1, 0.5, usual=True)
+    one.record_graph(1, draw)
+    one.record_step_seconds(1, 0.5, usual=True)
     one.close()
     assert "the graph of the step is not written: over 2 GB" in caplog.text
     assert series(tmp_path)[record_types.STEP_SECONDS] == [(1, 0.5)]

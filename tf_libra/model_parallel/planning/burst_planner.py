@@ -118,7 +118,12 @@ class BurstPlanner:
         return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
+        self,
+        traces: Traces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
     ) -> None:
         """Decides what is measured, or takes the plan that is given."""
         graph = traces.whole
@@ -128,7 +133,7 @@ class BurstPlanner:
             )
         traces.check_update()
         self._traces, self._control, self._transport = traces, control, transport
-        self._story = story
+        self._reporter = reporter
         self._names = tuple(layer.name for layer in graph.layers)
         if self._given is not None:
             if self._given.layer_names != self._names:
@@ -148,7 +153,7 @@ class BurstPlanner:
         computation = _Computation(np.ones([count, len(counts)]), 0.0)
         scaling, _ = self._profile(counts, computation, same, links)
         make_burst_plan(scaling, self._strategy)
-        story.busy(Phase.MEASURE)
+        reporter.on_activity(Phase.MEASURE)
         for number in reversed(counts):
             ranks = tuple(range(number))
             self._trials += [
@@ -178,10 +183,10 @@ class BurstPlanner:
     def _tell(self, measured: Iteration) -> None:
         assert self.plan is not None
         if self._control.rank == 0:
-            self._story.log.info("burst plan: %s", burst_report.took(self.plan, measured))
+            self._reporter.log.info("burst plan: %s", burst_report.took(self.plan, measured))
         number = self._steps + self._measuring.number
         made = (self.plan, self._scaling)
-        self._story.burst_measured(number, *made, measured.bars, measured.seconds)
+        self._reporter.burst_measured(number, *made, measured.bars, measured.seconds)
 
     def _note(self, execution: StageExecutor) -> None:
         """Records the times of a step under the layout that is measured."""
@@ -211,7 +216,7 @@ class BurstPlanner:
 
     def _make_plan(self) -> Layout:
         """Measures links on all ranks, plans on rank 0."""
-        control, story = self._control, self._story
+        control, reporter = self._control, self._reporter
         links = measured_links(self._transport, control)
         counts = tuple(sorted({one.num_ranks for one in self._trials}))
         all_reduces = measured_all_reduces(self._transport, control, counts)
@@ -225,7 +230,7 @@ class BurstPlanner:
             except ValueError as error:  # of all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
-        story.stopped()
+        reporter.on_idle()
         if "refused" in document:
             raise ValueError(document["refused"])
         return self._adopt(BurstPlan.from_json(document["plan"]))
@@ -278,10 +283,10 @@ class BurstPlanner:
         self.plan = plan
         layout = self._layout = Layout.of_burst(plan, self._control.world_size)
         if self._control.rank == 0:
-            self._story.log.info("burst plan: %s", burst_report.in_a_line(plan))
+            self._reporter.log.info("burst plan: %s", burst_report.in_a_line(plan))
             for note in plan.notes:
-                self._story.log.info("burst plan: %s", note)
-        self._story.burst_planned(plan, self._scaling)
+                self._reporter.log.info("burst plan: %s", note)
+        self._reporter.burst_planned(plan, self._scaling)
         return layout
 
 

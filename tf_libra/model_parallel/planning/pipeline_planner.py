@@ -65,7 +65,12 @@ class PipelinePlanner:
         check_divides(samples_per_rank, num_ranks, self.num_microbatches)
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
+        self,
+        traces: Traces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
     ) -> None:
         """Measures on all ranks, plans on rank 0."""
         graph = traces.whole
@@ -80,7 +85,7 @@ class PipelinePlanner:
                     f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
                 )
         traces.check_update()
-        story.busy(Phase.MEASURE)
+        reporter.on_activity(Phase.MEASURE)
         mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
@@ -103,13 +108,13 @@ class PipelinePlanner:
         groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
         self._layout = replace(layout, groups=groups)
         self.plan, self._layers, self._cluster = plan, layers, cluster
-        self._first = _First(traces, control, story)
-        story.stopped()
-        story.pipeline_planned(plan, layers, cluster)
+        self._first = _First(traces, control, reporter)
+        reporter.on_idle()
+        reporter.pipeline_planned(plan, layers, cluster)
         if control.rank == 0:
-            story.log.info("pipeline: %s", pipeline_report.in_a_line(plan))
+            reporter.log.info("pipeline: %s", pipeline_report.in_a_line(plan))
             for note in plan.notes:
-                story.log.info("pipeline: %s", note)
+                reporter.log.info("pipeline: %s", note)
 
     def _planned(
         self, traces: Traces, layers: LayerGraph, cluster: Cluster, control: Control
@@ -150,10 +155,10 @@ class PipelinePlanner:
         first = self._first
         assert first is not None
         if first.control.rank == 0:
-            first.story.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
+            first.reporter.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
         made = (self.plan, self._layers, self._cluster)
         number = self._measuring.number
-        first.story.pipeline_measured(number, *made, measured.bars, measured.seconds)
+        first.reporter.pipeline_measured(number, *made, measured.bars, measured.seconds)
 
     def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
@@ -169,4 +174,4 @@ class _First:
 
     traces: Traces
     control: Control
-    story: RunReporter
+    reporter: RunReporter

@@ -41,7 +41,12 @@ class Planner(Protocol):
         ...
 
     def begin(
-        self, traces: Traces, given: Any, control: Control, transport: Transport, story: RunReporter
+        self,
+        traces: Traces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
     ) -> None:
         """The first arguments are known; all ranks call this.
 

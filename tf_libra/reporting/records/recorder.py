@@ -56,24 +56,24 @@ class Recorder:
         self._writer: RecordWriter | None = None
         self._guarded(partial(self._open, logdir, rank))
 
-    def in_force(self, record: PlanRecord) -> None:
+    def record_plan(self, record: PlanRecord) -> None:
         """Record an activated plan; only rank 0 knows and writes its inputs."""
         self._plan = record.plan
         if self._rank == 0:
             self._write(record.step, record)
 
-    def staged(self, record: Record) -> None:
+    def record(self, record: Record) -> None:
         """Record the activity of model-parallel ranks, on rank 0."""
         self._write(record.step, record)
 
-    def background(self, got: BackgroundStats) -> None:
+    def record_background(self, got: BackgroundStats) -> None:
         """Record the statistics of this rank's background job."""
         record = BackgroundRecord(
             function=self._function, rank=self._rank, **dataclasses.asdict(got)
         )
         self._write(record.step, record)
 
-    def graph(self, step: int, draw: Callable[[], Any]) -> None:
+    def record_graph(self, step: int, draw: Callable[[], Any]) -> None:
         """Record the step's graph under the active plan, a `GraphDef` from `draw`."""
         if self._writer is None:
             return
@@ -84,11 +84,11 @@ class Recorder:
             return
         self._guarded(partial(self._writer.graph, step, content))
 
-    def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
+    def add_clock_exchanges(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """Add a clock exchange of all ranks to the next step's record."""
         self._exchanges = exchanges
 
-    def took(self, step: int, seconds: float, usual: bool) -> None:
+    def record_step_seconds(self, step: int, seconds: float, usual: bool) -> None:
         """Record a step's seconds; `usual` is False for a plan's first or a traced step."""
         if self._rank > 0:
             return
@@ -104,7 +104,7 @@ class Recorder:
             self._write_history(step, {record_types.STEP_SECONDS: statistics.median(self._block)})
             self._block.clear()
 
-    def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
+    def record_drift(self, step: int, measured: float, expected: float, is_back: bool) -> None:
         """Record the begin of a drift, or its end (`is_back`), with both step times."""
         if self._rank == 0:
             name = (
@@ -114,7 +114,7 @@ class Recorder:
                 step, {name: measured, record_types.EXPECTED_STEP_SECONDS: expected}
             )
 
-    def executed(
+    def record_step(
         self,
         step: int,
         called_ns: tuple[int, int],
