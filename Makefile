@@ -1,4 +1,4 @@
-# make setup | test | check | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
+# make setup | test | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -40,7 +40,7 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup test check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -66,6 +66,10 @@ test: setup
 check: lint setup
 	$(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
 	  --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
+
+# Generated tables, the architecture picture and docs/api.md; a test says whether they are up to date.
+docs: setup
+	$(RUN) python tools/make_docs.py
 
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py

@@ -1,62 +1,18 @@
-"""The names in pages exist: tests, in the page of tests, modules and their members."""
+"""The names that pages quote exist: modules, their members, messages."""
 
 import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tf_libra import config
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-FOLDERS = ("tests", "ops", "passes", "benchmarks")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 PACKAGE = ROOT / "tf_libra"
 # By this name pages mean Keras' own.
 NO_ROOMS = ("keras",)
 QUOTED = re.compile(r"`([^`\n]+)`")
-TEST_COLUMN = re.compile(r"^\|.*\| (test|test case|case)[^|]*\|$", re.MULTILINE)
-
-
-def sources() -> dict[str, str]:
-    """Everything that a test may stand in, by its path below the tree."""
-    return {
-        str(path.relative_to(ROOT)): path.read_text()
-        for folder in FOLDERS
-        for pattern in ("*.py", "*.cc")
-        for path in (ROOT / folder).rglob(pattern)
-    }
-
-
-def named() -> list[str]:
-    """Returns the quoted names in the last column of a table."""
-    rows = re.findall(r"^\|.*\|$", (DOCS / "tested.md").read_text(), re.MULTILINE)
-    return [one for row in rows for one in QUOTED.findall(row.rstrip("| ").rpartition(" | ")[2])]
-
-
-def test_every_test_that_is_named_is_there() -> None:
-    known = sources()
-    everything = {word for text in known.values() for word in re.findall(r"\w+", text)}
-
-    def is_there(name: str) -> bool:
-        if name.endswith((".py", ".cc")):
-            return any(path == name or path.endswith(f"/{name}") for path in known)
-        # `test_x[case]`, `...[case]`, `begins_like_*`, or a command.
-        words = re.findall(r"\w+", name.replace("python -m benchmarks.", ""))
-        if "*" in name:
-            return all(any(one.startswith(word) for one in everything) for word in words)
-        return everything.issuperset(words)
-
-    found = named()
-    assert len(found) > 200
-    assert [name for name in found if not is_there(name)] == []
-
-
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_tables_of_tests_are_for_contributors(page: str) -> None:
-    if page != "tested.md":
-        assert TEST_COLUMN.findall((DOCS / page).read_text()) == []
 
 
 def messages() -> str:

@@ -1,19 +1,14 @@
-"""The declared options are those that functions take and documents describe."""
+"""The declared options are those that functions take and their docstrings describe."""
 
-import dataclasses
 import inspect
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tf_libra
-from tf_libra import config, strategies
+from tf_libra import config
 from tf_libra.decorator import optimize
-from tf_libra.planning.arguments import arguments_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 ALL = tuple(config.declared())
 
 
@@ -61,37 +56,3 @@ def test_strategy_alone_may_be_given_by_place() -> None:
 def test_docstrings_keep_to_100_columns() -> None:
     for function in functions():
         assert max(map(len, function.__doc__.splitlines())) <= 100
-
-
-def row(option: config.Option) -> str:
-    name = f"`{option.name}`"
-    if option.group:
-        name = f"`{option.group}.{option.name}`, alone `{option.alone}`"
-    default = option.default if isinstance(option.default, str) else repr(option.default)
-    return f"| {name} | `{default}` | {option.doc} |"
-
-
-def test_page_has_every_option_as_declared() -> None:
-    """A failure shows the expected table of the page, line by line."""
-    assert rows("# Options of `optimize`") == [row(option) for option in ALL]
-
-
-def rows(heading: str) -> list[str]:
-    """The lines of the table below a heading of the page."""
-    section = PAGE.read_text().split(f"{heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^\| `.*\|$", section, re.MULTILINE)
-
-
-def rows_of(kind: type) -> list[str]:
-    return [
-        f"| `{kind.__name__}({one.name})` | `{one.default!r}` | {one.doc} |"
-        for one in arguments_of(kind)
-    ]
-
-
-def test_page_has_every_argument_of_every_strategy() -> None:
-    kinds = [getattr(strategies, name) for name in strategies.__all__]
-    kinds = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-    assert {kind.name for kind in kinds} >= set(strategies.BY_NAME)
-    expected = [row for kind in kinds for row in rows_of(kind)]
-    assert rows("## Arguments of strategies") == expected

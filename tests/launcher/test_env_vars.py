@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tf_libra.launcher.env_vars import VARIABLES, table, text
+from tf_libra.launcher.env_vars import VARIABLES, text
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r'"(TF_LIBRA_[A-Z_]+)"')
@@ -19,6 +19,5 @@ def test_every_variable_that_is_read_is_declared() -> None:
     assert read == {one.name for one in VARIABLES}
 
 
-def test_the_page_has_the_table() -> None:
-    assert table() in (ROOT / "docs" / "options.md").read_text()
+def test_help_names_every_variable() -> None:
     assert all(one.name in text() for one in VARIABLES)
