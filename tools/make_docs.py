@@ -72,6 +72,17 @@ def environment() -> str:
     return env_vars.table().rstrip("\n") + "\n"
 
 
+# --- docs/process.md
+
+
+def patches() -> str:
+    """Returns the table of attributes that the package replaces in other libraries."""
+    from tf_libra.internal import patches as declared
+
+    rows = [(f"`{patch.module}`", f"`{patch.path}`", patch.why) for patch in declared.TABLE]
+    return table(("module", "attribute", "reason"), rows)
+
+
 # --- docs/architecture.md
 
 
@@ -221,6 +232,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/options.md": {
         "options": options, "strategy_arguments": strategy_arguments, "environment": environment
     },
+    "docs/process.md": {"patches": patches},
     "docs/architecture.md": {"package_picture": package_picture, "packages": packages},
     "CONTRIBUTING.md": {"modules_without_test": modules_without_test},
 }  # fmt: skip
