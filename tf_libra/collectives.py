@@ -16,7 +16,6 @@ one rank differentiates, those that it exchanged with have to.
 """
 
 import atexit
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,8 @@ import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_bootstrap, point_to_point
-from tf_libra.coordination import control_plane, jobs
+from tf_libra.coordination import control_plane, current_job
+from tf_libra.internal.process_state import STATE
 
 _SUM, _AVERAGE = "sum", "average"
 _SHOWN = 200  # characters of a set of ranks, in an error
@@ -42,7 +42,7 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
             `MultiWorkerMirroredStrategy` was made.
         EngineError: a rank cannot be reached in time.
     """
-    job = jobs.of_this_process()
+    job = current_job.get_job()
     for running in control_plane.left_over(job.world(timeout_seconds)):
         running.close(control_plane.LEFT)
     if engine_lib.running() is None:
@@ -264,7 +264,7 @@ def _differentiable(start: Callable[..., Any], tensor: tf.Tensor) -> tf.Tensor:
     return tf.custom_gradient(start)(tensor)
 
 
-@functools.cache
+@STATE.value()
 def _anchor() -> tf.Variable:
     """Returns the variable on which received tensors depend for tapes, which watch variables."""
     with tf.init_scope():

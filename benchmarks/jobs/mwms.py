@@ -18,7 +18,7 @@ from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import LEARNING_RATE, set_up
 from benchmarks.variants import is_ours, strategy_of
-from tf_libra.coordination import jobs
+from tf_libra.coordination import current_job
 
 _BARRIER_MS = 600_000
 
@@ -54,7 +54,7 @@ def run(job: Job) -> None:
 
         return step
 
-    this = jobs.of_this_process()
+    this = current_job.get_job()
     world = this.world(_BARRIER_MS / 1e3)
     steps, tuning = _steps(job.strategies, training_step, optimizer, batch)
     if "one-worker" in steps:

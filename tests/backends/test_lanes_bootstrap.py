@@ -8,9 +8,8 @@ import pytest
 from tests.backends.alone import alone
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_bootstrap
-from tf_libra.coordination import host_identity
 from tf_libra.coordination.control_plane import ControlConfig
-from tf_libra.coordination.world import World
+from tf_libra.coordination.world import World, host_identity
 
 ONE_HOST = World(rank=0, size=4, local_size=4)
 TWO_HOSTS = World(rank=0, size=4, local_size=2)
@@ -100,8 +99,8 @@ def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting
     terms = ControlConfig(1, 10.0, 5.0)
     engine = lanes_bootstrap.connect(world, terms, [lanes_bootstrap.offer(world, terms.num_lanes)])
     try:
-        assert engine.machine == host_identity.here() != ""
-        monkeypatch.setattr(host_identity, "here", lambda: "")
+        assert engine.machine == host_identity() != ""
+        monkeypatch.setattr(world, "here", lambda: "")
         assert lanes_bootstrap.grow(world, engine, 2).num_lanes == 2
         assert engine.all_gather("still there") == ["still there"]
     finally:
@@ -169,7 +168,7 @@ def test_a_rank_says_what_it_listens_on(
 ) -> None:
     def told(world: World) -> tuple[str, str]:
         mine = lanes_bootstrap.offer(world, 1)
-        assert mine["place"] == host_identity.here()
+        assert mine["place"] == host_identity()
         return mine["named"], mine["interface"]
 
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")

@@ -16,7 +16,8 @@ from harness import RANK, SIZE, Cases, restart_engine
 import tf_libra
 from tf_libra.backends import backend, engine_selection
 from tf_libra.backends.external_op_backend import ExternalOpBackend
-from tf_libra.coordination import control_plane, signal_handling
+from tf_libra.coordination import control_plane
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import Plan
@@ -110,7 +111,7 @@ def open_sockets() -> set[str]:
 
 def new_sockets(engine: str) -> int:
     """Returns the number of sockets that a step opens in mid-job, once it has all-reduced data."""
-    signal_handling.of_this_process()  # has a pair of its own
+    step_interrupts()  # has a pair of its own
     before = open_sockets()
     model = hand("float32")
     step = tf_libra.optimize("wfbp", engine=engine, check_numerics="skip")(tf.function(model.step))

@@ -21,7 +21,7 @@ from tf_libra.coordination import horovod_job
 from tf_libra.coordination.control_plane import ControlConfig
 from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.runtime import grappler
-from tf_libra.runtime.profiling_policy import ProfilingPolicy
+from tf_libra.runtime.step_profiler import ProfilingPolicy
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

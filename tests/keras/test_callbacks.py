@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tf_libra.coordination import places
+from tf_libra.coordination import current_job
 from tf_libra.keras.callbacks import AverageMetrics, BroadcastVariables
 
 
@@ -33,7 +33,7 @@ def averaged(logs: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks({"of_classes": [1.0, 3.0], "loss": 0.5})
-    monkeypatch.setattr(places, "current_control", lambda: ranks)
+    monkeypatch.setattr(current_job, "get_control", lambda: ranks)
     logs = averaged({"loss": np.float32(1.5), "of_classes": np.array([3.0, 4.0])})
     assert logs is not None
     assert logs["loss"] == 1.0 and type(logs["loss"]) is float
@@ -43,7 +43,7 @@ def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.Mo
 
 def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks({"accuracy": 0.5, "loss": 1.0})
-    monkeypatch.setattr(places, "current_control", lambda: ranks)
+    monkeypatch.setattr(current_job, "get_control", lambda: ranks)
     logs: dict[str, Any] = {"loss": 1.0}
     with pytest.raises(ValueError, match=r"rank 0 has \['accuracy', 'loss'\], rank 1 \['loss'\]"):
         averaged(logs)
@@ -84,5 +84,5 @@ def test_metrics_that_keras_has_numbered_otherwise_are_averaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranks = Ranks({"auc": 0.5, "loss": 1.0})
-    monkeypatch.setattr(places, "current_control", lambda: ranks)
+    monkeypatch.setattr(current_job, "get_control", lambda: ranks)
     assert averaged({"auc_1": 1.0, "loss": 3.0}) == {"auc_1": 0.75, "loss": 2.0}

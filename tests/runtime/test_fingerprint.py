@@ -1,16 +1,18 @@
 """The environment fingerprint by which a cached plan is found, in addition to its model."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
 
+from tf_libra.internal.process_state import STATE
 from tf_libra.runtime import fingerprint
 
 
 def test_are_those_of_this_process_and_stay_so() -> None:
-    found = fingerprint.of("lanes", "float32 (8, 4)", 2)
-    assert found == fingerprint.of("lanes", "float32 (8, 4)", 2)
+    found = fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2)
+    assert found == fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2)
     assert found["tensorflow"] == tf.__version__
     assert found["tf_libra"].endswith(f"+tf{tf.__version__}")
     assert found["local_size"] == "2"
@@ -28,12 +30,41 @@ def test_are_those_of_this_process_and_stay_so() -> None:
 def test_differ_in_what_is_different_and_nothing_else(
     name: str, other: tuple[str, str, int]
 ) -> None:
-    one, two = fingerprint.of("lanes", "float32 (8, 4)", 2), fingerprint.of(*other)
+    one, two = (
+        fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2),
+        fingerprint.environment_fingerprint(*other),
+    )
     assert one.keys() == two.keys()
     assert [key for key in one if one[key] != two[key]] == [name]
 
 
 def test_are_kept_as_text() -> None:
-    found = fingerprint.of("lanes", "", 1)
+    found = fingerprint.environment_fingerprint("lanes", "", 1)
     assert json.loads(json.dumps(found)) == found
     assert all(isinstance(value, str) for value in found.values())
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    STATE.reset()
+    yield
+    STATE.reset()
+
+
+def test_functions_of_one_name_are_counted() -> None:
+    names = ["step", "other", "step", "step", "other"]
+    found = [fingerprint.function_identity(name) for name in names]
+    assert found == ["step", "other", "step#1", "step#2", "other#1"]
+
+
+def test_old_and_new_workers_count_alike_after_a_reset() -> None:
+    fingerprint.function_identity("step")
+    STATE.reset()
+    assert [fingerprint.function_identity("step") for _ in range(2)] == ["step", "step#1"]
+
+
+def test_numbers_of_keras_are_no_part_of_a_models_identity() -> None:
+    names = [f"train_step of model {model}" for model in ("sequential_3", "sequential_4")]
+    expected = ["train_step of model sequential", "train_step of model sequential#1"]
+    assert [fingerprint.function_identity(name) for name in names] == expected
+    assert fingerprint.function_identity("step_3") == "step_3"

@@ -8,16 +8,16 @@ from horovod.common import elastic
 
 from tests.runtime.alone import ONE
 from tf_libra import config
+from tf_libra.internal.process_state import STATE
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import identity
 from tf_libra.runtime.rendezvous import Rendezvous
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    identity.count_anew()
+    STATE.reset()
     yield
-    identity.count_anew()
+    STATE.reset()
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import tf_libra
 from tests.worker_processes import Job
 from tf_libra import config
 from tf_libra.autotune import Phase
-from tf_libra.runtime import identity
-from tf_libra.runtime.state import TuningState
+from tf_libra.internal.process_state import STATE
+from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.training_step import TrainingFunction
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    identity.count_anew()
+    STATE.reset()
     yield
-    identity.count_anew()
+    STATE.reset()
 
 
 def step(inputs: tf.Tensor) -> tf.Tensor:

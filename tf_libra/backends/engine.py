@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import functools
 import json
 import struct
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import EngineError as EngineError
 from tf_libra.coordination.control_plane import LostRankError as LostRankError
 from tf_libra.internal import native
+from tf_libra.internal.process_state import STATE
 from tf_libra.specs.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
@@ -268,7 +268,7 @@ class _Connected:
     machine: str = ""
 
 
-@functools.cache
+@STATE.value()
 def _connected() -> _Connected:
     """Returns the facts about the engine of this process."""
     return _Connected()

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_libra.coordination import host_identity
-from tf_libra.coordination.world import World
+from tf_libra.coordination.world import World, host_identity
 from tf_libra.cost_model.hops import row_of_square
 from tf_libra.internal import validation
 
@@ -193,7 +192,7 @@ def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineE
     own = os.environ.get("TF_LIBRA_INTERFACE", "")
     return EngineEnvironment(
         local_size=world.local_size,
-        machine=host_identity.here(),
+        machine=host_identity(),
         num_gpus=len(tf.config.get_visible_devices("GPU")),
         has_nccl=bool(hvd.nccl_built()),
         on_mpi=bool(hvd.mpi_enabled()),

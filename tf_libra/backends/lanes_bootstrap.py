@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.coordination import host_identity
 from tf_libra.coordination.control_plane import ControlConfig
 from tf_libra.coordination.job import Job
-from tf_libra.coordination.world import World
+from tf_libra.coordination.world import World, host_identity
 
 _INTERFACE = "TF_LIBRA_INTERFACE"
 _MAX_PORT = 65535
@@ -37,7 +36,7 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
     """
     host = listening_host(world)
     # On one host it is what the user has named, or it would be a Unix socket.
-    place = host_identity.here() if place is None else place
+    place = host_identity() if place is None else place
     here = place if world.local_size < world.size else ""
     beside = bool(here) and world.local_size > 1
     address = engine_lib.listen(host, listening_ports(), here, beside)

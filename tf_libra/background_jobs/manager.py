@@ -7,7 +7,6 @@ cost: caches, memory bandwidth and preemption latency.
 
 import atexit
 import contextlib
-import functools
 import importlib
 import logging
 import os
@@ -25,6 +24,7 @@ from tf_libra.background_jobs.process import BackgroundProcess
 from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
 from tf_libra.background_jobs.throttle import Throttle
 from tf_libra.internal import formatting, log_utils
+from tf_libra.internal.process_state import STATE
 from tf_libra.specs.background_stats import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
@@ -229,7 +229,7 @@ def waiting(what: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if beside is None else beside.gap(what)
 
 
-@functools.cache
+@STATE.value()
 def of_this_process() -> BackgroundManager:
     """Return the holder that all training functions of this process share.
 

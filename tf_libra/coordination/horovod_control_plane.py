@@ -6,9 +6,7 @@ Nothing of ours listens or connects, so a job reaches as far as its Horovod does
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from tf_libra.coordination.control_plane import EngineError, LostRankError
 from tf_libra.coordination.lockstep_messages import LockstepMailbox
 from tf_libra.coordination.world import World
 from tf_libra.internal import native, patches
+from tf_libra.internal.process_state import STATE
 
 _MAX_BROADCAST_BYTES = 64 << 20
 # How long to wait for the cause of what Horovod reports, which comes by another way.
@@ -119,8 +118,8 @@ class HorovodControl:
         self._rounds.stop()
         self._shutdown.put_back()
         native.load().c.TfLibraStopHorovod()
-        if self in _here():
-            _here().remove(self)
+        if self in _controls():
+            _controls().remove(self)
 
     def _place(self, what: str) -> str:
         return f"{what} at step {self._step}"
@@ -175,14 +174,10 @@ class _Shutdown:
             self._replaced.close()
 
 
-@functools.cache
-def _here() -> list[HorovodControl]:
+@STATE.value(survives_fork=False)
+def _controls() -> list[HorovodControl]:
     """The one that this process has started and not closed, if any."""
     return []
-
-
-# A child has none of its threads.
-os.register_at_fork(after_in_child=_here.cache_clear)
 
 
 @control_plane.register
@@ -194,7 +189,7 @@ class HorovodControlTransport:
 
     def running(self) -> HorovodControl | None:
         """Returns the control that this process has started, and not closed."""
-        return next(iter(_here()), None)
+        return next(iter(_controls()), None)
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> None:
         """Offers no address: Horovod knows where every rank is."""
@@ -203,5 +198,5 @@ class HorovodControlTransport:
         self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]
     ) -> HorovodControl:
         """Begins the rounds."""
-        _here().append(HorovodControl(world, terms))
-        return _here()[-1]
+        _controls().append(HorovodControl(world, terms))
+        return _controls()[-1]

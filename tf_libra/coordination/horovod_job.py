@@ -4,7 +4,6 @@ Horovod carries the messages as uint8 tensors, never as pickled objects.
 """
 
 import contextlib
-import functools
 import json
 import struct
 import sys
@@ -12,10 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import waited_too_long
 from tf_libra.coordination.job import within
 from tf_libra.coordination.world import World
 from tf_libra.internal import patches
+from tf_libra.internal.process_state import STATE
+
+_JOIN = "hvd.join()"
 
 
 def _horovod() -> Any:
@@ -65,7 +68,7 @@ class _Jobs:
         return counted
 
 
-@functools.cache
+@STATE.value()
 def _jobs() -> _Jobs:
     """Returns the counter of ended jobs, which begins at the first request for the ranks."""
     return _Jobs()
@@ -159,6 +162,39 @@ def exchange_json(
         exchange() if timeout_seconds is None else within(timeout_seconds, exchange, why_late)
     )
     return [json.loads(one) for one in gathered]
+
+
+def join_together(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the op behind `hvd.join` so that it blocks only once every rank has called it.
+
+    Horovod lends a rank that has joined to its own all-reduces, but not to all-reduces over lanes:
+    there the other ranks would wait for it until they time out.
+    """
+    import tensorflow as tf
+
+    def join(*args: Any, **kwargs: Any) -> Any:
+        controls = control_plane.running()
+        if not controls or not tf.executing_eagerly():
+            return original(*args, **kwargs)
+        try:
+            for control in controls:
+                control.meet("the end of this rank's data", _JOIN, quiet=True)
+        except (tf.errors.OpError, control_plane.EngineError) as error:
+            reason = (
+                f"{_JOIN} was called by rank {controls[0].rank}, and another rank has a step to"
+                " take. TF-Libra's all-reduces need every rank in every step: give each rank"
+                " equally many batches"
+            )
+            for control in controls:
+                control.abort(reason)
+            raise ValueError(f"{reason} ({error})") from error
+        try:
+            return original(*args, **kwargs)
+        finally:
+            for control in controls:
+                control.resume()
+
+    return join
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ has started: a store of keys and values, which needs no collective to be in step
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import time
@@ -15,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra.coordination import host_identity
 from tf_libra.coordination.control_plane import EngineError, LostRankError, waited_too_long
 from tf_libra.coordination.job import within
-from tf_libra.coordination.world import World
+from tf_libra.coordination.world import World, host_identity
+from tf_libra.internal.process_state import STATE
 
 EXAMPLE = (
     '\'{"cluster": {"worker": ["host1:12345", "host2:12345"]},'
@@ -151,7 +150,7 @@ class _Store:
         """Returns a key by rank, the same for ranks that reach each other by Unix sockets."""
         if not self._machines:
             # Where a rank cannot tell, its host's name has to do.
-            mine = host_identity.here() or self._cluster.host(self._cluster.rank)
+            mine = host_identity() or self._cluster.host(self._cluster.rank)
             self._machines = self.exchange(mine, timeout_seconds)
         return self._machines
 
@@ -197,10 +196,16 @@ class _Store:
             raise
 
 
-@functools.cache
+@STATE.value()
+def _stores() -> dict[WorkerAddresses, _Store]:
+    """Returns the stores of this process, which count the keys that they have used."""
+    return {}
+
+
 def _store(cluster: WorkerAddresses) -> _Store:
-    """The one of this process: keys are counted."""
-    return _Store(cluster)
+    if cluster not in _stores():
+        _stores()[cluster] = _Store(cluster)
+    return _stores()[cluster]
 
 
 def _set(key: str, value: str) -> None:

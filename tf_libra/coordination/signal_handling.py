@@ -13,7 +13,6 @@ the end is said meanwhile.
 """
 
 import contextlib
-import functools
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from typing import TypeVar
 
 from tf_libra.coordination import control_plane
 from tf_libra.internal import native
+from tf_libra.internal.process_state import STATE
 from tf_libra.launcher import worker_hooks
 
 PATIENCE_SECONDS = 1.0
@@ -151,14 +151,10 @@ def _wake(descriptor: int) -> int:
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
-@functools.cache
-def of_this_process() -> Interrupts:
+@STATE.value(survives_fork=False)
+def step_interrupts() -> Interrupts:
     """Returns the handler of all steps: Ctrl-C fails this rank's control and all that waits."""
     return Interrupts(_abort)
-
-
-# A child has no thread that listens, and signals of its own.
-os.register_at_fork(after_in_child=of_this_process.cache_clear)
 
 
 def _abort(reason: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_libra.capture.automatic_names import matched
 from tf_libra.capture.variables import is_random_state, plain
-from tf_libra.coordination import horovod_job, places
+from tf_libra.coordination import current_job, horovod_job
 from tf_libra.coordination.consistency_check import first_difference
 from tf_libra.keras import multi_worker_fit
 
@@ -46,7 +46,7 @@ class BroadcastVariables(keras.callbacks.Callback):
         paths = [v.path for v in variables]
         kinds = [f"{v.dtype} {tuple(v.shape)}" for v in variables]
         # A rank that still trains takes part in no other exchange.
-        places.meet("the beginning of fit", type(self).__name__)
+        current_job.meet("the beginning of fit", type(self).__name__)
         everyone = horovod_job.exchange_json({"paths": paths, "kinds": kinds})
         difference = first_difference([_variables_of(one, everyone[0]) for one in everyone])
         if difference is not None:
@@ -98,7 +98,7 @@ class AverageMetrics(keras.callbacks.Callback):
                 or a rank is gone, or did not arrive in time. Under a
                 `MultiWorkerMirroredStrategy` it is a `tf.errors.UnavailableError`.
         """
-        control = places.current_control()
+        control = current_job.get_control()
         if control is None or logs is None:
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
@@ -108,7 +108,7 @@ class AverageMetrics(keras.callbacks.Callback):
             if steps is None
             else f"the end of an epoch, after {steps - self._steps_before} optimizer steps"
         )
-        everyone = places.at(
+        everyone = current_job.run_at(
             place, type(self).__name__, control, lambda control: control.all_gather(mine)
         )
         names = list(mine)

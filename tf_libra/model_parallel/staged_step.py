@@ -9,7 +9,6 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
-from tf_libra.coordination import signal_handling
 from tf_libra.coordination.consistency_check import (
     NAMES_ADVICE,
     agree,
@@ -17,6 +16,7 @@ from tf_libra.coordination.consistency_check import (
     exchange,
 )
 from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.lanes_transport import Lanes
@@ -28,9 +28,9 @@ from tf_libra.model_parallel.partition.sized_traces import Traces
 from tf_libra.model_parallel.partition.update_phase import Update
 from tf_libra.model_parallel.planning.protocol import Planner
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import identity
+from tf_libra.runtime import fingerprint
+from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
-from tf_libra.runtime.state import TuningState
 from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
@@ -68,7 +68,7 @@ class StagedTraining:
         self._options = options
         self._waiting = waiting
         self._name = instrumented_function.step_name(function)
-        self._identity = identity.of_another(self._name)
+        self._identity = fingerprint.function_identity(self._name)
         self._alone = instrumented_function.as_tf_function(function)
         self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
@@ -170,7 +170,7 @@ class StagedTraining:
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """Tells the other ranks where this one fails, which else would wait."""
         try:
-            return signal_handling.of_this_process().during(call)
+            return step_interrupts().during(call)
         except BaseException as error:
             self._reporter.on_idle()
             self._meeting.give_up(error, error)

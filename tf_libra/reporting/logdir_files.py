@@ -5,8 +5,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-# Which function of this process has the plain names in a log directory.
-_HOLDERS: dict[Path, str] = {}
+from tf_libra.internal.process_state import STATE
+
+
+@STATE.value()
+def _holders() -> dict[Path, str]:
+    """Returns the function of this process that has the plain names, by log directory."""
+    return {}
 
 
 def documents(logdir: Path, function: str, names: tuple[str, ...]) -> tuple[dict[str, Path], str]:
@@ -15,7 +20,7 @@ def documents(logdir: Path, function: str, names: tuple[str, ...]) -> tuple[dict
     The first function of a process that writes to a log directory has `plan.json` and so on there,
     every other one files that are named after it, such as `plan.train_step.json`.
     """
-    holder = _HOLDERS.setdefault(logdir.resolve(), function)
+    holder = _holders().setdefault(logdir.resolve(), function)
     if holder == function:
         return {name: logdir / f"{name}.json" for name in names}, ""
     own = re.sub(r"[^\w#-]+", "_", function)

@@ -21,7 +21,7 @@ from tf_libra.autotune import (
     TuningResult,
 )
 from tf_libra.config import Options
-from tf_libra.coordination import signal_handling
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.cost_model.fit_quality import written
 from tf_libra.internal import formatting, log_utils
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
@@ -84,7 +84,7 @@ class RunReporter:
         self._function = function
         self._history.set_function(function)
         atexit.register(self.close)
-        signal_handling.of_this_process().at_the_end(self.close)
+        step_interrupts().at_the_end(self.close)
         if self._options.logdir is not None:
             self._recorder = Recorder(
                 self._options.logdir,
@@ -386,7 +386,7 @@ class RunReporter:
         self.is_closed = True
         atexit.unregister(self.close)
         if self._function:
-            signal_handling.of_this_process().not_at_the_end(self.close)
+            step_interrupts().not_at_the_end(self.close)
         self._progress.end()
         facts = self._history.snapshot()
         if self._rank == 0 and facts.num_steps:

@@ -1,16 +1,42 @@
-"""Interface of a decorated step, the same under every strategy."""
+"""Interface of a decorated step, the same under every strategy, and its tuning state."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tf_libra.runtime.state import TuningState
+from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.specs.background_stats import BackgroundStats
 
 
-class TrainingStep(Protocol):
-    """A training function, on one rank of whatever jobs this process takes part in.
+@dataclass(frozen=True)
+class TuningState:
+    """Tuning state of one set of gradients, the same on every rank.
 
     Attributes:
-        is_method: whether steps are given first the object that it is a method of.
+        phase: phase of tuning; determines what the next step does.
+        conclusion: the active result; None before there is one.
+        origin: source of that result; None before.
+    """
+
+    phase: Phase = Phase.TRACE
+    conclusion: TuningResult | None = None
+    origin: PlanSource | None = None
+
+    @property
+    def is_tuning(self) -> bool:
+        """Returns whether trials run, so that every step begins with a directive."""
+        return self.phase in (Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE)
+
+    @property
+    def is_running(self) -> bool:
+        """Returns whether trials have ended: a plan is active, or nothing can be planned."""
+        return self.phase is Phase.RUN
+
+
+class TrainingStep(Protocol):
+    """A training function on one rank, in all jobs of this process.
+
+    Attributes:
+        is_method: whether the first argument of a step is the object whose method it is.
     """
 
     is_method: bool
@@ -34,28 +60,28 @@ class TrainingStep(Protocol):
         """Runs one training step, or a graph of `num_steps` of them.
 
         Raises:
-            ValueError: something cannot be right, such as ranks that disagree; named.
+            ValueError: an option or argument is invalid, or the ranks disagree; names it.
             HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         ...
 
     def explain(self) -> str:
-        """Returns what is known so far, as text of at most 100 columns."""
+        """Returns the facts known so far, as text of at most 100 columns."""
         ...
 
     def background(self, got: BackgroundStats) -> None:
-        """Records what a concurrent background job has got so far."""
+        """Records the statistics of a concurrent background job."""
         ...
 
     def check_variables(self) -> None:
-        """Raises `ValueError` on every rank where ranks have other variables; all call it."""
+        """Raises `ValueError` on every rank if variables differ between ranks; all call it."""
         ...
 
     def synchronize_variables(self) -> None:
-        """Brings the variables of the step up to date on every rank, all of which call it."""
+        """Synchronizes the step's variables on every rank; all call it."""
         ...
 
     def close(self) -> None:
-        """Says how it went, and writes nothing down any more."""
+        """Reports the summary, and stops recording."""
         ...

@@ -16,18 +16,20 @@ from tf_libra.backends import engine_selection
 from tf_libra.capture.automatic_names import without_numbers
 from tf_libra.capture.variables import variable_name
 from tf_libra.config.validators import AUTO_ENGINE
-from tf_libra.coordination import control_plane, jobs
+from tf_libra.coordination import control_plane, current_job, horovod_job
 from tf_libra.coordination.consistency_check import agree, first_difference
 from tf_libra.coordination.control_plane import Control, ControlTransport
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
 from tf_libra.internal import log_utils, patches, validation
+from tf_libra.internal.process_state import STATE
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import grappler, horovod_join, identity
+from tf_libra.runtime import grappler
 from tf_libra.runtime.fingerprint import package_version
-from tf_libra.runtime.plan_checks import check_plan_can_run
+from tf_libra.runtime.plan_activation import check_plan_can_run
 from tf_libra.specs.plan import Plan
-from tf_libra.variable_sync import elastic_hooks, sharded_variables
+from tf_libra.variable_sync import elastic_hooks
+from tf_libra.variable_sync.sharded_variables import shard_registry
 
 
 class Rendezvous:
@@ -84,7 +86,7 @@ class Rendezvous:
                 cannot run here.
             EngineError: a rank is gone, or did not arrive in time.
         """
-        job = self.job = jobs.of_this_process()
+        job = self.job = current_job.get_job()
         world = self._world = job.world(self._asked.faults.timeout_seconds)
         job.call_on_reset(self._on_reset)
         self._close_others(world)
@@ -219,9 +221,7 @@ class Rendezvous:
         if not job.by_strategy:
             elastic_hooks.watch_commits()
             if patches.JOIN.exists():
-                self._joins.enter_context(
-                    patches.replaced(patches.JOIN, horovod_join.meeting_first)
-                )
+                self._joins.enter_context(patches.replaced(patches.JOIN, horovod_job.join_together))
         return running
 
     def _with_engine(self, job: Job, world: World) -> tuple[config.Options, str]:
@@ -315,7 +315,7 @@ class Rendezvous:
         """Closes what reached the ranks of an earlier job, whichever function trained in it."""
         for running in control_plane.left_over(world):
             self._close(running, control_plane.LEFT)
-        sharded_variables.of_this_process().of_job(world.job)
+        shard_registry().of_job(world.job)
 
     def _close(self, control: Control, why: str) -> None:
         self._joins.close()
@@ -329,8 +329,7 @@ class Rendezvous:
         for running in control_plane.running():
             self._close(running, control_plane.LEFT)
         self._was_reset = True
-        identity.count_anew()
-        sharded_variables.of_this_process().forget()
+        STATE.reset()
 
     def _statement(self, world: World) -> dict[str, Any]:
         options = self.options

@@ -16,24 +16,23 @@ from tf_libra.capture.gradient_interception import check_call_context, reject_ea
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.variables import handles, variable_name
-from tf_libra.coordination import signal_handling
 from tf_libra.coordination.control_plane import Control, EngineError, between_steps
 from tf_libra.coordination.job import Job
+from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.runtime import execution_check, fingerprint, identity
-from tf_libra.runtime.concrete_traces import ConcreteTraces
-from tf_libra.runtime.plan_checks import check_plan_fits
+from tf_libra.runtime import execution_check, fingerprint
+from tf_libra.runtime.concrete_traces import Call, ConcreteTraces
+from tf_libra.runtime.plan_activation import check_plan_fits
+from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
-from tf_libra.runtime.state import TuningState
-from tf_libra.runtime.trace import Call
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
-from tf_libra.variable_sync import sharded_variables
 from tf_libra.variable_sync.bound_variables import is_named
 from tf_libra.variable_sync.buffers import Buffers, untouched
 from tf_libra.variable_sync.initial_broadcast import InitialBroadcast
+from tf_libra.variable_sync.sharded_variables import shard_registry
 
 
 class TrainingFunction:
@@ -65,7 +64,7 @@ class TrainingFunction:
         self._options = options
         self._tuner = tune if tuner is None else tuner
         self._name = instrumented_function.step_name(function)
-        self._identity = identity.of_another(self._name)
+        self._identity = fingerprint.function_identity(self._name)
         self._alone = instrumented_function.as_tf_function(function)
         self._meeting = Rendezvous(self._name, self._identity, options)
         self.is_method = False
@@ -146,7 +145,7 @@ class TrainingFunction:
         if control is None:
             return
         try:
-            signal_handling.of_this_process().during(partial(self._compare_variables, control))
+            step_interrupts().during(partial(self._compare_variables, control))
         except BaseException as error:
             self._fail(error, error)
             raise
@@ -180,9 +179,7 @@ class TrainingFunction:
             " instead; where that is Keras' fit, call tf_libra.keras.optimize(model) instead",
         )
         try:
-            return signal_handling.of_this_process().during(
-                lambda: self._synchronous_step(args, kwargs, num_steps)
-            )
+            return step_interrupts().during(lambda: self._synchronous_step(args, kwargs, num_steps))
         except finite_check.NotFiniteError:
             raise
         except BaseException as error:
@@ -233,7 +230,7 @@ class TrainingFunction:
         is_step = not self._is_rank_local(trace.trace)
         if is_step:
             self._meeting.control.set_step(self._step + 1)
-        in_stages = sharded_variables.of_this_process()
+        in_stages = shard_registry()
         if in_stages.anybody():
             in_stages.bring_back({one.key: one for one in call.touched() if one.is_variable})
         if not is_step:
@@ -421,7 +418,7 @@ class TrainingFunction:
             self._meeting.options,
             reporter,
             tensors,
-            fingerprint.of(
+            fingerprint.environment_fingerprint(
                 self._meeting.options.engine,
                 str(call.concrete.structured_input_signature),
                 self._meeting.local_size,

@@ -37,12 +37,10 @@ from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Directive, KeepPlan
 from tf_libra.runtime.drift_monitor import DriftMonitor
-from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.plan_activation import PlanActivator, check_plan_can_run, check_plan_fits
 from tf_libra.runtime.plan_cache import PlanCache
-from tf_libra.runtime.plan_checks import check_plan_can_run, check_plan_fits
-from tf_libra.runtime.profiling_policy import CHECKED_STEPS, ProfilingPolicy
-from tf_libra.runtime.state import TuningState
-from tf_libra.runtime.step_profiler import timed
+from tf_libra.runtime.protocol import TuningState
+from tf_libra.runtime.step_profiler import CHECKED_STEPS, ProfilingPolicy, timed
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import of_step
 

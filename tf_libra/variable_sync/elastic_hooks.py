@@ -5,7 +5,6 @@ bring theirs up to date before, and also when Horovod reports that workers come 
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.capture.variables import handles, plain
-from tf_libra.coordination import jobs, places
+from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils, patches
-from tf_libra.variable_sync import sharded_variables
+from tf_libra.internal.process_state import STATE
+from tf_libra.variable_sync.sharded_variables import shard_registry
 
 _PLACE, _CALLER = "an elastic commit", "the state"
 
@@ -27,7 +27,7 @@ def stepped(control: Control) -> None:
     Args:
         control: reaches those who run it.
     """
-    sharded_variables.of_this_process().stepped(control)
+    shard_registry().stepped(control)
     _watch()
 
 
@@ -39,7 +39,7 @@ class _Watch:
     has_warned: bool = False
 
 
-@functools.cache
+@STATE.value()
 def watch_commits() -> contextlib.ExitStack:
     """Let ranks meet in commits of all elastic states, from the first step on.
 
@@ -52,7 +52,7 @@ def watch_commits() -> contextlib.ExitStack:
     return stack
 
 
-@functools.cache
+@STATE.value()
 def _watch() -> _Watch:
     """Watches all elastic states, Horovod's and the user's own, including existing ones."""
     watch_commits()
@@ -73,9 +73,9 @@ def _watch() -> _Watch:
 
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
-        control = sharded_variables.of_this_process().reach()
+        control = shard_registry().reach()
         if control is None:
-            places.meet(_PLACE, _CALLER)
+            current_job.meet(_PLACE, _CALLER)
         bring_up_to_date()
         if control is not None:
             _warn_of_what_is_not_kept(state, control.rank)
@@ -134,14 +134,14 @@ def bring_up_to_date() -> None:
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
     """
-    control = sharded_variables.of_this_process().reach()
+    control = shard_registry().reach()
     if control is None:
         return
-    in_stages = sharded_variables.of_this_process()
-    if places.is_over(control, jobs.of_this_process()):
+    in_stages = shard_registry()
+    if current_job.is_over(control, current_job.get_job()):
         in_stages.forget()
         return
-    places.at(_PLACE, _CALLER, control, in_stages.bring_everything_back)
+    current_job.run_at(_PLACE, _CALLER, control, in_stages.bring_everything_back)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
@@ -171,7 +171,7 @@ def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
         return
     kept = _kept(state)
     keys = {handle._id for one in kept for handle in handles(one)}
-    names = sharded_variables.of_this_process().trained_beside(keys)
+    names = shard_registry().trained_beside(keys)
     if kept and names:
         _watch().has_warned = True
         log_utils.logger(rank).warning(

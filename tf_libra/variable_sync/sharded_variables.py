@@ -6,13 +6,13 @@ without references is gone. So the owner of its variables stays behind.
 """
 
 import atexit
-import functools
 import gc
 import weakref
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
@@ -180,7 +180,7 @@ class ShardRegistry:
             keeper.forget_ranks()
 
 
-@functools.cache
-def of_this_process() -> ShardRegistry:
+@STATE.value(on_reset=ShardRegistry.forget)
+def shard_registry() -> ShardRegistry:
     """Returns the registry of all functions of this process."""
     return ShardRegistry()

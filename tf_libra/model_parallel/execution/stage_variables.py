@@ -17,8 +17,8 @@ from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.execution.metrics import is_sum
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.variable_sync import bound_variables as variables_lib
-from tf_libra.variable_sync import sharded_variables
 from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.sharded_variables import shard_registry
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class StageVariables:
         # Of these every rank has all, which the ranks of a stage would each add to.
         self._whole: set[int] = set()
         self._reach: tuple[int, Transport] | None = None
-        sharded_variables.of_this_process().register(function, self, owner)
+        shard_registry().register(function, self, owner)
 
     @property
     def has_let_go(self) -> bool:
@@ -218,7 +218,7 @@ class StageVariables:
         Args:
             captured: these variables, by key.
         """
-        self._whole |= sharded_variables.of_this_process().bring_back(captured, but=self)
+        self._whole |= shard_registry().bring_back(captured, but=self)
 
     def own(
         self, variables: Iterable[OwnedVariables], world_size: int, transport: Transport

@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from tf_libra.coordination import host_identity
+from tf_libra.coordination.world import host_identity
 
 
 def test_another_process_of_this_machine_says_the_same() -> None:
-    told = "from tf_libra.coordination.host_identity import here; print(here())"
+    told = "from tf_libra.coordination.world import host_identity; print(host_identity())"
     there = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
-    assert there.stdout.strip() == host_identity.here()
-    assert host_identity.here() == host_identity.here()
+    assert there.stdout.strip() == host_identity()
+    assert host_identity() == host_identity()
 
 
 def test_containers_and_restarts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = host_identity.here()
+    own = host_identity()
     monkeypatch.setattr(Path, "read_text", lambda self: "another start\n")
-    restarted = host_identity.here()
+    restarted = host_identity()
     stat = os.stat
 
     def of_a_container(path: Any, **how: Any) -> Any:
         return stat("/proc/self" if path == "/proc/self/ns/net" else path, **how)
 
-    monkeypatch.setattr(host_identity.os, "stat", of_a_container)
-    assert len({own, restarted, host_identity.here()}) == 3
+    monkeypatch.setattr(os, "stat", of_a_container)
+    assert len({own, restarted, host_identity()}) == 3
 
 
 def test_where_none_knows_nothing_is_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,4 +36,4 @@ def test_where_none_knows_nothing_is_in_common(monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError(self)
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert host_identity.here() == ""
+    assert host_identity() == ""

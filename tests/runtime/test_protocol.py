@@ -1,7 +1,7 @@
 import pytest
 
 from tf_libra.autotune import Phase
-from tf_libra.runtime.state import TuningState
+from tf_libra.runtime.protocol import TuningState
 
 TRIES = {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
 

@@ -1,0 +1,101 @@
+"""The job of this process, and barriers of its ranks between two steps.
+
+A rank between steps, such as at the end of an epoch, and a rank in a step would wait for each other
+forever. So ranks meet over the control plane first, where both learn of it immediately.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from tf_libra.coordination import control_plane, horovod_job, mwms_job
+from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.job import Job
+from tf_libra.coordination.signal_handling import step_interrupts
+
+_Result = TypeVar("_Result")
+
+
+def get_job() -> Job:
+    """Returns the job of the `MultiWorkerMirroredStrategy`, if there is one, else Horovod's.
+
+    Raises:
+        ValueError: there are both, or the strategy knows no other workers.
+    """
+    cluster = mwms_job.joined()
+    if cluster is None:
+        if mwms_job.is_made() and not horovod_job.is_known():
+            raise ValueError(
+                "a MultiWorkerMirroredStrategy was made while TF_CONFIG was not set, and so it"
+                " knows no other workers: set TF_CONFIG in the environment of every worker, such as"
+                f" {mwms_job.EXAMPLE}, before the strategy is made"
+            )
+        return horovod_job.HorovodJob()
+    if horovod_job.is_known():
+        raise ValueError(
+            "this process is a rank of Horovod, by hvd.init(), and a worker of TF_CONFIG, by"
+            f" MultiWorkerMirroredStrategy ({cluster.name(cluster.rank)}): use one of them"
+        )
+    return mwms_job.MultiWorkerJob(cluster)
+
+
+def get_control() -> Control | None:
+    """Returns the control plane of the current job; None before the ranks have met."""
+    control = next(iter(control_plane.running()), None)
+    return None if control is None or is_over(control, get_job()) else control
+
+
+def is_over(control: Control, job: Job) -> bool:
+    """Returns whether the ranks that `control` reached belong to an earlier job."""
+    try:
+        return not control_plane.running() or job.world(0.0).job != control.job
+    except ValueError:  # a failure has ended Horovod, too: the ranks are still those that failed
+        return False
+
+
+def meet(place: str, caller: str) -> None:
+    """Waits for all ranks at a place between steps; does nothing before the ranks have met.
+
+    Arguments and errors are those of `run_at`.
+    """
+    control = get_control()
+    if control is not None:
+        run_at(place, caller, control, lambda control: None)
+
+
+def run_at(
+    place: str, caller: str, control: Control, call: Callable[[Control], _Result]
+) -> _Result:
+    """Waits for all ranks at a place between steps, then makes a call that needs them all.
+
+    Args:
+        place: name of the place, the same on every rank.
+        caller: component that has come to the place, for messages.
+        control: reaches the other ranks.
+        call: called with `control`.
+
+    Raises:
+        HorovodInternalError, or `tf.errors.UnavailableError` under a strategy of TensorFlow: a rank
+            is gone, late, in a step, or at another place.
+    """
+    try:
+        return step_interrupts().during(partial(_meet_and_call, place, caller, control, call))
+    except BaseException as error:
+        lost = control.why_lost(error)
+        for running in control_plane.running():
+            running.abort(f"{type(error).__name__}: {error}")
+        if lost is None:
+            raise
+        if control_plane.is_elsewhere(error):
+            lost = (
+                f"rank {control.rank} has come to {place} ({caller}), and another rank has not:"
+                f" give each rank equally many batches ({lost})"
+            )
+        raise get_job().lost(lost) from error
+
+
+def _meet_and_call(
+    place: str, caller: str, control: Control, call: Callable[[Control], _Result]
+) -> _Result:
+    control.meet(control_plane.between_steps(place), caller)
+    return call(control)
