@@ -8,12 +8,13 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.internal.process_state import STATE
 from tf_libra.reporting.records.record_types import (
     HISTORY_KIND,
     PLUGIN_NAME,
@@ -27,7 +28,11 @@ _FILE_VERSION = "brain.Event:2"
 _SCALAR, _TENSOR = 1, 2
 _FLUSH_SECONDS = 2.0
 
-_files = itertools.count()
+
+@STATE.value()
+def _file_numbers() -> Iterator[int]:
+    """Returns the numbers of this process's event files, each used once."""
+    return itertools.count()
 
 
 def run_folder(logdir: Path, rank: int) -> Path:
@@ -52,7 +57,7 @@ class RecordWriter:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}"
         # Files of the same second are ordered by name.
-        path = folder / f"{name}.{os.getpid()}.{next(_files):06d}.v2"
+        path = folder / f"{name}.{os.getpid()}.{next(_file_numbers()):06d}.v2"
         path.touch()  # a failure is an OSError here, a TensorFlow error below
         self._file = tf.io.TFRecordWriter(str(path))
         self._tags: set[str] = set()
