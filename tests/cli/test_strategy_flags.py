@@ -1,6 +1,6 @@
 """Flags of the arguments of strategies that take them differently."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,22 +12,14 @@ from tf_libra.cli.strategy_flags import (
     given_arguments,
     named_strategy,
 )
-from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.arguments import argument
 
 
 @dataclass(frozen=True)
 class One:
-    """One.
-
-    Attributes:
-      size: how large.
-      out: not where to write.
-      sure: whether.
-    """
-
-    size: int = 3
-    out: str = ""
-    sure: bool = False
+    size: int = argument(3, "how large.")
+    out: str = argument("", "not where to write.")
+    sure: bool = argument(False, "whether.")
     rates: tuple[float, ...] = (0.5, 1.0)
 
 
@@ -85,7 +77,7 @@ def test_a_name_that_the_command_uses_for_something_else_is_refused() -> None:
 def test_what_is_of_use_in_training_alone_is_no_flag_of_it() -> None:
     @dataclass(frozen=True)
     class Trained:
-        seed: int = field(default=1, metadata=IN_TRAINING)
+        seed: int = argument(1, "of draws", in_training=True)
         size: int = 1
 
     @dataclass(frozen=True)

@@ -4,20 +4,17 @@ import dataclasses
 from typing import Any, ClassVar
 
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Halves(FixedThreads):
-    """Two groups.
-
-    Attributes:
-      share: of the tensors, those that the first has.
-    """
+    """Two groups."""
 
     name: ClassVar[str] = "halves"
-    share: float = 0.5
+    share: float = argument(0.5, "share of the tensors in the first group.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

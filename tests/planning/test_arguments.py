@@ -1,4 +1,4 @@
-"""The arguments of strategies, and the types of their values."""
+"""Arguments of strategies: kinds, defaults and descriptions."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -7,37 +7,25 @@ from typing import Any, ClassVar, Optional
 import pytest
 
 from tf_libra import strategies
-from tf_libra.planning.arguments import IN_TRAINING, Argument, arguments_of
+from tf_libra.planning.arguments import Argument, argument, arguments_of
 from tf_libra.planning.burst import BY_NAME as BURSTS
 from tf_libra.planning.pipeline import BY_NAME as PIPELINES
 
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """A strategy with two arguments.
-
-    Attributes:
-      amount: how much, over
-        two lines.
-      many: how many of each.
-
-    More of it.
-    """
+    """A strategy with two arguments."""
 
     name: ClassVar[str] = "first"
-    amount: int = 3
-    many: tuple[float, ...] | None = None
+    amount: int = argument(3, "how much.")
+    many: tuple[float, ...] | None = argument(None, "how many of each.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Second(First):
-    """A strategy with one more argument.
+    """A strategy with more arguments, most of them without a description."""
 
-    Attributes:
-      amount: less.
-    """
-
-    amount: int = 2
+    amount: int = argument(2, "less.")
     text: Optional[str] = None  # noqa: UP045
     sure: bool = False
     names: tuple[str, ...] = field(default_factory=tuple)
@@ -47,14 +35,14 @@ class Second(First):
     derived: Any = field(init=False, default=0)
 
 
-def test_arguments_are_fields_with_what_docstrings_say() -> None:
+def test_arguments_are_fields_with_declared_descriptions() -> None:
     assert arguments_of(First) == (
-        Argument("amount", int, False, 3, "how much, over two lines."),
+        Argument("amount", int, False, 3, "how much."),
         Argument("many", float, True, None, "how many of each."),
     )
 
 
-def test_what_no_text_can_say_has_no_kind() -> None:
+def test_field_of_another_type_has_no_kind() -> None:
     assert arguments_of(Second) == (
         Argument("amount", int, False, 2, "less."),
         Argument("many", float, True, None, "how many of each."),
@@ -67,30 +55,30 @@ def test_what_no_text_can_say_has_no_kind() -> None:
     )
 
 
-def test_what_is_of_use_in_training_alone_says_so() -> None:
+def test_argument_for_training_alone_is_marked() -> None:
     @dataclass(frozen=True)
     class Trained:
         size: int = 1
-        seed: int = field(default=3, metadata=IN_TRAINING)
+        seed: int = argument(3, "of draws.", in_training=True)
 
     assert arguments_of(Trained) == (
         Argument("size", int, False, 1, ""),
-        Argument("seed", int, False, 3, "", in_training=True),
+        Argument("seed", int, False, 3, "of draws.", in_training=True),
     )
 
 
-def test_annotations_may_be_texts() -> None:
+def test_string_annotations_are_resolved() -> None:
     kind = dataclasses.make_dataclass("Late", [("amount", "float | None", None)], frozen=True)
     assert arguments_of(kind) == (Argument("amount", float, False, None, ""),)
 
 
-def test_annotations_that_only_type_checkers_know_say_nothing() -> None:
+def test_unresolvable_annotation_has_no_kind() -> None:
     kind = dataclasses.make_dataclass("Lost", [("amount", "Elsewhere | None", None)], frozen=True)
     assert arguments_of(kind) == (Argument("amount", None, False, None, ""),)
 
 
 @pytest.mark.parametrize("by_name", [strategies.BY_NAME, PIPELINES, BURSTS])
-def test_all_of_ours_can_be_said_and_are_described(by_name: Any) -> None:
+def test_every_registered_argument_has_kind_and_description(by_name: Any) -> None:
     for kind in by_name.values():
-        for argument in arguments_of(kind):
-            assert argument.kind is not None and argument.doc, (kind, argument)
+        for found in arguments_of(kind):
+            assert found.kind is not None and found.doc, (kind, found)

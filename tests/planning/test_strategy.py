@@ -56,7 +56,7 @@ def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
     rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["halves"]["groups"] == 1
     assert main(["plan", "--help"]) == 0
-    assert "--share: of the tensors, those that the first has (halves)" in capsys.readouterr().out
+    assert "--share: share of the tensors in the first group (halves)" in capsys.readouterr().out
     for given, told in (
         (["--strategy=halves", "--share=0"], "share must be greater than 0"),
         (["--strategy=halves", "--share=most"], "flag --share=most"),

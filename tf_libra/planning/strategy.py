@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, Self
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft
 from tf_libra.specs.backward_profile import BackwardProfile
 
@@ -117,15 +118,11 @@ class StrategyBase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedThreads(StrategyBase):
-    """Defaults of strategies with one number of threads for all all-reduces.
-
-    Attributes:
-      num_threads: communication threads r of every all-reduce.
-    """
+    """Defaults of strategies with one number of threads for all all-reduces."""
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool] = False
-    num_threads: int = 1
+    num_threads: int = argument(1, "communication threads r of every all-reduce.")
 
     def __post_init__(self) -> None:
         threads = check_threads("num_threads", self.num_threads)
@@ -148,14 +145,13 @@ class FixedThreads(StrategyBase):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChosenThreads(StrategyBase):
-    """Defaults of strategies that choose threads for each all-reduce.
-
-    Attributes:
-      threads: R, the allowed numbers of communication threads, kept sorted.
-    """
+    """Defaults of strategies that choose threads for each all-reduce."""
 
     chooses_threads: ClassVar[bool] = True
-    threads: tuple[int, ...] = (1, 2, 4)
+    threads: tuple[int, ...] = argument(
+        (1, 2, 4),
+        "R, the allowed numbers of communication threads, kept sorted.",
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threads", check_allowed_threads("threads", self.threads))

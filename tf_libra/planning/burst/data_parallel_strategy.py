@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.graph_reduction import Block, Chain, Edge, Link, reduce_graph
 from tf_libra.planning.burst.schedule import make_schedule
@@ -20,13 +21,13 @@ class DataParallel(Limited):
 
     Under a limit, the fastest plan within it; if there is none, the plan with the least largest
     amplification, with a note.
-
-    Attributes:
-      num_devices: fixed device count, regardless of the limit; a note reports a violation.
     """
 
     name: ClassVar[str] = "data-parallel"
-    num_devices: int | None = None
+    num_devices: int | None = argument(
+        None,
+        "fixed device count, regardless of the limit; a note reports a violation.",
+    )
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Try every number of devices."""

@@ -1,12 +1,12 @@
 """DeepPool: the fastest plan within a limit on amplification (section 4)."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.exact import ExactSearch
@@ -22,15 +22,16 @@ class DeepPool(Limited):
     """The plan of least iteration time with every layer within the limit.
 
     If no plan keeps the limit: the fastest plan with the least largest amplification, with a note.
-
-    Attributes:
-      device_counts: allowed numbers of devices for a measured training step, ascending, from 1;
-        None: the powers of two below the number of workers, and that number. Those of a profile
-        have to be equal.
     """
 
     name: ClassVar[str] = "deeppool"
-    device_counts: tuple[int, ...] | None = field(default=None, metadata=IN_TRAINING)
+    device_counts: tuple[int, ...] | None = argument(
+        None,
+        "allowed numbers of devices for a measured training step, ascending, from 1; None: "
+        "the powers of two below the number of workers, and that number. Those of a profile "
+        "have to be equal.",
+        in_training=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

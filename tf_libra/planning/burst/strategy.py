@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.specs.scaling_profile import ScalingProfile
 
@@ -54,13 +55,12 @@ class BurstStrategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Limited:
-    """Defaults of strategies with a limit on amplification.
+    """Defaults of strategies with a limit on amplification."""
 
-    Attributes:
-      max_amplification: largest amplification of a layer, at least 1; None: no limit.
-    """
-
-    max_amplification: float | None = None
+    max_amplification: float | None = argument(
+        None,
+        "largest amplification of a layer, at least 1; None: no limit.",
+    )
 
     def __post_init__(self) -> None:
         if self.max_amplification is not None:

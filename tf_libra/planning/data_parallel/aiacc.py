@@ -5,12 +5,12 @@ Sections V-B and VI. Units, streams and threads are tuned: in training by measur
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
-from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
@@ -117,28 +117,28 @@ def sizes_to_try(total_bytes: int) -> tuple[int, ...]:
 @register
 @dataclass(frozen=True, kw_only=True)
 class Aiacc(ChosenThreads):
-    """AIACC-Training's packing, slicing and streams, tuned while training.
-
-    Attributes:
-      threads: thread counts per stream in the search. The paper has one.
-      streams: numbers of concurrent all-reduces in the search, sorted.
-      unit_bytes: bytes of a unit; None: tuned.
-      contention: gamma, the slowdown of transmission while two all-reduces run concurrently, for
-        plans by the cost model. None: 1.5. Measured trials need no gamma.
-      exploration: C of the bandit (section VI).
-      seed: seed of the searchers.
-    """
+    """AIACC-Training's packing, slicing and streams, tuned while training."""
 
     name: ClassVar[str] = "aiacc"
     tuned_by: ClassVar[str] = "search"
     tuning_steps: ClassVar[int] = 100
     tuning_seconds: ClassVar[float] = 50.0
-    threads: tuple[int, ...] = (1, 2)
-    streams: tuple[int, ...] = (1, 2, 4)
-    unit_bytes: int | None = None
-    contention: float | None = None
-    exploration: float = field(default=0.2, metadata=IN_TRAINING)
-    seed: int = field(default=0, metadata=IN_TRAINING)
+    threads: tuple[int, ...] = argument(
+        (1, 2),
+        "thread counts per stream in the search. The paper has one.",
+    )
+    streams: tuple[int, ...] = argument(
+        (1, 2, 4),
+        "numbers of concurrent all-reduces in the search, sorted.",
+    )
+    unit_bytes: int | None = argument(None, "bytes of a unit; None: tuned.")
+    contention: float | None = argument(
+        None,
+        "gamma, the slowdown of transmission while two all-reduces run concurrently, for "
+        "plans by the cost model. None: 1.5. Measured trials need no gamma.",
+    )
+    exploration: float = argument(0.2, "C of the bandit (section VI).", in_training=True)
+    seed: int = argument(0, "seed of the searchers.", in_training=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

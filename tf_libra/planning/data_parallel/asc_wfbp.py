@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import formatting, validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
@@ -183,21 +184,24 @@ def _leaves_room(cost: CostModel, num_threads: int) -> bool:
 @register
 @dataclass(frozen=True, kw_only=True)
 class AscWfbp(FixedThreads):
-    """ASC-WFBP: each tensor normal, merged, or all-reduced simultaneously with the one before.
-
-    Attributes:
-      contention: gamma >= 1, the slowdown of transmission while two all-reduces run concurrently
-        (the paper measured 1 < gamma <= 2). None: as measured in training, else 1.5.
-      rule: "published-code", the rule of the authors' public code, or "equation-40", Theorem 1 as
-        printed.
-      max_streams: most concurrent all-reduces, at least 2; the model chooses their number, or
-        sequential all-reduces merged as by MG-WFBP. None: 2, by the rule alone.
-    """
+    """ASC-WFBP: each tensor normal, merged, or all-reduced simultaneously with the one before."""
 
     name: ClassVar[str] = "asc-wfbp"
-    contention: float | None = None
-    rule: str = RULES[0]
-    max_streams: int | None = None
+    contention: float | None = argument(
+        None,
+        "gamma >= 1, the slowdown of transmission while two all-reduces run concurrently (the "
+        "paper measured 1 < gamma <= 2). None: as measured in training, else 1.5.",
+    )
+    rule: str = argument(
+        RULES[0],
+        '"published-code", the rule of the authors\' public code, or "equation-40", Theorem 1 '
+        "as printed.",
+    )
+    max_streams: int | None = argument(
+        None,
+        "most concurrent all-reduces, at least 2; the model chooses their number, or "
+        "sequential all-reduces merged as by MG-WFBP. None: 2, by the rule alone.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
@@ -21,21 +22,23 @@ from tf_libra.specs.backward_profile import BackwardProfile
 @register
 @dataclass(frozen=True, kw_only=True)
 class Auto(ChosenThreads):
-    """The plan of the best strategy.
-
-    Attributes:
-      threads: allowed thread counts; strategies with a fixed count take the smallest.
-      streams: numbers of concurrent all-reduces in the search. Their total of `threads` is at
-        most that of two streams with the most threads; the smallest count is always in the search.
-      contention: gamma; None: as measured in training, else 1.5.
-    """
+    """The plan of the best strategy."""
 
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
     tuning_steps: ClassVar[int] = 150
     tuning_seconds: ClassVar[float] = 75.0
-    streams: tuple[int, ...] = (1, 2, 4)
-    contention: float | None = None
+    threads: tuple[int, ...] = argument(
+        (1, 2, 4),
+        "allowed thread counts; strategies with a fixed count take the smallest.",
+    )
+    streams: tuple[int, ...] = argument(
+        (1, 2, 4),
+        "numbers of concurrent all-reduces in the search. Their total of `threads` is at most "
+        "that of two streams with the most threads; the smallest count is always in the "
+        "search.",
+    )
+    contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,11 +1,11 @@
 """LIBRA: tensor fusion and communication threads chosen together (section IV-B, Algorithm 1)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
-from tf_libra.planning.arguments import IN_TRAINING
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
@@ -48,20 +48,20 @@ def shorten_step(
 @register
 @dataclass(frozen=True, kw_only=True)
 class Libra(ChosenThreads):
-    """LIBRA: tensor fusion and communication threads chosen together.
-
-    Attributes:
-      max_groups: K, the largest number of tensor groups.
-      chunks: Z, number of chunks of backward computation; `exact` begins with their plan.
-      exact: find the optimum in continuous time, without chunks.
-      race: in training, run interleaved trials of its plan and others, and activate the fastest.
-    """
+    """LIBRA: tensor fusion and communication threads chosen together."""
 
     name: ClassVar[str] = "libra"
-    max_groups: int = 10
-    chunks: int = 150
-    exact: bool = False
-    race: bool = field(default=True, metadata=IN_TRAINING)
+    max_groups: int = argument(10, "K, the largest number of tensor groups.")
+    chunks: int = argument(
+        150,
+        "Z, number of chunks of backward computation; `exact` begins with their plan.",
+    )
+    exact: bool = argument(False, "find the optimum in continuous time, without chunks.")
+    race: bool = argument(
+        True,
+        "in training, run interleaved trials of its plan and others, and activate the fastest.",
+        in_training=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
 from tf_libra.planning.data_parallel.step_refinement import least_step
@@ -118,21 +119,20 @@ def _improve(
 @register
 @dataclass(frozen=True, kw_only=True)
 class LibraM(ChosenThreads):
-    """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each.
-
-    Attributes:
-      chunks: Z, least number of chunks of backward computation.
-      num_threads: fixed r for MG-WFBP's merging; None: the smallest of `threads`.
-      chunks_per_group: Z is at least this times K - 1 for K groups, so that Eq. 17's threads are
-        within 1 + 1/`chunks_per_group` of the best. 0: Z does not grow.
-      min_elements: as for `MgWfbp`.
-    """
+    """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each."""
 
     name: ClassVar[str] = "libra-m"
-    chunks: int = 150
-    num_threads: int | None = None
-    chunks_per_group: int = 10
-    min_elements: int = MIN_ELEMENTS
+    chunks: int = argument(150, "Z, least number of chunks of backward computation.")
+    num_threads: int | None = argument(
+        None,
+        "fixed r for MG-WFBP's merging; None: the smallest of `threads`.",
+    )
+    chunks_per_group: int = argument(
+        10,
+        "Z is at least this times K - 1 for K groups, so that Eq. 17's threads are within 1 + "
+        "1/`chunks_per_group` of the best. 0: Z does not grow.",
+    )
+    min_elements: int = argument(MIN_ELEMENTS, "as for `MgWfbp`.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -58,15 +59,14 @@ def check_min_elements(min_elements: int) -> int:
 @register
 @dataclass(frozen=True, kw_only=True)
 class MgWfbp(FixedThreads):
-    """MG-WFBP: the next tensor is merged when it is produced within a startup overhead.
-
-    Attributes:
-      min_elements: a group with fewer elements merges the next tensor in any case; 8192 in the
-        authors' public code. 0: by the startup overhead alone, as in the paper.
-    """
+    """MG-WFBP: the next tensor is merged when it is produced within a startup overhead."""
 
     name: ClassVar[str] = "mg-wfbp"
-    min_elements: int = MIN_ELEMENTS
+    min_elements: int = argument(
+        MIN_ELEMENTS,
+        "a group with fewer elements merges the next tensor in any case; 8192 in the authors' "
+        "public code. 0: by the startup overhead alone, as in the paper.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

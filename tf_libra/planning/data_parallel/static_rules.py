@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -73,16 +74,14 @@ class Wfbp(FixedThreads):
 @register
 @dataclass(frozen=True, kw_only=True)
 class HorovodFusion(FixedThreads):
-    """Horovod's fusion: tensors of one cycle are fused, up to the buffer size.
-
-    Attributes:
-      cycle_seconds: HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20.
-      buffer_bytes: HOROVOD_FUSION_THRESHOLD; 128 MiB in Horovod 0.28, 64 MiB in 0.20.
-    """
+    """Horovod's fusion: tensors of one cycle are fused, up to the buffer size."""
 
     name: ClassVar[str] = "horovod-fusion"
-    cycle_seconds: float = 1e-3
-    buffer_bytes: int = 128 * 2**20
+    cycle_seconds: float = argument(1e-3, "HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20.")
+    buffer_bytes: int = argument(
+        128 * 2**20,
+        "HOROVOD_FUSION_THRESHOLD; 128 MiB in Horovod 0.28, 64 MiB in 0.20.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.internal import validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
@@ -34,14 +35,13 @@ class GPipe(Microbatches):
 
     Stages are not replicated. Devices are taken in the order of their numbers; those beyond the
     number of stages stay idle.
-
-    Attributes:
-      num_stages: fixed number of stages; None: one per device, or per layer if there are fewer
-        layers.
     """
 
     name: ClassVar[str] = "gpipe"
-    num_stages: int | None = None
+    num_stages: int | None = argument(
+        None,
+        "fixed number of stages; None: one per device, or per layer if there are fewer layers.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

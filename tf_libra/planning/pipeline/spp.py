@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.internal import formatting, validation
+from tf_libra.planning.arguments import argument
 from tf_libra.planning.pipeline.device_ordering import device_order
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.partitioning import Partitions, StageRange
@@ -27,13 +28,10 @@ class Spp(Microbatches):
     """SPP: the least bottleneck for each number of stages, then the shortest iteration.
 
     Every device has a stage or a replica of one.
-
-    Attributes:
-      num_stages: fixed number of stages; None: the best number.
     """
 
     name: ClassVar[str] = "spp"
-    num_stages: int | None = None
+    num_stages: int | None = argument(None, "fixed number of stages; None: the best number.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

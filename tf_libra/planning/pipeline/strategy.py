@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelineStage
@@ -59,13 +60,12 @@ class PipelineStrategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatches:
-    """Defaults of strategies: microbatches and a single draft.
+    """Defaults of strategies: microbatches and a single draft."""
 
-    Attributes:
-      num_microbatches: M, number of microbatches; None: an argument of the call.
-    """
-
-    num_microbatches: int | None = None
+    num_microbatches: int | None = argument(
+        None,
+        "M, number of microbatches; None: an argument of the call.",
+    )
 
     def __post_init__(self) -> None:
         microbatches = validation.count("num_microbatches", self.num_microbatches)
