@@ -14,6 +14,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -203,12 +204,27 @@ def _entry(title: str, function: Any, level: str, suffix: str = "") -> list[str]
     text = inspect.getdoc(function) or ""
     if dataclasses.is_dataclass(function) and text.startswith(f"{short}("):
         text = ""  # made by dataclasses from the signature
+    text += _declared_arguments(function)
     lines = [f"{level} {title}{suffix}\n"]
     if signature:
         lines.append(f"```python\n{short}{signature}\n```\n")
     if text:
         lines.append(f"```text\n{text}\n```\n")
     return lines
+
+
+def _declared_arguments(strategy: Any) -> str:
+    """Returns the section of the fields that a strategy declares with descriptions."""
+    from tf_libra.planning.arguments import arguments_of
+
+    if not (isinstance(strategy, type) and dataclasses.is_dataclass(strategy)):
+        return ""
+    entries = [
+        textwrap.fill(f"{one.name}: {one.doc}", 96, initial_indent="  ", subsequent_indent="    ")
+        for one in arguments_of(strategy)
+        if one.doc
+    ]
+    return "\n".join(["\n\nAttributes:", *entries]) if entries else ""
 
 
 def _plain(signature: str) -> str:
