@@ -1,4 +1,4 @@
-# make setup | test | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
+# make setup | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -40,7 +40,7 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup test test-under-load check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -60,6 +60,11 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 test: setup
 	@tools/install_browser.sh || true
 	$(RUN) python -m pytest $(IN_THREE) $(PYTEST_ARGS)
+
+# The whole suite three times in a row while another program keeps every core busy.
+test-under-load: setup
+	@tools/install_browser.sh || true
+	$(RUN) python tools/under_load.py --times 3 python -m pytest $(IN_THREE) $(PYTEST_ARGS)
 
 # What is to be green after every change: lint, and the tests that start no workers and build nothing
 # (make cc-test does, after a change of C++).
