@@ -53,9 +53,12 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             ),
             _rows("truth", _truth_row, cases, machines),
         ),
-        "wire": table(
-            ("case", "on", "limit, ms", "`libra`", "the best share", "misses"),
-            _rows("wire", _wire_row, cases, machines),
+        "wire": _table(
+            ("case", "on", "limit, ms", "one worker, ms", "`libra`", "the best share", "misses"),
+            [
+                (name, machines[_machine(case["wire"])], *_wire_row(case))
+                for name, case in _having("wire", cases)
+            ],
         ),
         "plain": _table(
             (
@@ -274,11 +277,13 @@ def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _wire_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _wire_row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    kept, one_worker = case["wire"], case.get("one_worker")
     shares = kept["shares"] or {}
     best = max(shares, key=lambda one: shares[one], default=None)
     return (
         f"{kept['limit_seconds'] * 1e3:.1f}",
+        "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
         f"{shares['libra']:.2f}" if "libra" in shares else "Horovod is at the limit",
         "" if best is None else f"{best} {shares[best]:.2f}",
         "; ".join(outcome.misses("wire", kept)),
