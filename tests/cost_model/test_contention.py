@@ -166,7 +166,7 @@ def test_rates_must_be_positive_where_they_are_used():
         ({"overlap_seconds": -1}, "overlap_seconds must be at least 0"),
         ({"residual_seconds": math.nan}, "residual_seconds must be a finite number"),
         ({"overlap_seconds": 0, "compute_seconds": 0, "residual_seconds": 0}, "greater than 0"),
-        ({"overlap_seconds": 0}, "compute_seconds must be 0 where overlap_seconds is 0"),
+        ({"overlap_seconds": 0}, "compute_seconds must be 0 if overlap_seconds is 0"),
     ],
 )
 def test_bad_samples_are_named(change, word):

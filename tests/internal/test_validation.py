@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tf_libra.internal import validation
 
@@ -109,30 +107,6 @@ def test_objects_are_built_of_what_they_have_to_have() -> None:
             validation.items("ps", [{"x": 0}, value], Point)
     with pytest.raises(ValueError, match="p must be a Point, got int"):
         validation.instance("p", 3, Point)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=30)
-@given(st.dictionaries(st.text(), json_values, max_size=4), st.randoms())
-def test_equal_values_have_equal_digests(value: dict[str, Any], random: Any) -> None:
-    names = list(value)
-    random.shuffle(names)
-    digest = validation.digest("kind", 1, value)
-    assert validation.digest("kind", 1, {name: value[name] for name in names}) == digest
-    assert validation.digest("kind", 2, value) != digest
-    assert validation.digest("kind", 1, value | {"more": 1}) != digest or "more" in value
-
-
-def test_a_fingerprint_has_to_be_that_of_the_content() -> None:
-    validation.same_fingerprint("ab", "ab")
-    with pytest.raises(ValueError, match="must be that of the plan's content, ab, got 'cd'"):
-        validation.same_fingerprint("cd", "ab")
 
 
 def test_a_document_is_what_it_says() -> None:

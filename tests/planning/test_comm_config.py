@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.internal.validation import MAX_INT32
-from tf_libra.planning.comm_config import CommConfig, setting_of
+from tf_libra.planning.comm_config import CommConfig
 
 numbers = st.integers(1, MAX_INT32)
 
@@ -16,7 +16,10 @@ numbers = st.integers(1, MAX_INT32)
 @given(numbers, numbers, numbers)
 def test_reads_what_was_written(unit_bytes: int, num_streams: int, num_threads: int) -> None:
     setting = CommConfig(unit_bytes, num_streams, num_threads)
-    assert setting_of(json.loads(json.dumps(dataclasses.asdict(setting)))) == setting
+    assert (
+        CommConfig.from_fields("setting", json.loads(json.dumps(dataclasses.asdict(setting))))
+        == setting
+    )
     assert setting.num_lanes == num_streams * num_threads
 
 
@@ -30,7 +33,7 @@ def test_numbers_beyond_what_there_can_be_are_named(field: str, most: int | None
     wrong = [0, -1, 1.5, True, None, *([] if most is None else [most + 1])]
     for value in wrong:
         with pytest.raises(ValueError, match=rf"{field} must be .*{value}"):
-            setting_of(fields | {field: value})
+            CommConfig.from_fields("setting", fields | {field: value})
     if most is not None:
         assert CommConfig(**fields | {field: most})
 
@@ -38,7 +41,7 @@ def test_numbers_beyond_what_there_can_be_are_named(field: str, most: int | None
 @pytest.mark.parametrize("document", [{"unit_bytes": 1}, [1, 1, 1], None])
 def test_other_documents_are_refused(document: object) -> None:
     with pytest.raises(ValueError, match="setting"):
-        setting_of(document)
+        CommConfig.from_fields("setting", document)
 
 
 def test_in_words() -> None:

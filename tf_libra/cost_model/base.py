@@ -1,12 +1,16 @@
 """Interface of cost models, and the times that follow from their rates."""
 
 import abc
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import Int32Count
 
-class CostModel(abc.ABC):
+
+class CostModel(Document, abc.ABC):
     """Cost of all-reduces and of backward computation, exclusive and overlapped.
 
     Methods take scalars or arrays, which broadcast, and return float64. A rate that is not positive
@@ -16,7 +20,9 @@ class CostModel(abc.ABC):
       num_workers: N.
     """
 
-    num_workers: int
+    num_workers: Int32Count
+
+    INDENT: ClassVar = 1
 
     @property
     @abc.abstractmethod
@@ -51,10 +57,6 @@ class CostModel(abc.ABC):
     @abc.abstractmethod
     def formula(self) -> str:
         """Format the fitted formula for a reader."""
-
-    @abc.abstractmethod
-    def to_json(self) -> str:
-        """Return the model as JSON text, which `cost_model_from_json` reads back unchanged."""
 
     def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
         """Bytes that a worker sends in an all-reduce of c bytes: c_hat (LIBRA, Eq. 4)."""

@@ -1,7 +1,7 @@
 """LIBRA's contention model (section III-A): formulas g, p, q and the startup overhead a."""
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,9 +9,27 @@ from numpy.typing import ArrayLike, NDArray
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.hops import num_hops
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import Check, Count, Int32Count, NonNegative, Positive, Value
 
-_FORMAT = "tf-libra cost model"
-_VERSION = 1
+
+def _rate_parameters(*names: str) -> Check:
+    """Return the check of a formula's parameters: the first positive, the others at least 0."""
+
+    def check(field: str, value: Any) -> tuple[float, ...]:
+        values = validation.sequence(field, value)
+        if len(values) != len(names):
+            raise ValueError(f"{field} must be ({', '.join(names)}), got {values!r}")
+        first = validation.real(f"{field}: {names[0]}", values[0], above=0)
+        rest = (
+            validation.real(f"{field}: {name}", parameter, minimum=0)
+            for name, parameter in zip(names[1:], values[1:], strict=True)
+        )
+        return (first, *rest)
+
+    return check
+
+
+_GAMMAS = _rate_parameters("gamma1", "gamma2", "gamma3")
 
 
 @dataclass(frozen=True)
@@ -37,43 +55,18 @@ class ContentionModel(CostModel):
       ValueError: a parameter is not finite or lies outside its range.
     """
 
-    num_workers: int
-    hop_latency: float
-    compute: tuple[float, float]
-    overlapped: tuple[float, float, float]
-    exclusive: tuple[float, float, float]
-    exponent: float = 0.6
-    exclusive_hop_latency: float | None = None
-    hops: int | None = None
-    workers_per_host: int | None = None
+    num_workers: Int32Count
+    hop_latency: NonNegative
+    compute: Annotated[tuple[float, float], _rate_parameters("alpha1", "alpha2")]
+    overlapped: Annotated[tuple[float, float, float], _GAMMAS]
+    exclusive: Annotated[tuple[float, float, float], _GAMMAS]
+    exponent: Positive = 0.6
+    exclusive_hop_latency: NonNegative | None = None
+    hops: Int32Count | None = None
+    workers_per_host: Int32Count | None = None
 
-    def __post_init__(self) -> None:
-        workers = validation.integer("num_workers", self.num_workers, 1, validation.MAX_INT32)
-        object.__setattr__(self, "num_workers", workers)
-        latency = validation.real("hop_latency", self.hop_latency, minimum=0)
-        object.__setattr__(self, "hop_latency", latency)
-        for field, names in (
-            ("compute", ("alpha1", "alpha2")),
-            ("overlapped", ("gamma1", "gamma2", "gamma3")),
-            ("exclusive", ("gamma1", "gamma2", "gamma3")),
-        ):
-            values = validation.sequence(field, getattr(self, field))
-            if len(values) != len(names):
-                raise ValueError(f"{field} must be ({', '.join(names)}), got {values!r}")
-            first = validation.real(f"{field}: {names[0]}", values[0], above=0)
-            rest = (
-                validation.real(f"{field}: {name}", value, minimum=0)
-                for name, value in zip(names[1:], values[1:], strict=True)
-            )
-            object.__setattr__(self, field, (first, *rest))
-        object.__setattr__(self, "exponent", validation.real("exponent", self.exponent, above=0))
-        if self.exclusive_hop_latency is not None:
-            latency = validation.real(
-                "exclusive_hop_latency", self.exclusive_hop_latency, minimum=0
-            )
-            object.__setattr__(self, "exclusive_hop_latency", latency)
-        for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, validation.count(field, getattr(self, field)))
+    FORMAT: ClassVar = "tf-libra cost model"
+    SPARSE: ClassVar = ("hops", "workers_per_host")
 
     @property
     def num_hops(self) -> int:
@@ -156,25 +149,6 @@ class ContentionModel(CostModel):
             f" {formatting.time(self.exclusive_startup_seconds)} alone"
         )
 
-    def to_json(self) -> str:
-        """Return the model as JSON text, which `from_json` reads back unchanged."""
-        value = {"format": _FORMAT, "version": _VERSION} | asdict(self)
-        for name in ("hops", "workers_per_host"):
-            if value[name] is None:
-                del value[name]
-        return json.dumps(value, indent=1)
-
-    @classmethod
-    def from_json(cls, document: str) -> "ContentionModel":
-        """Read a model from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            required=("num_workers", "hop_latency", "compute", "overlapped", "exclusive"),
-            optional=("exponent", "exclusive_hop_latency", "hops", "workers_per_host"),
-        )
-        return cls(**value)
-
     def _rate(
         self, field: str, gammas: tuple[float, float, float], num_threads: ArrayLike
     ) -> NDArray[np.float64]:
@@ -185,7 +159,7 @@ class ContentionModel(CostModel):
 
 
 @dataclass(frozen=True)
-class OverlapSample:
+class OverlapSample(Value):
     """One measured all-reduce of c bytes with r threads, and the concurrent computation.
 
     Attributes:
@@ -203,27 +177,20 @@ class OverlapSample:
         given without overlap.
     """
 
-    num_bytes: int
-    num_threads: int
-    compute_seconds: float
-    overlap_seconds: float
-    residual_seconds: float
+    num_bytes: Count
+    num_threads: Int32Count
+    compute_seconds: NonNegative
+    overlap_seconds: NonNegative
+    residual_seconds: NonNegative
     step: int = 0
     group: int = 0
     plan: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "num_bytes", validation.integer("num_bytes", self.num_bytes, minimum=1)
-        )
-        threads = validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
-        object.__setattr__(self, "num_threads", threads)
-        for field in ("compute_seconds", "overlap_seconds", "residual_seconds"):
-            object.__setattr__(self, field, validation.real(field, getattr(self, field), minimum=0))
+    def _validate(self) -> None:
         validation.real("overlap_seconds + residual_seconds", self.wall_seconds, above=0)
         if self.compute_seconds > 0 and self.overlap_seconds == 0:
             raise ValueError(
-                f"compute_seconds must be 0 where overlap_seconds is 0, got {self.compute_seconds}"
+                f"compute_seconds must be 0 if overlap_seconds is 0, got {self.compute_seconds}"
             )
 
     @property

@@ -5,8 +5,8 @@ CPUs share their cores by time instead, which conserves work: computation loses 
 lanes spend per byte, for any number of lanes, and overlap hides only waiting.
 """
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.hops import num_hops
-from tf_libra.internal import formatting, validation
+from tf_libra.internal import formatting
+from tf_libra.internal.values import Int32Count, NonNegative, Positive
 
 _Array = NDArray[np.float64]
-
-FORMAT = "tf-libra processor model"
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -50,24 +48,17 @@ class ProcessorModel(CostModel):
       ValueError: a parameter is not finite or lies outside its range.
     """
 
-    num_workers: int
-    startup: float
-    work_per_byte: float
-    wire_per_byte: float = 0.0
-    lane_weight: float = 1.0
-    lane_gap: float = 0.0
-    hops: int | None = 2
-    workers_per_host: int | None = None
+    num_workers: Int32Count
+    startup: NonNegative
+    work_per_byte: Positive
+    wire_per_byte: NonNegative = 0.0
+    lane_weight: Positive = 1.0
+    lane_gap: NonNegative = 0.0
+    hops: Int32Count | None = 2
+    workers_per_host: Int32Count | None = None
 
-    def __post_init__(self) -> None:
-        workers = validation.integer("num_workers", self.num_workers, 1, validation.MAX_INT32)
-        object.__setattr__(self, "num_workers", workers)
-        for field in ("startup", "wire_per_byte", "lane_gap"):
-            object.__setattr__(self, field, validation.real(field, getattr(self, field), minimum=0))
-        for field in ("work_per_byte", "lane_weight"):
-            object.__setattr__(self, field, validation.real(field, getattr(self, field), above=0))
-        for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, validation.count(field, getattr(self, field)))
+    FORMAT: ClassVar = "tf-libra processor model"
+    SPARSE: ClassVar = ("hops", "workers_per_host")
 
     @property
     def num_hops(self) -> int:
@@ -130,25 +121,6 @@ class ProcessorModel(CostModel):
             f" computation r lanes get at most s/(1 + s) of the cores,"
             f" s = {self.lane_weight:.2f} r; a = {formatting.time(self.startup_seconds)}"
         )
-
-    def to_json(self) -> str:
-        """Return the model as JSON text, which `from_json` reads back unchanged."""
-        value = {"format": FORMAT, "version": _VERSION} | asdict(self)
-        for name, usual in (("hops", 2), ("workers_per_host", None)):
-            if value[name] == usual:
-                del value[name]
-        return json.dumps(value, indent=1)
-
-    @classmethod
-    def from_json(cls, document: str) -> "ProcessorModel":
-        """Read a model from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            FORMAT,
-            validation.json_document(FORMAT, _VERSION, document),
-            required=("num_workers", "startup", "work_per_byte"),
-            optional=("wire_per_byte", "lane_weight", "lane_gap", "hops", "workers_per_host"),
-        )
-        return cls(**value)
 
     def _seconds_per_byte(self, num_threads: ArrayLike) -> tuple[_Array, _Array]:
         threads = np.asarray(num_threads, np.float64)

@@ -1,19 +1,23 @@
 """Fit quality of a cost model, stored in its file for later planning."""
 
-import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from tf_libra.cost_model.base import CostModel
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import Natural, NonNegative, Positive, Value
 
 KEY = "evidence"  # in a cost model's JSON
 MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by default
 
 
+def _distinct_threads(field: str, value: Any) -> tuple[int, ...]:
+    return tuple(sorted(set(validation.integers(field, value, 1, validation.MAX_INT32))))
+
+
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Value):
     """Samples that a model was fitted to, and its errors.
 
     Attributes:
@@ -28,22 +32,11 @@ class Evidence:
       ValueError: a field is out of its range; named.
     """
 
-    threads: tuple[int, ...] = ()
-    num_samples: int = 0
-    median_error: float | None = None
-    held_out_error: float | None = None
-    max_model_error: float = MAX_MODEL_ERROR
-
-    def __post_init__(self) -> None:
-        threads = validation.integers("threads", self.threads, 1, validation.MAX_INT32)
-        object.__setattr__(self, "threads", tuple(sorted(set(threads))))
-        object.__setattr__(self, "num_samples", validation.integer("num_samples", self.num_samples))
-        for field in ("median_error", "held_out_error"):
-            value = getattr(self, field)
-            if value is not None:
-                object.__setattr__(self, field, validation.real(field, value, minimum=0))
-        most = validation.real("max_model_error", self.max_model_error, above=0)
-        object.__setattr__(self, "max_model_error", most)
+    threads: Annotated[tuple[int, ...], _distinct_threads] = ()
+    num_samples: Natural = 0
+    median_error: NonNegative | None = None
+    held_out_error: NonNegative | None = None
+    max_model_error: Positive = MAX_MODEL_ERROR
 
     @property
     def caveat(self) -> str:
@@ -78,15 +71,14 @@ class Evidence:
 
 def written(model: CostModel, evidence: Evidence) -> str:
     """Return the model as JSON text with its evidence; both readers accept it."""
-    document = json.loads(model.to_json())
-    return json.dumps(document | {KEY: dataclasses.asdict(evidence)}, indent=1)
+    return json.dumps(model.to_document() | {KEY: evidence.to_fields()}, indent=1)
 
 
 def evidence_of(document: dict[str, Any]) -> Evidence | None:
     """Return the evidence in a parsed model, None without any; malformed is a `ValueError`."""
     if document.get(KEY) is None:
         return None
-    return validation.built(KEY, document[KEY], Evidence)
+    return Evidence.parse(KEY, document[KEY])
 
 
 def evidence_from_json(document: str) -> Evidence | None:

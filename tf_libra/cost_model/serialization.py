@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_libra.cost_model.base import CostModel
 from tf_libra.cost_model.contention import ContentionModel
-from tf_libra.cost_model.cpu_share import FORMAT, ProcessorModel
+from tf_libra.cost_model.cpu_share import ProcessorModel
 from tf_libra.cost_model.fit_quality import KEY, evidence_of
 
 
@@ -18,6 +18,6 @@ def cost_model_from_json(document: Any) -> CostModel:
     if isinstance(parsed, dict) and KEY in parsed:
         evidence_of(parsed)  # says what is wrong with it
         document = json.dumps({name: value for name, value in parsed.items() if name != KEY})
-    if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
+    if isinstance(parsed, dict) and parsed.get("format") == ProcessorModel.FORMAT:
         return ProcessorModel.from_json(document)
     return ContentionModel.from_json(document)

@@ -1,10 +1,6 @@
-"""Checks on values that come from outside.
-
-Each raises `ValueError` that names the field, the value and what is allowed.
-"""
+"""Checks of values from outside; each `ValueError` names the field, the value and the range."""
 
 import dataclasses
-import hashlib
 import json
 import math
 import operator
@@ -20,19 +16,19 @@ _T = TypeVar("_T")
 
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
-    """Returns `value` as an int in [minimum, maximum]; whole floats count, booleans do not."""
-    if type(value) is int and minimum <= value <= maximum:  # most are; plans hold thousands
+    """Return an int in [minimum, maximum]; whole floats are accepted, booleans are not."""
+    if type(value) is int and minimum <= value <= maximum:  # the common case; plans hold thousands
         return value
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        # NumPy's float32 is no float.
+        # NumPy's float32 does not derive from float.
         is_whole = hasattr(value, "is_integer") and value.is_integer()
         number = operator.index(int(value) if is_whole else value)
     except TypeError:
-        raise ValueError(f"{field} must be an integer, got {_short(value)}") from None
+        raise ValueError(f"{field} must be an integer, got {shortened(value)}") from None
     if not minimum <= number <= maximum:
-        raise ValueError(f"{field} must be from {minimum} to {maximum}, got {_short(number)}")
+        raise ValueError(f"{field} must be from {minimum} to {maximum}, got {shortened(number)}")
     return number
 
 
@@ -44,13 +40,13 @@ def count(field: str, value: Any) -> int | None:
 def real(
     field: str, value: Any, *, minimum: float | None = None, above: float | None = None
 ) -> float:
-    """Returns `value` as a finite float, at least `minimum` and greater than `above`."""
+    """Return a finite float, at least `minimum` and greater than `above`."""
     try:
         if type(value) is not float and isinstance(value, (bool, np.bool_, str, bytes)):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{field} must be a finite number, got {_short(value)}") from None
+        raise ValueError(f"{field} must be a finite number, got {shortened(value)}") from None
     if not math.isfinite(number):
         raise ValueError(f"{field} must be a finite number, got {number}")
     if minimum is not None and number < minimum:
@@ -61,47 +57,47 @@ def real(
 
 
 def text(field: str, value: Any) -> str:
-    """Returns `value`, a string that can be encoded as UTF-8."""
+    """Return a string that can be encoded as UTF-8."""
     if not isinstance(value, str):
-        raise ValueError(f"{field} must be a string, got {_short(value)}")
+        raise ValueError(f"{field} must be a string, got {shortened(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{field} must be valid Unicode, got {_short(value)}") from None
+        raise ValueError(f"{field} must be valid Unicode, got {shortened(value)}") from None
     return value
 
 
 def boolean(field: str, value: Any) -> bool:
-    """Returns `value`, a bool."""
+    """Return a bool."""
     if not isinstance(value, bool):
-        raise ValueError(f"{field} must be true or false, got {_short(value)}")
+        raise ValueError(f"{field} must be true or false, got {shortened(value)}")
     return value
 
 
 def sequence(field: str, value: Any) -> tuple[Any, ...]:
-    """Returns the items of `value`: an iterable, but no string and no mapping."""
+    """Return the items of an iterable other than a string or a mapping."""
     if type(value) is tuple:
         return value
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise ValueError(f"{field} must be a list, got {_short(value)}")
+        raise ValueError(f"{field} must be a list, got {shortened(value)}")
     try:
         return tuple(value)
-    except TypeError:  # an array of no dimensions
-        raise ValueError(f"{field} must be a list, got {_short(value)}") from None
+    except TypeError:  # a zero-dimensional array
+        raise ValueError(f"{field} must be a list, got {shortened(value)}") from None
 
 
 def integers(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> tuple[int, ...]:
-    """Returns the items of `value` as ints in [minimum, maximum]."""
+    """Return a sequence of ints in [minimum, maximum] as a tuple."""
     return tuple([integer(field, item, minimum, maximum) for item in sequence(field, value)])
 
 
 def texts(field: str, value: Any) -> tuple[str, ...]:
-    """Returns the items of `value`, strings that can be encoded as UTF-8."""
+    """Return a sequence of strings that can be encoded as UTF-8 as a tuple."""
     return tuple(text(field, item) for item in sequence(field, value))
 
 
 def names(field: str, value: Any) -> tuple[str, ...]:
-    """Returns the items of `value`, strings that all differ."""
+    """Return a sequence of distinct strings as a tuple."""
     found = texts(field, value)
     if len(set(found)) < len(found):
         raise ValueError(f"{field} must be unique")
@@ -109,46 +105,37 @@ def names(field: str, value: Any) -> tuple[str, ...]:
 
 
 def same_length(field: str, column: Sized, per: str, count: int) -> None:
-    """Checks that a column has one entry per row, of which there are `count`."""
+    """Check that a column has one entry for each of `count` rows."""
     if len(column) != count:
         raise ValueError(f"{field} must have one entry per {per}: {count}, got {len(column)}")
 
 
-def digest(kind: str, version: int, executed: Mapping[str, Any]) -> str:
-    """SHA-256, in hexadecimal, over values in an order of their own: equal values, equal digest."""
-    value = {"format": kind, "version": version} | dict(executed)
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def same_fingerprint(given: Any, found: str) -> None:
-    """Checks the fingerprint that a plan's document gives against that of its content."""
-    if text("fingerprint", given) != found:
-        raise ValueError(
-            f"fingerprint must be that of the plan's content, {found}, got {_short(given)}"
-        )
+def mapping(field: str, value: Any) -> dict[str, Any]:
+    """Return a dict, as JSON objects are read."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{field} must be an object, got {shortened(value)}")
+    return value
 
 
 def keys(
     field: str, value: Any, required: Collection[str], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Returns `value`, a dict with all of `required` and nothing beyond `optional`."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{field} must be an object, got {_short(value)}")
+    """Return a dict that has all required keys and no others than the optional ones."""
+    mapping(field, value)
     missing = sorted(set(required) - value.keys())
     if missing:
         raise ValueError(f"{field} lacks the keys {missing}")
     unknown = sorted(value.keys() - set(required) - set(optional))
     if unknown:
         raise ValueError(
-            f"{field} has unknown keys {_short(unknown)}; "
+            f"{field} has unknown keys {shortened(unknown)}; "
             f"known are {sorted({*required, *optional})}"
         )
-    return value
+    return dict(value)
 
 
 def instance(field: str, value: Any, kind: type) -> None:
-    """Raises where `value` is of another class."""
+    """Check the class of a value."""
     if not isinstance(value, kind):
         raise ValueError(f"{field} must be a {kind.__name__}, got {type(value).__name__}")
 
@@ -180,16 +167,20 @@ def items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
 
 
 def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
-    """Parses a JSON object marked with `format` and `version`, and returns its other entries.
+    """Return the entries of a JSON object with this format and version; see `json_object`."""
+    return without_header(kind, version, json_object(kind, document))
+
+
+def json_object(kind: str, document: Any) -> dict[str, Any]:
+    """Parse a JSON object.
 
     Args:
-      kind: what the entry `format` must be, also the field that errors name.
-      version: what the entry `version` must be.
+      kind: name of the document, for errors.
       document: the JSON text.
 
     Raises:
-      ValueError: not JSON, too long, nested too deep, repeated keys, NaN or infinite numbers, or
-        of another format or version.
+      ValueError: not a JSON object, too long, nested too deep, a repeated key, or a number that is
+        NaN or infinite.
     """
     document = text(kind, document)
     if len(document) > MAX_JSON_CHARACTERS:
@@ -204,33 +195,39 @@ def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
         raise ValueError(f"{kind} is not valid JSON: {error}") from None
     _check_numbers(kind, value)
     if not isinstance(value, dict):
-        raise ValueError(f"{kind} must be a JSON object, got {_short(value)}")
+        raise ValueError(f"{kind} must be a JSON object, got {shortened(value)}")
+    return value
+
+
+def without_header(kind: str, version: int, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without its header, or raise `ValueError` for another format or version."""
+    value = dict(document)
     found = (value.pop("format", None), value.pop("version", None))
     if found[0] != kind:
-        raise ValueError(f"format must be {kind!r}, got {_short(found[0])}")
+        raise ValueError(f"format must be {kind!r}, got {shortened(found[0])}")
     if found[1] != version or isinstance(found[1], bool):
-        raise ValueError(f"version of {kind} must be {version}, got {_short(found[1])}")
+        raise ValueError(f"version of {kind} must be {version}, got {shortened(found[1])}")
     return value
 
 
 @dataclasses.dataclass(frozen=True)
 class _Constant:
-    """NaN, Infinity or -Infinity, which are no JSON and which Python writes nevertheless."""
+    """NaN, Infinity or -Infinity: Python reads and writes them, although JSON has none."""
 
     name: str
 
 
 def _check_numbers(kind: str, document: Any) -> None:
-    """Raises where a number of a parsed document is none, and says which."""
+    """Raise `ValueError` that names a number that is NaN or infinite."""
     waiting = [("", document)]
     while waiting:
         place, value = waiting.pop()
         if isinstance(value, _Constant):
             raise ValueError(f"{place or kind} must be a finite number, got {value.name}")
         if isinstance(value, dict):
-            inside = [(f"{place}.{key}" if place else key, one) for key, one in value.items()]
+            inside = [(f"{place}.{key}" if place else key, item) for key, item in value.items()]
         elif isinstance(value, list):
-            inside = [(f"{place}[{index}]", one) for index, one in enumerate(value)]
+            inside = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
         else:
             continue
         waiting += reversed(inside)
@@ -243,10 +240,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """Return the `repr` of a value on one line, of at most 80 characters."""
     try:
         shown = repr(value)
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # more digits than Python converts to text
         return "a number of too many digits"
-    shown = " ".join(shown.splitlines())  # arrays have several
+    shown = " ".join(shown.splitlines())  # arrays have several lines
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,13 +1,13 @@
 """Communication settings that a search tunes by measured steps."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from tf_libra.internal import formatting, validation
+from tf_libra.internal import formatting
+from tf_libra.internal.values import Count, Int32Count, Value
 
 
 @dataclass(frozen=True, order=True)
-class CommConfig:
+class CommConfig(Value):
     """Size, concurrency and threads of all-reduces (AIACC, section VI).
 
     Attributes:
@@ -19,14 +19,9 @@ class CommConfig:
       ValueError: a number below 1.
     """
 
-    unit_bytes: int
-    num_streams: int
-    num_threads: int
-
-    def __post_init__(self) -> None:
-        validation.integer("unit_bytes", self.unit_bytes, minimum=1)
-        validation.integer("num_streams", self.num_streams, 1, validation.MAX_INT32)
-        validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
+    unit_bytes: Count
+    num_streams: Int32Count
+    num_threads: Int32Count
 
     @property
     def num_lanes(self) -> int:
@@ -39,8 +34,3 @@ class CommConfig:
             f"units of {formatting.size(self.unit_bytes)} on {self.num_streams} streams of"
             f" {self.num_threads} threads"
         )
-
-
-def setting_of(document: Any) -> CommConfig:
-    """Read settings from JSON values; a `ValueError` names the field that is wrong."""
-    return CommConfig(**validation.keys("setting", document, *validation.field_names(CommConfig)))

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.internal.values import Int32Count, Value, ascending_counts
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -75,20 +75,12 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in given.items() if name in fields}
 
 
-def check_threads(field: str, num_threads: int) -> int:
-    """Return a number of communication threads as an int of at least 1, or raise `ValueError`."""
-    return validation.integer(field, num_threads, minimum=1, maximum=validation.MAX_INT32)
+check_allowed_threads = ascending_counts("number of communication threads")
+ThreadCounts = Annotated[tuple[int, ...], check_allowed_threads]
+StreamCounts = Annotated[tuple[int, ...], ascending_counts("number of streams")]
 
 
-def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
-    """Return numbers of communication threads as a sorted set, or raise `ValueError`."""
-    allowed = {check_threads(field, r) for r in validation.sequence(field, threads)}
-    if not allowed:
-        raise ValueError(f"{field} must hold at least one number of communication threads, got ()")
-    return tuple(sorted(allowed))
-
-
-class StrategyBase:
+class StrategyBase(Value):
     """Defaults of most strategies: sequential all-reduces, planned by the cost model."""
 
     tuned_by: ClassVar[str] = "model"
@@ -122,11 +114,7 @@ class FixedThreads(StrategyBase):
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool] = False
-    num_threads: int = argument(1, "communication threads r of every all-reduce.")
-
-    def __post_init__(self) -> None:
-        threads = check_threads("num_threads", self.num_threads)
-        object.__setattr__(self, "num_threads", threads)
+    num_threads: Int32Count = argument(1, "communication threads r of every all-reduce.")
 
     @property
     def allowed_threads(self) -> tuple[int, ...]:
@@ -148,13 +136,10 @@ class ChosenThreads(StrategyBase):
     """Defaults of strategies that choose threads for each all-reduce."""
 
     chooses_threads: ClassVar[bool] = True
-    threads: tuple[int, ...] = argument(
+    threads: ThreadCounts = argument(
         (1, 2, 4),
         "R, the allowed numbers of communication threads, kept sorted.",
     )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "threads", check_allowed_threads("threads", self.threads))
 
     @property
     def allowed_threads(self) -> tuple[int, ...]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from tf_libra.internal import validation
 from tf_libra.simulation.event_simulator import Task, simulate_tasks
-from tf_libra.specs.burst import BurstPlan, BurstSpan
+from tf_libra.specs.burst import BurstPlan, BurstSpan, SpanKind
 from tf_libra.specs.scaling_profile import ScalingProfile
 
-_OF_A_LAYER = ("compute", "synchronize")
+_OF_A_LAYER: tuple[SpanKind, ...] = ("compute", "synchronize")
 
 
 def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan, ...]:
@@ -37,7 +37,7 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
 
 def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
     """Check that every layer has one compute and one synchronize span, and each edge one."""
-    wanted: list[tuple[str, int, int | None]]
+    wanted: list[tuple[SpanKind, int, int | None]]
     wanted = [(kind, layer, None) for layer in range(len(plan.layer_names)) for kind in _OF_A_LAYER]
     if scaling.names == plan.layer_names:
         wanted += [("transition", target, source) for source, target in scaling.edges]

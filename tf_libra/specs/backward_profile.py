@@ -1,22 +1,20 @@
 """Backward profile: names, sizes and production times of a step's gradients."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
-
-_FORMAT = "tf-libra profile"
-_VERSION = 1
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import Natural, NonNegative, Value
 
 
 @dataclass(frozen=True)
-class GradientTensor:
+class GradientTensor(Value):
     """Gradient of one step.
 
     Attributes:
@@ -33,24 +31,16 @@ class GradientTensor:
     """
 
     name: str
-    num_bytes: int
-    compute_seconds: float
+    num_bytes: Natural
+    compute_seconds: NonNegative
     dtype: str | None = None
-    update_seconds: float = 0.0
+    update_seconds: NonNegative = 0.0
 
-    def __post_init__(self) -> None:
-        validation.text("name", self.name)
-        object.__setattr__(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
-        seconds = validation.real("compute_seconds", self.compute_seconds, minimum=0)
-        object.__setattr__(self, "compute_seconds", seconds)
-        if self.dtype is not None:
-            validation.text("dtype", self.dtype)
-        update = validation.real("update_seconds", self.update_seconds, minimum=0)
-        object.__setattr__(self, "update_seconds", update)
+    SPARSE: ClassVar = ("dtype", "update_seconds")
 
 
 @dataclass(frozen=True)
-class BackwardProfile:
+class BackwardProfile(Document):
     """Gradients of one step in backward order: tensor 0 is produced first.
 
     Raises:
@@ -59,13 +49,14 @@ class BackwardProfile:
 
     tensors: tuple[GradientTensor, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", validation.sequence("tensors", self.tensors))
+    FORMAT: ClassVar = "tf-libra profile"
+    INDENT: ClassVar = 1
+
+    def _validate(self) -> None:
         if not self.tensors:
             raise ValueError("tensors must hold at least one gradient tensor, got none")
         seen: set[str] = set()
-        for index, tensor in enumerate(self.tensors):
-            validation.instance(f"tensors[{index}]", tensor, GradientTensor)
+        for tensor in self.tensors:
             if tensor.name in seen:
                 raise ValueError(f"names must be unique, got {tensor.name!r} twice")
             seen.add(tensor.name)
@@ -155,25 +146,6 @@ class BackwardProfile:
     def names(self) -> tuple[str, ...]:
         """Names in backward order."""
         return tuple(t.name for t in self.tensors)
-
-    def to_json(self) -> str:
-        """Return the profile as JSON text, which `from_json` reads back unchanged."""
-        tensors = [
-            {"name": t.name, "num_bytes": t.num_bytes, "compute_seconds": t.compute_seconds}
-            | ({} if t.dtype is None else {"dtype": t.dtype})
-            | ({"update_seconds": t.update_seconds} if t.update_seconds else {})
-            for t in self.tensors
-        ]
-        return json.dumps({"format": _FORMAT, "version": _VERSION, "tensors": tensors}, indent=1)
-
-    @classmethod
-    def from_json(cls, document: str) -> "BackwardProfile":
-        """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            _FORMAT, validation.json_document(_FORMAT, _VERSION, document), required=("tensors",)
-        )
-        tensors = validation.items("tensors", value["tensors"], GradientTensor)
-        return cls(tensors)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

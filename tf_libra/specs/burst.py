@@ -1,21 +1,39 @@
 """Burst plan: device count, devices and schedule of each layer (DeepPool, section 4)."""
 
 import itertools
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from tf_libra.internal import validation
-from tf_libra.specs.scaling_profile import check_device_counts
+from tf_libra.internal.codec import FingerprintedDocument
+from tf_libra.internal.values import (
+    AtLeastOne,
+    Counts,
+    Names,
+    Natural,
+    Naturals,
+    NonNegative,
+    Value,
+)
+from tf_libra.specs.scaling_profile import DeviceCounts
 
-_FORMAT = "tf-libra burst plan"
-_VERSION = 1
-KINDS = ("transition", "compute", "synchronize")
+SpanKind = Literal["transition", "compute", "synchronize"]
+KINDS = get_args(SpanKind)
+_INFINITY = float("inf")
+
+
+def _amplifications(field: str, value: Any) -> tuple[float, ...]:
+    return tuple(
+        _INFINITY
+        if amplification in (None, _INFINITY)
+        else validation.real(field, amplification, minimum=0)
+        for amplification in validation.sequence(field, value)
+    )
 
 
 @dataclass(frozen=True)
-class BurstSpan:
+class BurstSpan(Value):
     """One activity of a layer's devices; seconds since the iteration's start.
 
     Attributes:
@@ -33,31 +51,18 @@ class BurstSpan:
         source, or a stop before the start.
     """
 
-    kind: str
-    layer: int
-    source: int | None
-    lane: int
-    start_seconds: float
+    kind: SpanKind
+    layer: Natural
+    source: Natural | None
+    lane: Natural
+    start_seconds: NonNegative
     stop_seconds: float
-    after: tuple[int, ...] = ()
+    after: Naturals = ()
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+    def _validate(self) -> None:
         if (self.source is None) == (self.kind == "transition"):
             raise ValueError(f"source must be a layer for a transition alone, got {self.source}")
-        start = validation.real("start_seconds", self.start_seconds, minimum=0)
-        frozen: dict[str, Any] = {
-            "layer": validation.integer("layer", self.layer),
-            "lane": validation.integer("lane", self.lane),
-            "start_seconds": start,
-            "stop_seconds": validation.real("stop_seconds", self.stop_seconds, minimum=start),
-            "after": validation.integers("after", self.after),
-        }
-        if self.source is not None:
-            frozen["source"] = validation.integer("source", self.source)
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
+        validation.real("stop_seconds", self.stop_seconds, minimum=self.start_seconds)
 
     @property
     def seconds(self) -> float:
@@ -66,7 +71,7 @@ class BurstSpan:
 
 
 @dataclass(frozen=True)
-class BurstPlan:
+class BurstPlan(FingerprintedDocument):
     """Device counts and schedule of the layers of an iteration.
 
     Layer i runs on `num_devices[i]` devices from `first_devices[i]` on; without parallel branches
@@ -95,47 +100,38 @@ class BurstPlan:
         the iteration.
     """
 
-    layer_names: tuple[str, ...]
-    device_counts: tuple[int, ...]
-    num_devices: tuple[int, ...]
-    first_devices: tuple[int, ...]
-    lanes: tuple[int, ...]
-    amplification: tuple[float, ...]
-    iteration_seconds: float
-    device_seconds: float
+    layer_names: Names
+    device_counts: DeviceCounts
+    num_devices: Counts
+    first_devices: Naturals
+    lanes: Naturals
+    amplification: Annotated[tuple[float, ...], _amplifications]
+    iteration_seconds: NonNegative
+    device_seconds: NonNegative
     spans: tuple[BurstSpan, ...]
     strategy: str
-    max_amplification: float | None
+    max_amplification: AtLeastOne | None
     profile_fingerprint: str
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        names = validation.names("layer_names", self.layer_names)
+    FORMAT: ClassVar = "tf-libra burst plan"
+    INDENT: ClassVar = 1
+
+    def _validate(self) -> None:
+        names, counts = self.layer_names, self.device_counts
         if not names:
             raise ValueError("layer_names must hold at least one layer, got none")
-        counts = check_device_counts(self.device_counts)
-        columns: dict[str, tuple[Any, ...]] = {
-            "num_devices": validation.integers("num_devices", self.num_devices, 1),
-            "first_devices": validation.integers("first_devices", self.first_devices),
-            "lanes": validation.integers("lanes", self.lanes),
-            "amplification": tuple(
-                _amplification(a) for a in validation.sequence("amplification", self.amplification)
-            ),
-        }
-        for field, column in columns.items():
-            validation.same_length(field, column, "layer", len(names))
-        for count, first in zip(columns["num_devices"], columns["first_devices"], strict=True):
+        for field in ("num_devices", "first_devices", "lanes", "amplification"):
+            validation.same_length(field, getattr(self, field), "layer", len(names))
+        for count, first in zip(self.num_devices, self.first_devices, strict=True):
             if count not in counts:
                 raise ValueError(f"num_devices must be of {counts}, got {count}")
             if first + count > counts[-1]:
                 raise ValueError(
                     f"first_devices must leave {count} of {counts[-1]} devices, got {first}"
                 )
-        seconds = validation.real("iteration_seconds", self.iteration_seconds, minimum=0)
-        spans = validation.sequence("spans", self.spans)
-        for index, span in enumerate(spans):
-            if not isinstance(span, BurstSpan):
-                raise ValueError(f"spans[{index}] must be a BurstSpan, got {span!r}")
+        seconds = self.iteration_seconds
+        for index, span in enumerate(self.spans):
             if max(span.layer, span.source or 0) >= len(names):
                 raise ValueError(
                     f"spans[{index}] must be of the {len(names)} layers, got {span.layer} from "
@@ -150,22 +146,6 @@ class BurstPlan:
                 raise ValueError(
                     f"spans[{index}].after must be of the spans before it, got {span.after}"
                 )
-        frozen = columns | {
-            "layer_names": names,
-            "device_counts": counts,
-            "iteration_seconds": seconds,
-            "device_seconds": validation.real("device_seconds", self.device_seconds, minimum=0),
-            "spans": spans,
-            "strategy": validation.text("strategy", self.strategy),
-            "profile_fingerprint": validation.text("profile_fingerprint", self.profile_fingerprint),
-            "notes": validation.texts("notes", self.notes),
-        }
-        if self.max_amplification is not None:
-            frozen["max_amplification"] = validation.real(
-                "max_amplification", self.max_amplification, minimum=1
-            )
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
 
     @property
     def transition_seconds(self) -> tuple[float, ...]:
@@ -205,55 +185,17 @@ class BurstPlan:
         """Sum of each device's gaps."""
         return tuple(sum(stop - start for start, stop in device) for device in self.gaps)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the executed schedule: layers, devices, lanes and order.
-
-        Times and notes are excluded.
-        """
-        executed = {
+    def executed(self) -> dict[str, Any]:
+        """Return the executed schedule: layers, devices, lanes and order."""
+        return {
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
             "first_devices": self.first_devices,
             "lanes": self.lanes,
             "order": [[span.kind, span.layer, span.source, span.after] for span in self.spans],
         }
-        return validation.digest(_FORMAT, _VERSION, executed)
 
-    def to_json(self) -> str:
-        """Return JSON text with the fingerprint, which `from_json` reads back unchanged."""
-        value = asdict(self)
-        value["amplification"] = [_finite(a) for a in self.amplification]
-        header = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
-        return json.dumps(header | value, indent=1)
-
-    @classmethod
-    def from_json(cls, document: str) -> "BurstPlan":
-        """Read a plan from JSON text.
-
-        Raises:
-          ValueError: malformed, too large, another version, a field out of its range, or a
-            fingerprint that does not match the content.
-        """
-        fields = set(cls.__dataclass_fields__)
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            required=({"fingerprint"} | fields) - {"notes"},
-            optional=("notes",),
-        )
-        fingerprint = value.pop("fingerprint")
-        value["spans"] = validation.items("spans", value["spans"], BurstSpan)
-        plan = cls(**value)
-        validation.same_fingerprint(fingerprint, plan.fingerprint)
-        return plan
-
-
-def _amplification(value: Any) -> float:
-    if value is None or value == float("inf"):
-        return float("inf")
-    return validation.real("amplification", value, minimum=0)
-
-
-def _finite(value: float) -> float | None:
-    return None if value == float("inf") else value
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values; infinite amplification is null."""
+        amplification = [None if a == _INFINITY else a for a in self.amplification]
+        return super().to_fields() | {"amplification": amplification}

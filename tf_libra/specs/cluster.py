@@ -1,21 +1,49 @@
 """Cluster: devices and the rates between them."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import Natural, Positive
 
-_FORMAT = "tf-libra cluster"
-_VERSION = 1
+
+def _rates(field: str, value: Any) -> tuple[tuple[float, ...], ...]:
+    """Return a symmetric matrix of rates without its diagonal, or raise `ValueError`."""
+    rows = validation.sequence(field, value)
+    if not rows:
+        raise ValueError(f"{field} must have a row for at least one device, got none")
+    rates: list[tuple[float, ...]] = []
+    for a, row in enumerate(rows):
+        entries = validation.sequence(f"{field}[{a}]", row)
+        if len(entries) != len(rows):
+            raise ValueError(
+                f"{field} must be square: row {a} must have {len(rows)} entries, got {len(entries)}"
+            )
+        # A device needs no link to itself.
+        rates.append(
+            tuple(
+                0.0 if a == b else validation.real(f"{field}[{a}][{b}]", rate, minimum=0)
+                for b, rate in enumerate(entries)
+            )
+        )
+    for a, row in enumerate(rates):
+        for b in range(a):
+            if row[b] != rates[b][a]:
+                raise ValueError(
+                    f"{field} must be symmetric: [{a}][{b}] is {row[b]!r}, [{b}][{a}] is "
+                    f"{rates[b][a]!r}"
+                )
+    return tuple(rates)
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Document):
     """Equal devices and the rate between every two of them (SPP, section III-A).
 
     Attributes:
@@ -27,52 +55,16 @@ class Cluster:
       ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
     """
 
-    bytes_per_second: tuple[tuple[float, ...], ...]
-    nodes: tuple[int, ...] | None = None
-    memory_bytes: float | None = None
+    bytes_per_second: Annotated[tuple[tuple[float, ...], ...], _rates]
+    nodes: tuple[Natural, ...] | None = None
+    memory_bytes: Positive | None = None
 
-    def __post_init__(self) -> None:
-        rows = validation.sequence("bytes_per_second", self.bytes_per_second)
-        if not rows:
-            raise ValueError("bytes_per_second must have a row for at least one device, got none")
-        frozen = []
-        for a, row in enumerate(rows):
-            values = validation.sequence(f"bytes_per_second[{a}]", row)
-            if len(values) != len(rows):
-                raise ValueError(
-                    f"bytes_per_second must be square: row {a} must have {len(rows)} entries, "
-                    f"got {len(values)}"
-                )
-            # The diagonal is ignored: a device needs no link to itself.
-            frozen.append(
-                tuple(
-                    0.0
-                    if a == b
-                    else validation.real(f"bytes_per_second[{a}][{b}]", rate, minimum=0)
-                    for b, rate in enumerate(values)
-                )
-            )
-        for a, values in enumerate(frozen):
-            for b in range(a):
-                if values[b] != frozen[b][a]:
-                    raise ValueError(
-                        f"bytes_per_second must be symmetric: [{a}][{b}] is {values[b]!r}, "
-                        f"[{b}][{a}] is {frozen[b][a]!r}"
-                    )
-        object.__setattr__(self, "bytes_per_second", tuple(frozen))
+    FORMAT: ClassVar = "tf-libra cluster"
+    SPARSE: ClassVar = ("nodes", "memory_bytes")
+
+    def _validate(self) -> None:
         if self.nodes is not None:
-            nodes = tuple(
-                validation.integer(f"nodes[{index}]", node)
-                for index, node in enumerate(validation.sequence("nodes", self.nodes))
-            )
-            if len(nodes) != len(frozen):
-                raise ValueError(
-                    f"nodes must have one entry per device: {len(frozen)}, got {len(nodes)}"
-                )
-            object.__setattr__(self, "nodes", nodes)
-        if self.memory_bytes is not None:
-            memory = validation.real("memory_bytes", self.memory_bytes, above=0)
-            object.__setattr__(self, "memory_bytes", memory)
+            validation.same_length("nodes", self.nodes, "device", self.num_devices)
 
     @classmethod
     def from_bandwidth(
@@ -115,23 +107,3 @@ class Cluster:
         """Return the least rate between two of these devices; infinite for a single one."""
         among = self.rates[np.ix_(devices, devices)]
         return float(among[~np.eye(len(devices), dtype=bool)].min(initial=np.inf))
-
-    def to_json(self) -> str:
-        """Return the cluster as JSON text, which `from_json` reads back unchanged."""
-        value: dict[str, object] = {"bytes_per_second": self.bytes_per_second}
-        if self.nodes is not None:
-            value["nodes"] = self.nodes
-        if self.memory_bytes is not None:
-            value["memory_bytes"] = self.memory_bytes
-        return json.dumps({"format": _FORMAT, "version": _VERSION} | value)
-
-    @classmethod
-    def from_json(cls, document: str) -> "Cluster":
-        """Read a cluster from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            ("bytes_per_second",),
-            ("nodes", "memory_bytes"),
-        )
-        return cls(**value)

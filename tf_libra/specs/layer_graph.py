@@ -1,22 +1,20 @@
 """Layer graph of a step, which pipeline planners divide into stages."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
-
-_FORMAT = "tf-libra layers"
-_VERSION = 1
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import NonNegative, Positive, Value
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Value):
     """Costs of one layer.
 
     Attributes:
@@ -36,27 +34,18 @@ class Layer:
     """
 
     name: str
-    forward_seconds: float
-    backward_seconds: float
-    parameter_bytes: float
-    forward_seconds_by_share: tuple[float, ...] = ()
-    backward_seconds_by_share: tuple[float, ...] = ()
-    update_seconds: float = 0.0
+    forward_seconds: NonNegative
+    backward_seconds: NonNegative
+    parameter_bytes: NonNegative
+    forward_seconds_by_share: tuple[NonNegative, ...] = ()
+    backward_seconds_by_share: tuple[NonNegative, ...] = ()
+    update_seconds: NonNegative = 0.0
 
-    def __post_init__(self) -> None:
-        validation.text("name", self.name)
-        for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
-            object.__setattr__(self, name, validation.real(name, getattr(self, name), minimum=0))
-        for name in ("forward_seconds_by_share", "backward_seconds_by_share"):
-            seconds = tuple(
-                validation.real(f"{name}[{index}]", value, minimum=0)
-                for index, value in enumerate(validation.sequence(name, getattr(self, name)))
-            )
-            object.__setattr__(self, name, seconds)
+    SPARSE: ClassVar = ("forward_seconds_by_share", "backward_seconds_by_share", "update_seconds")
 
 
 @dataclass(frozen=True)
-class LayerGraph:
+class LayerGraph(Document):
     """Layers of a step in the order of forward computation, each feeding the next (SPP, III-A).
 
     Attributes:
@@ -71,35 +60,27 @@ class LayerGraph:
     """
 
     layers: tuple[Layer, ...]
-    activation_bytes: tuple[float, ...]
-    input_shares: tuple[float, ...] = field(default=())
+    activation_bytes: tuple[NonNegative, ...]
+    input_shares: tuple[Positive, ...] = ()
 
-    def __post_init__(self) -> None:
-        layers = validation.sequence("layers", self.layers)
+    FORMAT: ClassVar = "tf-libra layers"
+    INDENT: ClassVar = 1
+    SPARSE: ClassVar = ("input_shares",)
+
+    def _validate(self) -> None:
+        layers, shares = self.layers, self.input_shares
         if not layers:
             raise ValueError("layers must hold at least one layer, got none")
         seen: set[str] = set()
-        for index, layer in enumerate(layers):
-            if not isinstance(layer, Layer):
-                raise ValueError(f"layers[{index}] must be a Layer, got {layer!r}")
+        for layer in layers:
             if layer.name in seen:
                 raise ValueError(f"names must be unique, got {layer.name!r} twice")
             seen.add(layer.name)
-        sizes = tuple(
-            validation.real(f"activation_bytes[{index}]", value, minimum=0)
-            for index, value in enumerate(
-                validation.sequence("activation_bytes", self.activation_bytes)
-            )
-        )
-        if len(sizes) != len(layers) - 1:
+        if len(self.activation_bytes) != len(layers) - 1:
             raise ValueError(
                 "activation_bytes must have one entry between every two of "
-                f"{len(layers)} layers: {len(layers) - 1}, got {len(sizes)}"
+                f"{len(layers)} layers: {len(layers) - 1}, got {len(self.activation_bytes)}"
             )
-        shares = tuple(
-            validation.real(f"input_shares[{index}]", value, above=0)
-            for index, value in enumerate(validation.sequence("input_shares", self.input_shares))
-        )
         if shares and (list(shares) != sorted(set(shares)) or shares[-1] != 1):
             raise ValueError(f"input_shares must ascend and end with 1, got {shares}")
         for layer in layers:
@@ -116,9 +97,6 @@ class LayerGraph:
                         f"{name} of layer {layer.name!r} must end with the time of the whole "
                         f"microbatch, {whole}, got {seconds[-1]}"
                     )
-        object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "activation_bytes", sizes)
-        object.__setattr__(self, "input_shares", shares)
         for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
             validation.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
 
@@ -251,30 +229,6 @@ class LayerGraph:
                 ]
             ),
         )
-
-    def to_json(self) -> str:
-        """Return the graph as JSON text, which `from_json` reads back unchanged."""
-        defaults = {one.name: one.default for one in fields(Layer)}
-        layers = [
-            {name: value for name, value in asdict(layer).items() if value != defaults.get(name)}
-            for layer in self.layers
-        ]
-        value = {"layers": layers, "activation_bytes": self.activation_bytes}
-        if self.input_shares:
-            value["input_shares"] = self.input_shares
-        return json.dumps({"format": _FORMAT, "version": _VERSION} | value, indent=1)
-
-    @classmethod
-    def from_json(cls, document: str) -> "LayerGraph":
-        """Read a graph from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            ("layers", "activation_bytes"),
-            ("input_shares",),
-        )
-        value["layers"] = validation.items("layers", value["layers"], Layer)
-        return cls(**value)
 
 
 def _column(values: Sequence[float]) -> NDArray[np.float64]:

@@ -1,23 +1,57 @@
 """Pipeline plan: stages, devices and the order of microbatches."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from tf_libra.internal import validation
+from tf_libra.internal.codec import FingerprintedDocument
+from tf_libra.internal.values import Count, Names, Natural, NonNegative, Value
 
-_FORMAT = "tf-libra pipeline plan"
-_VERSION = 1
 _LETTERS = {"F": "forward", "B": "backward"}
 
 Computation = tuple[Literal["forward", "backward"], int]
 """A computation block of a stage: which way, and the microbatch."""
 
 
+def _order(field: str, value: Any) -> tuple[Computation, ...]:
+    """Return computation blocks, which may be text such as "F0 B0", or raise `ValueError`."""
+    if isinstance(value, str):
+        value = _order_from_text(field, value)
+    order = validation.sequence(field, value)
+    count = len(order) // 2
+    blocks = {(kind, m): (kind, m) for kind in _LETTERS.values() for m in range(count)}
+    try:
+        # Equal values may differ in type: a microbatch of 0.0 becomes 0.
+        order = tuple(blocks.get(tuple(block), block) for block in order)
+        places = {block: place for place, block in enumerate(order)}
+    except TypeError:  # no pair, or one that is not hashable
+        places = {}
+    if len(order) < 2 or places.keys() != blocks.keys() or len(places) < len(order):
+        raise ValueError(
+            f"{field} must hold forward and backward of every microbatch once, got "
+            f"{validation.shortened(order)}"
+        )
+    for microbatch in range(count):
+        if places["forward", microbatch] > places["backward", microbatch]:
+            raise ValueError(
+                f"{field} must have forward of microbatch {microbatch} before its backward, "
+                f"got {validation.shortened(tuple(order))}"
+            )
+    return order
+
+
+def _order_from_text(field: str, text: str) -> tuple[Computation, ...]:
+    order = []
+    for word in text.split():
+        kind, number = _LETTERS.get(word[0]), word[1:]
+        if kind is None or not (number.isascii() and number.isdigit()):
+            raise ValueError(f"{field} must be of words such as F0 and B12, got {word[:40]!r}")
+        order.append((kind, int(number[:18])))
+    return tuple(order)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class PipelineStage:
+class PipelineStage(Value):
     """Consecutive layers and the devices that share each microbatch.
 
     Attributes:
@@ -32,47 +66,27 @@ class PipelineStage:
         block, repeats one, or has a microbatch's backward before its forward.
     """
 
-    start: int
-    stop: int
-    devices: tuple[int, ...]
-    order: tuple[Computation, ...]
+    start: Natural
+    stop: Natural
+    devices: tuple[Natural, ...]
+    order: Annotated[tuple[Computation, ...], _order]
 
-    def __post_init__(self) -> None:
-        start = validation.integer("start", self.start)
-        stop = validation.integer("stop", self.stop, minimum=start + 1)
-        devices = tuple(
-            validation.integer(f"devices[{index}]", device)
-            for index, device in enumerate(validation.sequence("devices", self.devices))
-        )
-        if not devices or len(set(devices)) < len(devices):
-            raise ValueError(f"devices must be at least one, each once, got {devices}")
-        order = validation.sequence("order", self.order)
-        count = len(order) // 2
-        blocks = {(kind, m): (kind, m) for kind in _LETTERS.values() for m in range(count)}
-        try:
-            # Equal values may differ in type: a microbatch of 0.0 becomes 0.
-            order = tuple(blocks.get(tuple(block), block) for block in order)
-            places = {block: place for place, block in enumerate(order)}
-        except TypeError:  # no pair, or one that is not hashable
-            places = {}
-        if len(order) < 2 or places.keys() != blocks.keys() or len(places) < len(order):
-            raise ValueError(
-                "order must hold forward and backward of every microbatch once, got "
-                f"{_shown(order)}"
-            )
-        for microbatch in range(count):
-            if places["forward", microbatch] > places["backward", microbatch]:
-                raise ValueError(
-                    f"order must have forward of microbatch {microbatch} before its backward, "
-                    f"got {_shown(order)}"
-                )
-        for name, value in (("start", start), ("stop", stop), ("devices", devices)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "order", order)
+    def _validate(self) -> None:
+        validation.integer("stop", self.stop, minimum=self.start + 1)
+        if not self.devices or len(set(self.devices)) < len(self.devices):
+            raise ValueError(f"devices must be at least one, each once, got {self.devices}")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values; the order is text.
+
+        "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
+        """
+        order = " ".join(f"{kind[0].upper()}{microbatch}" for kind, microbatch in self.order)
+        return super().to_fields() | {"order": order}
 
 
 @dataclass(frozen=True)
-class PipelinePlan:
+class PipelinePlan(FingerprintedDocument):
     """Stages of one training step (SPP, section III-B).
 
     Attributes:
@@ -89,142 +103,49 @@ class PipelinePlan:
     """
 
     stages: tuple[PipelineStage, ...]
-    layer_names: tuple[str, ...]
-    num_devices: int
+    layer_names: Names
+    num_devices: Count
     strategy: str
-    predicted_seconds: float | None = None
+    predicted_seconds: NonNegative | None = None
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        stages = validation.sequence("stages", self.stages)
-        names = validation.names("layer_names", self.layer_names)
-        devices = validation.integer("num_devices", self.num_devices, minimum=1)
+    FORMAT: ClassVar = "tf-libra pipeline plan"
+    INDENT: ClassVar = 1
+
+    def _validate(self) -> None:
         covered = 0
         stage_of: dict[int, int] = {}
-        for index, stage in enumerate(stages):
-            if not isinstance(stage, PipelineStage):
-                raise ValueError(f"stages[{index}] must be a PipelineStage, got {stage!r}")
+        for index, stage in enumerate(self.stages):
             if stage.start != covered:
                 raise ValueError(f"stages[{index}].start must be {covered}, got {stage.start}")
             covered = stage.stop
             for device in stage.devices:
-                validation.integer(f"stages[{index}].devices", device, 0, devices - 1)
+                validation.integer(f"stages[{index}].devices", device, 0, self.num_devices - 1)
                 if stage_of.setdefault(device, index) != index:
                     raise ValueError(
                         f"stages[{index}].devices must be of no other stage, got {device}, which "
                         f"stages[{stage_of[device]}] has"
                     )
-            if len(stage.order) != len(stages[0].order):
+            if len(stage.order) != len(self.stages[0].order):
                 raise ValueError(
-                    f"stages[{index}].order must be of {len(stages[0].order) // 2} microbatches, "
-                    f"as that of stages[0], got {len(stage.order) // 2}"
+                    f"stages[{index}].order must be of {self.num_microbatches} microbatches, as "
+                    f"that of stages[0], got {len(stage.order) // 2}"
                 )
-        if not stages or covered != len(names):
+        if covered != len(self.layer_names) or not covered:
             raise ValueError(
-                f"stages must cover {len(names)} layers, at least 1; they cover {covered}"
+                f"stages must cover {len(self.layer_names)} layers, at least 1; they cover "
+                f"{covered}"
             )
-        frozen = {
-            "stages": stages,
-            "layer_names": names,
-            "num_devices": devices,
-            "strategy": validation.text("strategy", self.strategy),
-            "notes": validation.texts("notes", self.notes),
-        }
-        if self.predicted_seconds is not None:
-            frozen["predicted_seconds"] = validation.real(
-                "predicted_seconds", self.predicted_seconds, minimum=0
-            )
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
 
     @property
     def num_microbatches(self) -> int:
         """Number M of microbatches."""
         return len(self.stages[0].order) // 2
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the executed schedule: layers, stages, devices and orders.
-
-        The prediction and the notes are excluded.
-        """
-        executed = {
+    def executed(self) -> dict[str, Any]:
+        """Return the executed schedule: layers, stages, devices and orders."""
+        return {
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
-            "stages": [_stage_entry(stage) for stage in self.stages],
+            "stages": [stage.to_fields() for stage in self.stages],
         }
-        return validation.digest(_FORMAT, _VERSION, executed)
-
-    def to_json(self) -> str:
-        """Return JSON text with the fingerprint, which `from_json` reads back unchanged.
-
-        Orders are text: "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
-        """
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "fingerprint": self.fingerprint,
-                "strategy": self.strategy,
-                "predicted_seconds": self.predicted_seconds,
-                "notes": self.notes,
-                "num_devices": self.num_devices,
-                "layer_names": self.layer_names,
-                "stages": [_stage_entry(stage) for stage in self.stages],
-            },
-            indent=1,
-        )
-
-    @classmethod
-    def from_json(cls, document: str) -> "PipelinePlan":
-        """Read a plan from JSON text.
-
-        Raises:
-          ValueError: malformed, too large, another version, a field out of its range, or a
-            fingerprint that does not match the content.
-        """
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            required=("fingerprint", "stages", "layer_names", "num_devices", "strategy"),
-            optional=("predicted_seconds", "notes"),
-        )
-        fingerprint = value.pop("fingerprint")
-        entries = validation.sequence("stages", value["stages"])
-        value["stages"] = tuple(_stage_of(f"stages[{i}]", entry) for i, entry in enumerate(entries))
-        plan = cls(**value)
-        validation.same_fingerprint(fingerprint, plan.fingerprint)
-        return plan
-
-
-def _stage_entry(stage: PipelineStage) -> dict[str, object]:
-    order = " ".join(f"{kind[0].upper()}{microbatch}" for kind, microbatch in stage.order)
-    return {
-        "start": stage.start,
-        "stop": stage.stop,
-        "devices": stage.devices,
-        "order": order,
-    }
-
-
-def _stage_of(field: str, entry: Any) -> PipelineStage:
-    validation.keys(field, entry, *validation.field_names(PipelineStage))
-    order = validation.text(f"{field}: order", entry["order"])
-    return validation.built(field, entry | {"order": _order_from_text(field, order)}, PipelineStage)
-
-
-def _order_from_text(field: str, text: str) -> tuple[Computation, ...]:
-    order = []
-    for word in text.split():
-        kind, number = _LETTERS.get(word[0]), word[1:]
-        if kind is None or not (number.isascii() and number.isdigit()):
-            raise ValueError(
-                f"{field}: order must be of words such as F0 and B12, got {word[:40]!r}"
-            )
-        order.append((kind, int(number[:18])))
-    return tuple(order)  # type: ignore[arg-type]
-
-
-def _shown(order: Sequence[object]) -> str:
-    text = repr(tuple(order))
-    return text if len(text) <= 80 else f"{text[:77]}..."

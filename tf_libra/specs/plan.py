@@ -1,22 +1,30 @@
 """Data-parallel plan: tensor groups, threads and order of all-reduces."""
 
 import itertools
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from tf_libra.internal import validation
+from tf_libra.internal.codec import FingerprintedDocument
+from tf_libra.internal.values import (
+    AtLeastOne,
+    Int32,
+    Int32Count,
+    Names,
+    Natural,
+    Naturals,
+    NonNegative,
+    Value,
+)
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.dtypes import item_bytes
 
-_FORMAT = "tf-libra plan"
-_VERSION = 1
 _SHORT_ID_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(Value):
     """Range of tensors in one all-reduce; the first and the last may be cut.
 
     Attributes:
@@ -31,31 +39,18 @@ class TensorGroup:
       ValueError: the range is empty or a number lies outside its range.
     """
 
-    start: int
-    stop: int
-    num_threads: int
-    stream: int = 0
-    start_byte: int = 0
-    stop_byte: int | None = None
+    start: Natural
+    stop: Natural
+    num_threads: Int32Count
+    stream: Int32 = 0
+    start_byte: Natural = 0
+    stop_byte: Natural | None = None
 
-    def __post_init__(self) -> None:
-        start = validation.integer("start", self.start)
-        stop = validation.integer("stop", self.stop, minimum=start + 1)
-        start_byte = validation.integer("start_byte", self.start_byte)
-        frozen: dict[str, Any] = {
-            "start": start,
-            "stop": stop,
-            "num_threads": validation.integer(
-                "num_threads", self.num_threads, 1, validation.MAX_INT32
-            ),
-            "stream": validation.integer("stream", self.stream, 0, validation.MAX_INT32),
-            "start_byte": start_byte,
-        }
+    def _validate(self) -> None:
+        validation.integer("stop", self.stop, minimum=self.start + 1)
         if self.stop_byte is not None:
-            least = start_byte + 1 if stop == start + 1 else 1
-            frozen["stop_byte"] = validation.integer("stop_byte", self.stop_byte, least)
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
+            least = self.start_byte + 1 if self.stop == self.start + 1 else 1
+            validation.integer("stop_byte", self.stop_byte, least)
 
     @property
     def ended(self) -> int:
@@ -89,7 +84,7 @@ class TensorPart:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(FingerprintedDocument):
     """Groups of one training step in launch order, the same on every rank.
 
     A group starts when its last tensor is produced, the previous group has started, and the
@@ -116,43 +111,27 @@ class Plan:
     """
 
     groups: tuple[TensorGroup, ...]
-    tensor_names: tuple[str, ...]
-    num_bytes: tuple[int, ...]
-    num_workers: int
+    tensor_names: Names
+    num_bytes: Naturals
+    num_workers: Int32Count
     strategy: str
-    predicted_seconds: float | None = None
+    predicted_seconds: NonNegative | None = None
     after_backward: bool = False
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] | None = None
-    contention: float = 1.0
+    contention: AtLeastOne = 1.0
 
-    def __post_init__(self) -> None:
-        names = validation.names("tensor_names", self.tensor_names)
-        sizes = validation.integers("num_bytes", self.num_bytes)
-        validation.same_length("num_bytes", sizes, "tensor name", len(names))
-        frozen: dict[str, Any] = {
-            "tensor_names": names,
-            "num_bytes": sizes,
-            "num_workers": validation.integer(
-                "num_workers", self.num_workers, 1, validation.MAX_INT32
-            ),
-            "strategy": validation.text("strategy", self.strategy),
-            "after_backward": validation.boolean("after_backward", self.after_backward),
-            "notes": validation.texts("notes", self.notes),
-            "contention": validation.real("contention", self.contention, minimum=1),
-        }
-        if self.predicted_seconds is not None:
-            frozen["predicted_seconds"] = validation.real(
-                "predicted_seconds", self.predicted_seconds, minimum=0
-            )
-        dtypes: tuple[str | None, ...] = (None,) * len(names)
+    FORMAT: ClassVar = "tf-libra plan"
+    INDENT: ClassVar = 1
+
+    def _validate(self) -> None:
+        count = len(self.tensor_names)
+        validation.same_length("num_bytes", self.num_bytes, "tensor name", count)
+        dtypes: tuple[str | None, ...] = (None,) * count
         if self.dtypes is not None:
-            frozen["dtypes"] = dtypes = validation.texts("dtypes", self.dtypes)
-            validation.same_length("dtypes", dtypes, "tensor name", len(names))
-        frozen["groups"] = groups = validation.sequence("groups", self.groups)
-        _check_cover(groups, sizes, dtypes)
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
+            dtypes = self.dtypes
+            validation.same_length("dtypes", dtypes, "tensor name", count)
+        _check_cover(self.groups, self.num_bytes, dtypes)
 
     @classmethod
     def for_profile(
@@ -182,31 +161,22 @@ class Plan:
             contention=contention,
         )
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hexadecimal SHA-256 of the executed plan.
-
-        It covers names, sizes, dtypes, groups, threads, streams, world size and `after_backward`.
-        The prediction and the notes are excluded.
-        """
+    def executed(self) -> dict[str, Any]:
+        """Return what ranks execute: names, sizes, dtypes, groups and world size."""
         groups: list[list[int | None]] = []
         cuts_tensors = self.cuts_tensors
         for group in self.groups:
             groups.append([group.start, group.stop, group.num_threads, group.stream])
             if cuts_tensors:
                 groups[-1] += [group.start_byte, group.stop_byte]
-        return validation.digest(
-            _FORMAT,
-            _VERSION,
-            {
-                "num_workers": self.num_workers,
-                "after_backward": self.after_backward,
-                "groups": groups,
-                "tensor_names": self.tensor_names,
-                "num_bytes": self.num_bytes,
-                "dtypes": self.dtypes,
-            },
-        )
+        return {
+            "num_workers": self.num_workers,
+            "after_backward": self.after_backward,
+            "groups": groups,
+            "tensor_names": self.tensor_names,
+            "num_bytes": self.num_bytes,
+            "dtypes": self.dtypes,
+        }
 
     @property
     def cuts_tensors(self) -> bool:
@@ -259,49 +229,18 @@ class Plan:
             stream = group.stream
         return tuple(kinds)
 
-    def to_json(self) -> str:
-        """Return JSON text with the fingerprint, which `from_json` reads back unchanged.
-
-        Groups have the keys of cuts only in plans that cut tensors.
-        """
-        value = asdict(self)
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values; groups have the keys of cuts if a tensor is cut."""
+        fields = super().to_fields()
         if not self.cuts_tensors:
-            for entry in value["groups"]:
-                del entry["start_byte"], entry["stop_byte"]
-        header = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
-        return json.dumps(header | value, indent=1)
+            for group in fields["groups"]:
+                del group["start_byte"], group["stop_byte"]
+        return fields
 
     @property
     def short_id(self) -> str:
         """Prefix of the fingerprint, for messages."""
         return self.fingerprint[:_SHORT_ID_LENGTH]
-
-    @classmethod
-    def from_json(cls, document: str) -> "Plan":
-        """Read a plan from JSON text.
-
-        Raises:
-          ValueError: malformed, too large, another version, a field out of its range, or a
-            fingerprint that does not match the content.
-        """
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            required=(
-                "fingerprint",
-                "groups",
-                "tensor_names",
-                "num_bytes",
-                "num_workers",
-                "strategy",
-            ),
-            optional=("predicted_seconds", "after_backward", "notes", "dtypes", "contention"),
-        )
-        fingerprint = value.pop("fingerprint")
-        value["groups"] = validation.items("groups", value["groups"], TensorGroup)
-        plan = cls(**value)
-        validation.same_fingerprint(fingerprint, plan.fingerprint)
-        return plan
 
 
 def check_whole_tensors(plan: Plan, executor: str) -> None:
@@ -321,13 +260,11 @@ def check_whole_tensors(plan: Plan, executor: str) -> None:
 
 
 def _check_cover(
-    groups: tuple[Any, ...], sizes: tuple[int, ...], dtypes: tuple[str | None, ...]
+    groups: tuple[TensorGroup, ...], sizes: tuple[int, ...], dtypes: tuple[str | None, ...]
 ) -> None:
     """Raise `ValueError` unless the groups are consecutive and end with the last tensor."""
     tensor, byte = 0, 0  # required begin of the next group
     for index, group in enumerate(groups):
-        if not isinstance(group, TensorGroup):
-            raise ValueError(f"groups[{index}] must be a TensorGroup, got {group!r}")
         if group.start != tensor:
             raise ValueError(f"groups[{index}].start must be {tensor}, got {group.start}")
         if group.start_byte != byte:

@@ -6,21 +6,35 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import Count, Names
 
 # Largest cluster; plans list the schedule of each device.
 MOST_DEVICES = 1 << 20
-_FORMAT = "tf-libra scaling profile"
-_VERSION = 1
+
+
+def check_device_counts(field: str, value: Any) -> tuple[int, ...]:
+    """Return device counts, ascending, from 1, or raise `ValueError`."""
+    counts = validation.integers(field, value, 1, MOST_DEVICES)
+    if not counts or counts[0] != 1:
+        raise ValueError(f"{field} must begin with 1, got {counts}")
+    for before, after in itertools.pairwise(counts):
+        if after <= before:
+            raise ValueError(f"{field} must be ascending, got {after} after {before}")
+    return counts
+
+
+DeviceCounts = Annotated[tuple[int, ...], check_device_counts]
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingProfile:
+class ScalingProfile(Document):
     """Times of a model's layers at every allowed device count (DeepPool 4.1).
 
     The batch of an iteration is the same for every device count: strong scaling. Profiles with
@@ -43,43 +57,40 @@ class ScalingProfile:
       ValueError: a field of the wrong shape or out of its range, or edges that form a cycle.
     """
 
-    device_counts: tuple[int, ...]
-    names: tuple[str, ...]
-    edges: tuple[tuple[int, int], ...]
+    device_counts: DeviceCounts
+    names: Names
+    edges: Annotated[tuple[tuple[int, int], ...], validation.sequence]
     compute_seconds: NDArray[np.float64]
     synchronize_seconds: NDArray[np.float64]
     transition_seconds: NDArray[np.float64]
     move_seconds: NDArray[np.float64] | None = None
-    batch: int | None = None
+    batch: Count | None = None
 
-    def __post_init__(self) -> None:
-        counts = check_device_counts(self.device_counts)
-        names = validation.names("names", self.names)
-        if not names:
+    FORMAT: ClassVar = "tf-libra scaling profile"
+    SPARSE: ClassVar = ("move_seconds", "batch")
+
+    def _validate(self) -> None:
+        if not self.names:
             raise ValueError("names must hold at least one layer, got none")
-        edges = _edges(self.edges, len(names))
-        L, G, E = len(names), len(counts), len(edges)
-        frozen: dict[str, Any] = {
-            "device_counts": counts,
-            "names": names,
-            "edges": edges,
-            "compute_seconds": _times("compute_seconds", self.compute_seconds, (L, G)),
-            "synchronize_seconds": _times("synchronize_seconds", self.synchronize_seconds, (L, G)),
-            "transition_seconds": _times("transition_seconds", self.transition_seconds, (E, G, G)),
-        }
-        if self.move_seconds is not None:
-            frozen["move_seconds"] = _times("move_seconds", self.move_seconds, (E, G, G))
-        if self.batch is not None:
-            batch = frozen["batch"] = validation.integer("batch", self.batch, 1)
-            for count in counts:
-                if batch % count:
-                    raise ValueError(
-                        f"device_counts must divide the batch of {batch}, got {count}, which "
-                        "does not"
-                    )
-        for field, value in frozen.items():
-            object.__setattr__(self, field, value)
-        _in_order(edges, names)
+        edges = _edges(self.edges, len(self.names))
+        L, G, E = len(self.names), len(self.device_counts), len(edges)
+        object.__setattr__(self, "edges", edges)
+        for field, shape in (
+            ("compute_seconds", (L, G)),
+            ("synchronize_seconds", (L, G)),
+            ("transition_seconds", (E, G, G)),
+            ("move_seconds", (E, G, G)),
+        ):
+            value = getattr(self, field)
+            if field != "move_seconds" or value is not None:
+                object.__setattr__(self, field, _times(field, value, shape))
+        for count in self.device_counts:
+            if self.batch is not None and self.batch % count:
+                raise ValueError(
+                    f"device_counts must divide the batch of {self.batch}, got {count}, which "
+                    "does not"
+                )
+        _in_order(edges, self.names)
 
     @classmethod
     def chain(
@@ -189,7 +200,14 @@ class ScalingProfile:
     @cached_property
     def fingerprint(self) -> str:
         """Hexadecimal SHA-256 of the content."""
-        described = [_FORMAT, _VERSION, self.device_counts, self.names, self.edges, self.batch]
+        described = [
+            self.FORMAT,
+            self.VERSION,
+            self.device_counts,
+            self.names,
+            self.edges,
+            self.batch,
+        ]
         digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
         times = [self.compute_seconds, self.synchronize_seconds, self.transition_seconds]
         if self.move_seconds is not None:
@@ -206,54 +224,6 @@ class ScalingProfile:
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
-
-    def to_json(self) -> str:
-        """Return the profile as JSON text, which `from_json` reads back unchanged."""
-        return json.dumps({"format": _FORMAT, "version": _VERSION} | self._content())
-
-    @classmethod
-    def from_json(cls, document: str) -> "ScalingProfile":
-        """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.keys(
-            _FORMAT,
-            validation.json_document(_FORMAT, _VERSION, document),
-            required=(
-                "device_counts",
-                "names",
-                "edges",
-                "compute_seconds",
-                "synchronize_seconds",
-                "transition_seconds",
-            ),
-            optional=("move_seconds", "batch"),
-        )
-        return cls(**value)
-
-    def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = {
-            "device_counts": self.device_counts,
-            "names": self.names,
-            "edges": self.edges,
-            "compute_seconds": self.compute_seconds.tolist(),
-            "synchronize_seconds": self.synchronize_seconds.tolist(),
-            "transition_seconds": self.transition_seconds.tolist(),
-        }
-        if self.move_seconds is not None:
-            content["move_seconds"] = self.move_seconds.tolist()
-        if self.batch is not None:
-            content["batch"] = self.batch
-        return content
-
-
-def check_device_counts(value: Any) -> tuple[int, ...]:
-    """Return device counts, ascending, from 1, or raise `ValueError`."""
-    counts = validation.integers("device_counts", value, 1, MOST_DEVICES)
-    if not counts or counts[0] != 1:
-        raise ValueError(f"device_counts must begin with 1, got {counts}")
-    for before, after in itertools.pairwise(counts):
-        if after <= before:
-            raise ValueError(f"device_counts must be ascending, got {after} after {before}")
-    return counts
 
 
 def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,5 @@
 """The result of a search: the settings tried, the searchers that proposed them, and the times."""
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,14 +8,15 @@ import numpy as np
 
 from tf_libra.autotune.search.bandit import Use
 from tf_libra.internal import formatting, validation
-from tf_libra.planning.comm_config import CommConfig, setting_of
+from tf_libra.internal.values import Positive, Value
+from tf_libra.planning.comm_config import CommConfig
 
 # Who has "proposed" what a search begins with.
 START = "start"
 
 
 @dataclass(frozen=True)
-class SettingTrial:
+class SettingTrial(Value):
     """One measured step.
 
     Attributes:
@@ -32,14 +31,8 @@ class SettingTrial:
 
     searcher: str
     setting: CommConfig
-    seconds: float
+    seconds: Positive
     found_best: bool
-
-    def __post_init__(self) -> None:
-        validation.text("searcher", self.searcher)
-        validation.instance("setting", self.setting, CommConfig)
-        object.__setattr__(self, "seconds", validation.real("seconds", self.seconds, above=0))
-        validation.boolean("found_best", self.found_best)
 
 
 @dataclass(frozen=True)
@@ -101,16 +94,12 @@ class Search:
 
     def to_document(self) -> list[dict[str, Any]]:
         """Its trials as JSON values; `from_document` reads them back unchanged."""
-        return [dataclasses.asdict(trial) for trial in self.trials]
+        return [trial.to_fields() for trial in self.trials]
 
     @classmethod
     def from_document(cls, document: Any) -> "Search":
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
-        entries: Sequence[Any] = validation.sequence("search", document)
-        trials = []
-        for index, entry in enumerate(entries):
-            values = validation.keys(
-                f"search[{index}]", entry, *validation.field_names(SettingTrial)
-            )
-            trials.append(SettingTrial(**{**values, "setting": setting_of(values["setting"])}))
-        return cls(tuple(trials))
+        entries = validation.sequence("search", document)
+        return cls(
+            tuple(SettingTrial.parse(f"search[{i}]", entry) for i, entry in enumerate(entries))
+        )

@@ -13,7 +13,7 @@ from tf_libra.planning.burst.exact import ExactSearch
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 from tf_libra.planning.tolerance import TOLERANCE
-from tf_libra.specs.scaling_profile import ScalingProfile, check_device_counts
+from tf_libra.specs.scaling_profile import DeviceCounts, ScalingProfile
 
 
 @register
@@ -25,18 +25,13 @@ class DeepPool(Limited):
     """
 
     name: ClassVar[str] = "deeppool"
-    device_counts: tuple[int, ...] | None = argument(
+    device_counts: DeviceCounts | None = argument(
         None,
         "allowed numbers of devices for a measured training step, ascending, from 1; None: "
         "the powers of two below the number of workers, and that number. Those of a profile "
         "have to be equal.",
         in_training=True,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.device_counts is not None:
-            object.__setattr__(self, "device_counts", check_device_counts(self.device_counts))
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Search all plans; other device counts of the profile are a `ValueError`."""

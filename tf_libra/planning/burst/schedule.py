@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tf_libra.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.simulation.burst import simulate_burst, span_seconds
-from tf_libra.specs.burst import BurstPlan, BurstSpan
+from tf_libra.specs.burst import BurstPlan, BurstSpan, SpanKind
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 # Indices of spans or of edges.
@@ -199,7 +199,7 @@ class _Writer:
 
     def _write(
         self,
-        kind: str,
+        kind: SpanKind,
         layer: int,
         source: int | None,
         lane: int,

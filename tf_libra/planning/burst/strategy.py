@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.internal.values import AtLeastOne, Value
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.burst.assignment import ChainRun
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -54,18 +54,13 @@ class BurstStrategy(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limited:
+class Limited(Value):
     """Defaults of strategies with a limit on amplification."""
 
-    max_amplification: float | None = argument(
+    max_amplification: AtLeastOne | None = argument(
         None,
         "largest amplification of a layer, at least 1; None: no limit.",
     )
-
-    def __post_init__(self) -> None:
-        if self.max_amplification is not None:
-            limit = validation.real("max_amplification", self.max_amplification, minimum=1)
-            object.__setattr__(self, "max_amplification", limit)
 
     @property
     def device_counts(self) -> tuple[int, ...] | None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
+from tf_libra.internal.values import AtLeastOne, Count, Natural, NonNegative
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.strategy import ChosenThreads, register
+from tf_libra.planning.strategy import ChosenThreads, StreamCounts, ThreadCounts, register
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.dtypes import item_bytes
@@ -123,41 +123,22 @@ class Aiacc(ChosenThreads):
     tuned_by: ClassVar[str] = "search"
     tuning_steps: ClassVar[int] = 100
     tuning_seconds: ClassVar[float] = 50.0
-    threads: tuple[int, ...] = argument(
+    threads: ThreadCounts = argument(
         (1, 2),
         "thread counts per stream in the search. The paper has one.",
     )
-    streams: tuple[int, ...] = argument(
+    streams: StreamCounts = argument(
         (1, 2, 4),
         "numbers of concurrent all-reduces in the search, sorted.",
     )
-    unit_bytes: int | None = argument(None, "bytes of a unit; None: tuned.")
-    contention: float | None = argument(
+    unit_bytes: Count | None = argument(None, "bytes of a unit; None: tuned.")
+    contention: AtLeastOne | None = argument(
         None,
         "gamma, the slowdown of transmission while two all-reduces run concurrently, for "
         "plans by the cost model. None: 1.5. Measured trials need no gamma.",
     )
-    exploration: float = argument(0.2, "C of the bandit (section VI).", in_training=True)
-    seed: int = argument(0, "seed of the searchers.", in_training=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        streams = {
-            validation.integer("streams", count, 1, validation.MAX_INT32)
-            for count in validation.sequence("streams", self.streams)
-        }
-        if not streams:
-            raise ValueError("streams must hold at least one number of streams, got ()")
-        object.__setattr__(self, "streams", tuple(sorted(streams)))
-        if self.unit_bytes is not None:
-            unit = validation.integer("unit_bytes", self.unit_bytes, minimum=1)
-            object.__setattr__(self, "unit_bytes", unit)
-        if self.contention is not None:
-            contention = validation.real("contention", self.contention, minimum=1)
-            object.__setattr__(self, "contention", contention)
-        exploration = validation.real("exploration", self.exploration, minimum=0)
-        object.__setattr__(self, "exploration", exploration)
-        object.__setattr__(self, "seed", validation.integer("seed", self.seed))
+    exploration: NonNegative = argument(0.2, "C of the bandit (section VI).", in_training=True)
+    seed: Natural = argument(0, "seed of the searchers.", in_training=True)
 
     @property
     def num_streams(self) -> int:

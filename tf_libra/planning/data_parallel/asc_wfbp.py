@@ -8,10 +8,12 @@ next tensor must be waited for (Q4). The authors' public code only merges what n
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import AtLeastOne, one_of
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.draft import Draft, groups_from_stops
@@ -23,6 +25,7 @@ from tf_libra.specs.plan import Plan, TensorGroup
 RULES = ("published-code", "equation-40")
 # Default gamma without a measurement: the middle of the paper's range.
 USUAL_CONTENTION = 1.5
+_Streams = Annotated[int, partial(validation.integer, minimum=2, maximum=validation.MAX_INT32)]
 _TIE = 1e-9  # relative: a plan is better only by more
 
 
@@ -187,32 +190,21 @@ class AscWfbp(FixedThreads):
     """ASC-WFBP: each tensor normal, merged, or all-reduced simultaneously with the one before."""
 
     name: ClassVar[str] = "asc-wfbp"
-    contention: float | None = argument(
+    contention: AtLeastOne | None = argument(
         None,
         "gamma >= 1, the slowdown of transmission while two all-reduces run concurrently (the "
         "paper measured 1 < gamma <= 2). None: as measured in training, else 1.5.",
     )
-    rule: str = argument(
+    rule: Annotated[str, one_of(RULES)] = argument(
         RULES[0],
         '"published-code", the rule of the authors\' public code, or "equation-40", Theorem 1 '
         "as printed.",
     )
-    max_streams: int | None = argument(
+    max_streams: _Streams | None = argument(
         None,
         "most concurrent all-reduces, at least 2; the model chooses their number, or "
         "sequential all-reduces merged as by MG-WFBP. None: 2, by the rule alone.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.contention is not None:
-            contention = validation.real("contention", self.contention, minimum=1)
-            object.__setattr__(self, "contention", contention)
-        if not isinstance(self.rule, str) or self.rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
-        if self.max_streams is not None:
-            streams = validation.integer("max_streams", self.max_streams, 2, validation.MAX_INT32)
-            object.__setattr__(self, "max_streams", streams)
 
     @property
     def num_streams(self) -> int:

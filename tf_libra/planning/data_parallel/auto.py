@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.draft import Draft
@@ -12,6 +11,7 @@ from tf_libra.planning.strategy import (
     BY_NAME,
     ChosenThreads,
     Strategy,
+    StreamCounts,
     known_arguments,
     register,
 )
@@ -32,23 +32,13 @@ class Auto(ChosenThreads):
         (1, 2, 4),
         "allowed thread counts; strategies with a fixed count take the smallest.",
     )
-    streams: tuple[int, ...] = argument(
+    streams: StreamCounts = argument(
         (1, 2, 4),
         "numbers of concurrent all-reduces in the search. Their total of `threads` is at most "
         "that of two streams with the most threads; the smallest count is always in the "
         "search.",
     )
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        streams = validation.sequence("streams", self.streams)
-        counts = {
-            validation.integer("streams", count, 1, validation.MAX_INT32) for count in streams
-        }
-        if not counts:
-            raise ValueError("streams must hold at least one number of streams, got ()")
-        object.__setattr__(self, "streams", tuple(sorted(counts)))
 
     @property
     def num_streams(self) -> int:

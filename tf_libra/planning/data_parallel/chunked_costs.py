@@ -12,17 +12,21 @@ T(..., z) - z·w, which never increases with z.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import validation
 from tf_libra.specs.backward_profile import BackwardProfile
 
 # Z·w may fall short of the sum by rounding; a chunk's edge is as good as reached by then.
 _ROUNDING = 1e-9
 # Tables of this many chunks fit into memory and take less than a minute.
 MOST_CHUNKS = 1 << 17
+NumChunks = Annotated[int, partial(validation.integer, minimum=1, maximum=MOST_CHUNKS)]
 
 
 class ChunkedCosts:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
+from tf_libra.internal.values import Count
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts, NumChunks
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
 from tf_libra.planning.data_parallel.step_refinement import Choice, even_groups, least_step
@@ -51,8 +51,8 @@ class Libra(ChosenThreads):
     """LIBRA: tensor fusion and communication threads chosen together."""
 
     name: ClassVar[str] = "libra"
-    max_groups: int = argument(10, "K, the largest number of tensor groups.")
-    chunks: int = argument(
+    max_groups: Count = argument(10, "K, the largest number of tensor groups.")
+    chunks: NumChunks = argument(
         150,
         "Z, number of chunks of backward computation; `exact` begins with their plan.",
     )
@@ -62,16 +62,6 @@ class Libra(ChosenThreads):
         "in training, run interleaved trials of its plan and others, and activate the fastest.",
         in_training=True,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(
-            self, "chunks", validation.integer("chunks", self.chunks, 1, MOST_CHUNKS)
-        )
-        groups = validation.integer("max_groups", self.max_groups, minimum=1)
-        object.__setattr__(self, "max_groups", groups)
-        validation.boolean("exact", self.exact)
-        validation.boolean("race", self.race)
 
     @property
     def races(self) -> bool:

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
+from tf_libra.internal.values import Int32Count, Natural
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.data_parallel.chunked_costs import MOST_CHUNKS, ChunkedCosts
-from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
+from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts, NumChunks
+from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.data_parallel.step_refinement import least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import ChosenThreads, check_threads, register
+from tf_libra.planning.strategy import ChosenThreads, register
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -122,28 +122,17 @@ class LibraM(ChosenThreads):
     """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each."""
 
     name: ClassVar[str] = "libra-m"
-    chunks: int = argument(150, "Z, least number of chunks of backward computation.")
-    num_threads: int | None = argument(
+    chunks: NumChunks = argument(150, "Z, least number of chunks of backward computation.")
+    num_threads: Int32Count | None = argument(
         None,
         "fixed r for MG-WFBP's merging; None: the smallest of `threads`.",
     )
-    chunks_per_group: int = argument(
+    chunks_per_group: Natural = argument(
         10,
         "Z is at least this times K - 1 for K groups, so that Eq. 17's threads are within 1 + "
         "1/`chunks_per_group` of the best. 0: Z does not grow.",
     )
-    min_elements: int = argument(MIN_ELEMENTS, "as for `MgWfbp`.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(
-            self, "chunks", validation.integer("chunks", self.chunks, 1, MOST_CHUNKS)
-        )
-        per_group = validation.integer("chunks_per_group", self.chunks_per_group)
-        object.__setattr__(self, "chunks_per_group", per_group)
-        object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
-        if self.num_threads is not None:
-            object.__setattr__(self, "num_threads", check_threads("num_threads", self.num_threads))
+    min_elements: Natural = argument(MIN_ELEMENTS, "as for `MgWfbp`.")
 
     def chunks_for(self, num_groups: int) -> int:
         """Return Z for this many groups.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
+from tf_libra.internal.values import Natural
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
@@ -51,26 +51,17 @@ def merge_stops(
     return stops
 
 
-def check_min_elements(min_elements: int) -> int:
-    """Return the size below which groups are merged, an int of at least 0, or `ValueError`."""
-    return validation.integer("min_elements", min_elements)
-
-
 @register
 @dataclass(frozen=True, kw_only=True)
 class MgWfbp(FixedThreads):
     """MG-WFBP: the next tensor is merged when it is produced within a startup overhead."""
 
     name: ClassVar[str] = "mg-wfbp"
-    min_elements: int = argument(
+    min_elements: Natural = argument(
         MIN_ELEMENTS,
         "a group with fewer elements merges the next tensor in any case; 8192 in the authors' "
         "public code. 0: by the startup overhead alone, as in the paper.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """Plan by MG-WFBP's merge rule."""

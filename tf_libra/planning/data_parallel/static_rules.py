@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import validation
+from tf_libra.internal.values import Natural, Positive
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
@@ -77,18 +77,13 @@ class HorovodFusion(FixedThreads):
     """Horovod's fusion: tensors of one cycle are fused, up to the buffer size."""
 
     name: ClassVar[str] = "horovod-fusion"
-    cycle_seconds: float = argument(1e-3, "HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20.")
-    buffer_bytes: int = argument(
+    cycle_seconds: Positive = argument(
+        1e-3, "HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20."
+    )
+    buffer_bytes: Natural = argument(
         128 * 2**20,
         "HOROVOD_FUSION_THRESHOLD; 128 MiB in Horovod 0.28, 64 MiB in 0.20.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        cycle = validation.real("cycle_seconds", self.cycle_seconds, above=0)
-        object.__setattr__(self, "cycle_seconds", cycle)
-        buffer = validation.integer("buffer_bytes", self.buffer_bytes, minimum=0)
-        object.__setattr__(self, "buffer_bytes", buffer)
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """Plan as Horovod fuses."""

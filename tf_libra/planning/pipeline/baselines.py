@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.internal import validation
+from tf_libra.internal.values import Int32Count
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.pipeline.execution_order import execution_orders
 from tf_libra.planning.pipeline.strategy import (
@@ -38,14 +38,10 @@ class GPipe(Microbatches):
     """
 
     name: ClassVar[str] = "gpipe"
-    num_stages: int | None = argument(
+    num_stages: Int32Count | None = argument(
         None,
         "fixed number of stages; None: one per device, or per layer if there are fewer layers.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "num_stages", validation.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Return the stages."""

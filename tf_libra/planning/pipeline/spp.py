@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.internal import formatting, validation
+from tf_libra.internal import formatting
+from tf_libra.internal.values import Int32Count
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.pipeline.device_ordering import device_order
 from tf_libra.planning.pipeline.execution_order import execution_orders
@@ -31,11 +32,7 @@ class Spp(Microbatches):
     """
 
     name: ClassVar[str] = "spp"
-    num_stages: int | None = argument(None, "fixed number of stages; None: the best number.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "num_stages", validation.count("num_stages", self.num_stages))
+    num_stages: Int32Count | None = argument(None, "fixed number of stages; None: the best number.")
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Return the plan of Algorithm 3; raises as `drafts`."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.internal import validation
 from tf_libra.internal.registry import Registry
+from tf_libra.internal.values import Int32Count, Value
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -59,17 +59,13 @@ class PipelineStrategy(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Microbatches:
+class Microbatches(Value):
     """Defaults of strategies: microbatches and a single draft."""
 
-    num_microbatches: int | None = argument(
+    num_microbatches: Int32Count | None = argument(
         None,
         "M, number of microbatches; None: an argument of the call.",
     )
-
-    def __post_init__(self) -> None:
-        microbatches = validation.count("num_microbatches", self.num_microbatches)
-        object.__setattr__(self, "num_microbatches", microbatches)
 
     @property
     def num_stages(self) -> int | None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from tf_libra import strategies
 from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.internal import validation
-from tf_libra.planning.strategy import check_threads
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import (
     VERSION,
@@ -63,7 +62,7 @@ class PlanRecord:
             raise ValueError(f"origin must be one of {', '.join(ORIGINS)}, got {self.origin!r}")
         strategies.resolve(self.strategy)
         threads = validation.sequence("threads", self.threads)
-        set_field(self, "threads", tuple(check_threads("threads", r) for r in threads))
+        set_field(self, "threads", validation.integers("threads", threads, 1, validation.MAX_INT32))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
         validation.instance("conclusion", self.conclusion, TuningResult)

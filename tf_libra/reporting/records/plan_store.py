@@ -14,7 +14,7 @@ from tf_libra.autotune import TensorSpec, TuningResult
 from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.internal import validation
-from tf_libra.planning.comm_config import setting_of
+from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -145,7 +145,7 @@ def _parse_warm_start(text: str) -> WarmStart:
         JobSignature(**job),
         validation.text("strategy", value["strategy"]),
         outline,
-        tuple(setting_of(setting) for setting in settings),
+        tuple(CommConfig.from_fields("setting", setting) for setting in settings),
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tf_libra.internal import validation
-from tf_libra.planning.strategy import check_threads
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import decode, set_field
 from tf_libra.reporting.records.step import StepRecord
@@ -68,7 +67,8 @@ class SpanRecord:
 
     def __post_init__(self) -> None:
         set_field(self, "group", validation.integer("group", self.group, minimum=-1))
-        set_field(self, "num_threads", check_threads("num_threads", self.num_threads))
+        threads = validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
+        set_field(self, "num_threads", threads)
         set_field(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
         for field in ("ready", "start", "end"):
             set_field(self, field, check_spread(field, getattr(self, field)))
