@@ -121,7 +121,7 @@ def _train_case(
     rule = rules[optimizer]()
     rule.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    objects = {
+    objects: dict[str, Any] = {
         "spp": tf_libra.strategies.Spp(num_microbatches=2),
         "deeppool": tf_libra.strategies.DeepPool(max_amplification=2.0),
     }
