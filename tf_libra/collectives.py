@@ -21,8 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.backends import collective_ops, lanes_bootstrap
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import lanes_bootstrap, point_to_point
 from tf_libra.coordination import control_plane, current_job
 from tf_libra.internal.process_state import STATE
 
@@ -74,7 +74,7 @@ def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        sent = point_to_point.send(value, to_rank, name)
+        sent = collective_ops.send(value, to_rank, name)
 
         def gradient(_: tf.Tensor) -> tf.Tensor:
             shape = tf.shape(value, tf.int64)
@@ -112,7 +112,7 @@ def receive(
     shape = _shape(shape)
 
     def start(known: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        received = point_to_point.receive(dtype, shape, from_rank, name)
+        received = collective_ops.receive(dtype, shape, from_rank, name)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             # Zero, once it was sent.
@@ -248,7 +248,7 @@ def _collective(
         raise ValueError(f"{kind} of {name!r}: dtype must be floating, got {tensor.dtype.name}")
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        result = point_to_point.collective(kind, value, members, name, root, reduction)
+        result = collective_ops.collective(kind, value, members, name, root, reduction)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             return differentiate(incoming, f"{name}/gradient")

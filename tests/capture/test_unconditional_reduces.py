@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture import traced_graph
+from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
 from tf_libra.internal import native
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import nodes_of
+from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
 from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace, marked_function
 
@@ -41,12 +41,8 @@ def loss_of(layers: list[tf.Variable], inputs: tf.Tensor) -> tf.Tensor:
 
 def all_reduces(concrete: Any) -> list[str]:
     """Names of what a graph all-reduces, that of functions in it included."""
-    return [
-        name.decode()
-        for node in nodes_of(concrete.graph)
-        if node.op == "LibraAllReduce"
-        for name in node.attr["tensor_names"].list.s
-    ]
+    trace = traced_graph.read(concrete.graph)
+    return [name for node in trace.all_nodes() for name in node.tensor_names]
 
 
 def traced(step: Callable[..., Any], *args: Any, **rules: Any) -> tuple[Trace, list[str]]:

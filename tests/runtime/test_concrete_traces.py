@@ -12,7 +12,7 @@ from tests.backends.alone import alone
 from tests.capture.traces import INPUTS, Traces, chain, loss_of
 from tf_libra import config
 from tf_libra.backends.engine import Engine, EngineError
-from tf_libra.capture import traced_graph
+from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
 from tf_libra.capture.instrumented_function import Trace, marked_function
 from tf_libra.reporting.run_reporter import RunReporter

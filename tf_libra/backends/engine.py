@@ -219,13 +219,13 @@ class Engine:
         Raises:
             tf.errors.OpError: another rank all-reduces something else, or is gone.
         """
-        from tf_libra.backends import aux_collectives  # which needs TensorFlow
+        from tf_libra.backends import collective_ops  # which needs TensorFlow
 
         place = f"{what}, {function}"
         # A rank that waits for rank 0's directive looks at no lane.
         if self.rank == 0:
             self.broadcast(kind="a meeting", place=place)
-        aux_collectives.meet(place, function)
+        collective_ops.meet(place, function)
         if self.rank > 0:
             self.broadcast(kind="a meeting", place=place)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.internal import tf_internal
 
 # A branch's name: that of its scope, which branch it is, a number of its own.
@@ -78,7 +79,7 @@ def _stand_in(one: tf.Graph, other: tf.Graph) -> bool:
     TensorFlow traces a function twice if the first trace makes variables, with a choice between the
     two where it must not make them beforehand, and again for other shapes.
     """
-    mine, theirs = _outermost_first(one), _outermost_first(other)
+    mine, theirs = ([*enclosing_graphs(graph)][::-1] for graph in (one, other))
     while mine and theirs and mine[0] is theirs[0]:
         del mine[0], theirs[0]
     if not mine or not theirs:
@@ -109,10 +110,3 @@ def _functions(graphs: Sequence[Any]) -> set[str]:
     """Names of the `tf.function`s among graphs, without what control flow is made of."""
     functions = (one for one in graphs if isinstance(one, tf_internal.FuncGraph))
     return {one.name for one in functions if not getattr(one, "is_control_flow_graph", False)}
-
-
-def _outermost_first(graph: Any) -> list[Any]:
-    graphs = [graph]
-    while (outer := getattr(graphs[-1], "outer_graph", None)) is not None:
-        graphs.append(outer)
-    return graphs[::-1]

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import functions_of
+from tf_libra.capture.dataflow.traced_graph import TracedGraph
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.internal import tf_internal
 
@@ -42,19 +42,7 @@ def of_the_graph(marks: GradientRegistry) -> Callable[[Any], Any]:
     return make
 
 
-def all_reduced_by_datasets(graph: Any) -> set[str]:
+def all_reduced_by_datasets(trace: TracedGraph) -> set[str]:
     """Names of the gradients that functions of tf.data all-reduce, which no pass sees."""
-    definition = graph.as_graph_def()
-    bodies = {body.signature.name: body for body in definition.library.function}
-    inside = [name for name, body in bodies.items() if body.attr["_tf_data_function"].b]
-    for name in inside:  # grows while it is walked
-        for node in bodies[name].node_def:
-            called = (one.signature.name for one in functions_of(node, bodies))
-            inside += [one for one in called if one not in inside]
-    return {
-        tensor.decode()
-        for name in inside
-        for node in bodies[name].node_def
-        if node.op == "LibraAllReduce"
-        for tensor in node.attr["tensor_names"].list.s
-    }
+    functions = [name for name, body in trace.functions.items() if body.is_of_dataset]
+    return {name for node in trace.nodes_within(functions) for name in node.tensor_names}

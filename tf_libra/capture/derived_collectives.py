@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.capture.dataflow.forward import flow
+from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
+from tf_libra.capture.dataflow.traced_graph import Node, TracedGraph
 from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variable_resolution import read_by, weights_of
@@ -39,12 +40,16 @@ class DerivedCollective:
 
 
 def remade(
-    graph: Any, marks: GradientRegistry, is_known: Callable[[Any], bool]
+    graph: Any,
+    trace: TracedGraph,
+    marks: GradientRegistry,
+    is_known: Callable[[Any], bool],
 ) -> list[DerivedCollective]:
     """The collectives of a trace that train with what was made of gradients, or of weights.
 
     Args:
         graph: what was traced.
+        trace: the same as plain values.
         marks: of the trace.
         is_known: whether a tensor is recognised as a gradient.
     """
@@ -62,33 +67,38 @@ def remade(
                 DerivedCollective(op, tensors, gradients, of_examples, () if of else tuple(weights))
             )
     names = {one.op.name for one in found}
-    there = reaching_weights(graph, names, marks, lambda node: node.op == "LibraAllReduce")
+    there = reaching_weights(graph, trace, names, marks, lambda node: node.op == "LibraAllReduce")
     return [one for one in found if one.op.name in there]
 
 
 def reaching_weights(
-    graph: Any, names: Collection[str], marks: GradientRegistry, ends_at: Callable[[Any], bool]
+    graph: Any,
+    trace: TracedGraph,
+    names: Collection[str],
+    marks: GradientRegistry,
+    ends_at: Callable[[Node], bool],
 ) -> set[str]:
     """Returns those nodes of these names whose outputs reach weights.
 
     Args:
         graph: what was traced.
+        trace: the same as plain values.
         names: of nodes.
         marks: of the trace.
-        ends_at: of a `NodeDef`: whether nothing is followed through it.
+        ends_at: of a node: whether nothing is followed through it.
     """
     if not names:
         return set()
     weights = weights_of(graph, marks)
-    there = flow(
-        graph,
+    there = follow_labels(
+        trace,
+        variable_inputs(graph, weights),
         label=lambda node: node.name if node.name in names else None,
         ends_at=ends_at,
-        arguments=weights,
     )
     return {label for one in weights for label in there.written.get(id(one), ())}
 
 
-def is_collective(node: Any) -> bool:
-    """Returns whether a `NodeDef` is one of the collectives, ours or Horovod's."""
+def is_collective(node: Node) -> bool:
+    """Returns whether a node is one of the collectives, ours or Horovod's."""
     return node.op == "LibraAllReduce" or bool(_COLLECTIVE.match(node.op))

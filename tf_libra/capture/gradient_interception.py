@@ -18,12 +18,12 @@ import tensorflow as tf
 from tf_libra.capture import (
     dataset_loops,
     higher_order,
-    jacobians,
     nested_functions,
+    per_example,
     unreduced_gradients,
-    vectorized_map,
 )
 from tf_libra.capture.backward_order import backward_order
+from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
@@ -71,7 +71,7 @@ def marking(
                 with marks.differentiating():
                     gradients = original(tape, target, sources, *args, **kwargs)
                 if not rules.by_strategy and marks.of_examples is not None:
-                    vectorized_map.note(marks, sources, gradients)
+                    per_example.note(marks, sources, gradients)
                     return gradients
                 is_inner = not rules.by_strategy and tf_internal.could_possibly_record()
                 if is_inner and rules.inner_gradients == "local":
@@ -103,9 +103,9 @@ def marking(
             patches.DATASET_LOOP: dataset_loops.of_the_graph(marks),
         }
         if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from
-            made[patches.JACOBIAN] = jacobians.kept_local(step_name, marks)
-            made[patches.BATCH_JACOBIAN] = jacobians.kept_local(step_name, marks)
-            made[patches.VECTORIZED_MAP] = vectorized_map.kept_local(marks)
+            made[patches.JACOBIAN] = per_example.exclude_jacobians(step_name, marks)
+            made[patches.BATCH_JACOBIAN] = per_example.exclude_jacobians(step_name, marks)
+            made[patches.VECTORIZED_MAP] = per_example.exclude_vectorized_map(marks)
             made[patches.GRADIENTS_HELPER] = _refusing_variables(step_name, marks)
             made[patches.CALL_FLAT] = call_flat
         for patch, make in made.items():
@@ -159,12 +159,10 @@ def _name_of_trained(source: Any) -> str | None:
     if not (isinstance(source, tf_internal.EagerTensor) and source.dtype == tf.resource):
         return None
     # Optimizers of tf.compat.v1 ask for the gradient of a variable's handle.
-    graph: Any = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in enclosing_graphs(tf.compat.v1.get_default_graph()):
         for variable in variables_of(graph):
             if variable.handle is source:
                 return variable_name(variable)
-        graph = getattr(graph, "outer_graph", None)
     return "a variable"
 
 

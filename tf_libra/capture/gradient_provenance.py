@@ -1,14 +1,13 @@
 """The gradients that a tensor of a traced step was made of."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.capture.dataflow.ancestors import ancestors, direct_sources
 from tf_libra.capture.gradient_registry import GradientCall, GradientRegistry
 from tf_libra.capture.variables import plain
-from tf_libra.internal import tf_internal
 
 # Cast is what compression to fp16 writes; captures of branches are placeholders.
 _KEEP_VALUE = ("Identity", "Cast", "Placeholder")
@@ -55,40 +54,5 @@ def origins(marks: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
         if known is not None:
             found.append(GradientOrigin(*known, is_itself=id(current) in itself))
         elif id(current) in itself and current.op.type in _KEEP_VALUE:
-            itself.update(map(id, sources(current)))
+            itself.update(map(id, direct_sources(current)))
     return found
-
-
-def tensors_of(value: Any) -> list[Any]:
-    """The tensors that something consists of, flat."""
-    parts = tf.nest.flatten(value, expand_composites=True)
-    return [one for one in parts if isinstance(one, tf.Tensor)]
-
-
-def ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -> list[Any]:
-    """A tensor and all that it was computed from, nearest first.
-
-    Args:
-        tensor: of a graph.
-        ends_at: whether to look no further than at a tensor.
-    """
-    seen = {id(tensor)}
-    front = [tensor] if getattr(tensor, "op", None) is not None else []
-    for current in front:  # grows while it is walked
-        if ends_at(current):
-            continue
-        for source in sources(current):
-            if id(source) not in seen:
-                seen.add(id(source))
-                front.append(source)
-    return front
-
-
-def sources(tensor: Any) -> list[Any]:
-    """Returns what a tensor is computed from, through the captures of branches and loops."""
-    operation = tensor.op
-    if operation.type == "Placeholder":
-        captures = getattr(operation.graph, "captures", ())
-        found = [outer for outer, inner in captures if inner is tensor]
-        return [outer for outer in found if not isinstance(outer, tf_internal.EagerTensor)]
-    return list(operation.inputs)

@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import aux_collectives
-from tf_libra.capture import complex_ops, sparse_ops
+from tf_libra.backends import collective_ops
+from tf_libra.capture import gradient_encoding
 from tf_libra.capture.backward_order import NamedGradient, unique_name
+from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.capture.finite_check import FiniteCheck
 from tf_libra.capture.variables import variable_key
 from tf_libra.internal import native
@@ -162,9 +163,8 @@ class GradientRegistry:
         return self._rules.by_strategy and self._is_within(tf.compat.v1.get_default_graph())
 
     def _is_within(self, graph: Any) -> bool:
-        while graph is not None and graph is not self._graph:
-            graph = getattr(graph, "outer_graph", None)
-        return graph is not None and graph.building_function
+        is_inside = any(enclosing is self._graph for enclosing in enclosing_graphs(graph))
+        return is_inside and self._graph.building_function
 
     def place(self) -> tuple[int, int]:
         """Rank and world size."""
@@ -256,13 +256,13 @@ class GradientRegistry:
             ValueError: a dtype is none that is all-reduced.
         """
         unique, averages = [], []
-        real = [complex_ops.as_real(gradient) for gradient in gradients]
+        real = [gradient_encoding.as_real(gradient) for gradient in gradients]
         for name, gradient in zip(names, real, strict=True):
             unique.append(self._name(name, gradient))
             averages.append(self._average(unique[-1], gradient))
         self._watch(unique, real, averages)
         return [
-            complex_ops.as_complex(average) if gradient.dtype.is_complex else average
+            gradient_encoding.as_complex(average) if gradient.dtype.is_complex else average
             for gradient, average in zip(gradients, averages, strict=True)
         ]
 
@@ -273,7 +273,7 @@ class GradientRegistry:
             verdict: a scalar.
             name: of what is judged, the same on every rank.
         """
-        denied = aux_collectives.all_reduce(
+        denied = collective_ops.all_reduce(
             tf.cast(tf.logical_not(verdict), tf.float32), name, self._rules.function
         )
         return tf.equal(denied, 0)
@@ -301,7 +301,7 @@ class GradientRegistry:
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
         self.marked.append(ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True))
-        return sparse_ops.gathered(gradient, name, self._rules.function, *self.place())
+        return gradient_encoding.gathered(gradient, name, self._rules.function, *self.place())
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)

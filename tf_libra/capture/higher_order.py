@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import functions_of
-from tf_libra.capture.gradient_provenance import ancestors, tensors_of
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.ancestors import ancestors, tensors_of
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variable_resolution import trained
 from tf_libra.capture.variables import variable_name
@@ -67,26 +67,13 @@ class _Inside:
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
-        library = tf.compat.v1.get_default_graph().as_graph_def().library
-        self._bodies = {body.signature.name: body for body in library.function}
-        self._found: dict[str, str | None] = {}
+        self._trace = traced_graph.read(tf.compat.v1.get_default_graph())
 
     def name_in(self, op: Any) -> str | None:
-        return next(filter(None, map(self._in_function, self._called(op.node_def))), None)
-
-    def _called(self, node: Any) -> Iterator[str]:
-        return (body.signature.name for body in functions_of(node, self._bodies))
-
-    def _in_function(self, function: str) -> str | None:
-        if function not in self._found:
-            self._found[function] = None  # of one that calls itself
-            self._found[function] = next(filter(None, self._in_nodes(function)), None)
-        return self._found[function]
-
-    def _in_nodes(self, function: str) -> Iterator[str | None]:
-        for node in self._bodies[function].node_def:
-            for name in node.attr["tensor_names"].list.s if "tensor_names" in node.attr else ():
-                base = name.decode().partition("/values")[0].partition("#")[0]
-                yield base if base in self._names else None
-            for inner in self._called(node):
-                yield self._in_function(inner)
+        functions = traced_graph.called_functions(op.node_def, self._trace.functions)
+        bases = (
+            name.partition("/values")[0].partition("#")[0]
+            for node in self._trace.nodes_within(functions)
+            for name in node.tensor_names
+        )
+        return next((name for name in bases if name in self._names), None)

@@ -22,21 +22,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import nodes_of
+from tf_libra.capture.dataflow.ancestors import ancestors, tensors_of
+from tf_libra.capture.dataflow.traced_graph import CALLS, TracedGraph, called_functions
 from tf_libra.capture.derived_collectives import (
     DerivedCollective,
     is_collective,
     reaching_weights,
     remade,
 )
-from tf_libra.capture.gradient_provenance import GradientOrigin, ancestors, origins, tensors_of
+from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
 from tf_libra.capture.variables import variable_key, variable_name
 from tf_libra.internal import patches, tf_internal
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class HorovodReductions:
@@ -137,7 +137,7 @@ class HorovodReductions:
             if not ours.isdisjoint(map(id, other.variables)):
                 self._explicit.add(other)
 
-    def averaged(self, graph: Any) -> set[int | str]:
+    def averaged(self, graph: Any, trace: TracedGraph) -> set[int | str]:
         """The variables whose gradients the script averages with Horovod, by `variable_key`.
 
         No gradient of such a variable is to be marked, given to Horovod or not: if a script
@@ -147,7 +147,9 @@ class HorovodReductions:
         # What is made of a jacobian says nothing of gradients.
         handed = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
         handed += [call for call in self._marks.calls if call.by_horovod]
-        self._others = remade(graph, self._marks, lambda one: self._stands_for(one) is not None)
+        self._others = remade(
+            graph, trace, self._marks, lambda one: self._stands_for(one) is not None
+        )
         of_others = [origin for one in self._others for origin in one.origins]
         handed += [origin.call for origin in of_others]
         names = [one.name for one in of_others]
@@ -155,13 +157,14 @@ class HorovodReductions:
         self.left.update(dict.fromkeys(names, "in another shape"))
         return {variable_key(variable) for call in handed for variable in call.variables}
 
-    def check(self, graph: Any) -> None:
+    def check(self, graph: Any, trace: TracedGraph) -> None:
         """Raises `ValueError` if a gradient may be averaged twice, or not at all.
 
         Args:
             graph: what `averaged` was given, with all gradients that Horovod averages left alone.
+            trace: the same as plain values.
         """
-        if self.unknown_to_us and are_in(graph, HOROVOD_OPS):
+        if self.unknown_to_us and any(node.op in HOROVOD_OPS for node in trace.all_nodes()):
             raise ValueError(
                 f"{self._step_name} all-reduces with a Horovod that has no"
                 f" {', '.join(self.unknown_to_us)}, by which TF-Libra knows what it averages: take"
@@ -207,10 +210,10 @@ class HorovodReductions:
                 f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"
                 " Adasum the gradients, or train without tf_libra.optimize"
             )
-        self._check_others(graph)
-        self._check_functions(graph)
+        self._check_others(graph, trace)
+        self._check_functions(graph, trace)
 
-    def _check_others(self, graph: Any) -> None:
+    def _check_others(self, graph: Any, trace: TracedGraph) -> None:
         """Raises `ValueError` if we would also average what Horovod reduces in another form."""
         averaged = {
             id(variable)
@@ -233,7 +236,7 @@ class HorovodReductions:
             for origin in other.origins
             for part in tensors_of(origin.call.raw[origin.index])
         }
-        for name in sorted(reaching_weights(graph, raws, self._marks, is_collective)):
+        for name in sorted(reaching_weights(graph, trace, raws, self._marks, is_collective)):
             raise ValueError(
                 f"{self._step_name} gives Horovod what was made of the gradient of {raws[name]!r},"
                 " and updates weights with the gradient as it is, too: it cannot be told whether"
@@ -241,21 +244,22 @@ class HorovodReductions:
                 " gradient"
             )
 
-    def _check_functions(self, graph: Any) -> None:
+    def _check_functions(self, graph: Any, trace: TracedGraph) -> None:
         """Raises `ValueError` if a separately traced function may average a gradient again."""
-        definition = graph.as_graph_def()
-        bodies = {f.signature.name: f.node_def for f in definition.library.function}
+
+        def calls(op: Any, kinds: Sequence[str]) -> bool:
+            functions = called_functions(op.node_def, trace.functions)
+            return any(node.op in kinds for node in trace.nodes_within(functions))
+
         for operation in graph.get_operations():
-            if operation.type not in _CALLS:
-                continue
-            called = operation.get_attr("f").name
-            if not _holds(HOROVOD_OPS, called, bodies):
+            if operation.type not in CALLS or not calls(operation, HOROVOD_OPS):
                 continue
             for tensor in operation.inputs:
                 origin = self._stands_for(tensor)
                 if origin is not None and origin.call.is_marked:
                     raise ValueError(
-                        f"{self._step_name} gives the gradient of {origin.name!r} to {called}, a"
+                        f"{self._step_name} gives the gradient of {origin.name!r} to"
+                        f" {operation.get_attr('f').name}, a"
                         " tf.function that all-reduces with Horovod, and it might be averaged"
                         " twice: call hvd.allreduce in the step itself"
                     )
@@ -269,8 +273,7 @@ class HorovodReductions:
         ]
         for tensor in given:
             for operation in {id(one.op): one.op for one in ancestors(tensor)}.values():
-                inner = _functions_of(operation.node_def)
-                if any(_holds(("LibraAllReduce",), name, bodies) for name in inner):
+                if calls(operation, ("LibraAllReduce",)):
                     raise ValueError(
                         f"{self._step_name} averages with Horovod what {operation.name!r}, a"
                         " function or branch that computes gradients, returns, and it might be"
@@ -292,31 +295,6 @@ class HorovodReductions:
         if rank == 0 and len(found) == 1 and found[0].shape.rank == 0:
             self._ambiguous.append(found[0])
         return None
-
-
-def _functions_of(node: Any) -> list[str]:
-    """Names of the functions that a node calls."""
-    listed = [one.name for attr in node.attr.values() for one in attr.list.func]
-    return listed + [attr.func.name for attr in node.attr.values() if attr.func.name]
-
-
-def _holds(ops: Sequence[str], name: str, bodies: dict[str, Any]) -> bool:
-    """Returns whether a function, or one that it calls, has a node of one of these types."""
-    seen, names = {name}, [name]
-    for one in names:  # grows while it is walked
-        for node in bodies.get(one, ()):
-            if node.op in ops:
-                return True
-            for inner in _functions_of(node):
-                if inner not in seen:
-                    seen.add(inner)
-                    names.append(inner)
-    return False
-
-
-def are_in(graph: Any, ops: tuple[str, ...] = ("Horovod",)) -> bool:
-    """Returns whether a graph, or a function in it, has ops whose type begins with one of `ops`."""
-    return any(node.op.startswith(ops) for node in nodes_of(graph))
 
 
 @contextlib.contextmanager

@@ -16,11 +16,13 @@ import tensorflow as tf
 from tf_libra.capture import (
     dataset_loops,
     horovod_ops,
-    jacobians,
     mirrored_strategy_ops,
+    per_example,
     unreduced_gradients,
 )
-from tf_libra.capture.dataflow.forward import flow, nodes_of
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
+from tf_libra.capture.dataflow.traced_graph import TracedGraph
 from tf_libra.capture.gradient_interception import marking
 from tf_libra.capture.gradient_registry import GradientRegistry, ReducedGradient, ReductionPolicy
 from tf_libra.capture.variables import variable_key, variables_of
@@ -60,11 +62,11 @@ class Reductions(Protocol):
 
     left: dict[str, str]
 
-    def averaged(self, graph: Any) -> set[int | str]:
+    def averaged(self, graph: Any, trace: TracedGraph) -> set[int | str]:
         """The variables, by `variable_key`, no gradient of which is to be marked."""
         ...
 
-    def check(self, graph: Any) -> None:
+    def check(self, graph: Any, trace: TracedGraph) -> None:
         """Raises `ValueError` if a gradient may be averaged twice, or not at all."""
         ...
 
@@ -244,7 +246,8 @@ class InstrumentedFunction:
 
     def _finish(self, marks: GradientRegistry, reductions: Reductions, result: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
-        by_horovod = reductions.averaged(graph)
+        trace = traced_graph.read(graph)
+        by_horovod = reductions.averaged(graph, trace)
         twice = [call for call in marks.calls if call.is_marked and call.is_about(by_horovod)]
         earlier = [one for one, names in self._by_us.items() if names.keys() & by_horovod]
         for one in earlier:
@@ -260,7 +263,7 @@ class InstrumentedFunction:
                 " of the times that it is traced only, and it would be averaged twice: use"
                 " hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
             )
-        reductions.check(graph)
+        reductions.check(graph, trace)
         marked_calls = [call for call in marks.calls if call.is_marked]
         self._by_us[graph] = {
             variable_key(variable): name
@@ -272,9 +275,9 @@ class InstrumentedFunction:
         of_examples = dict.fromkeys(
             name for call in marks.calls if call.is_jacobian for name in call.names
         )
-        returned = jacobians.check(self._name, marks, graph, result)
-        unreduced_gradients.check(self._name, marks, graph)
-        there, by_datasets = all_reduced(graph), dataset_loops.all_reduced_by_datasets(graph)
+        returned = per_example.check(self._name, marks, graph, trace, result)
+        unreduced_gradients.check(self._name, marks, graph, trace)
+        there, by_datasets = all_reduced(trace), dataset_loops.all_reduced_by_datasets(trace)
         marked = tuple(
             replace(one, in_dataset=one.executed_as in by_datasets)
             for one in {one.name: one for one in marks.marked}.values()
@@ -305,8 +308,11 @@ class InstrumentedFunction:
         variables = {variable_key(one): one for one in variables_of(graph)}
         shapes = [one.shape for one in variables.values() if one.shape.rank]
         returned = [one for one in graph.outputs if one.shape.rank and one.shape in shapes]
-        found = flow(
-            graph, lambda node: node.name if is_all_reduce(node) else None, results=returned
+        found = follow_labels(
+            traced_graph.read(graph),
+            variable_inputs(graph),
+            label=lambda node: node.name if node.op == "LibraAllReduce" else None,
+            results=returned,
         )
         for key in common:
             # A finished graph does not tell what becomes of a variable that is an argument.
@@ -323,16 +329,6 @@ class InstrumentedFunction:
                 )
 
 
-def is_all_reduce(node: Any) -> bool:
-    """Returns whether a `NodeDef` is one of our all-reduces."""
-    return bool(node.op == "LibraAllReduce")
-
-
-def all_reduced(graph: tf.Graph) -> set[str]:
-    """Names of the gradients that a graph, or a function in it, all-reduces."""
-    return {
-        name.decode()
-        for node in nodes_of(graph)
-        if is_all_reduce(node)
-        for name in node.attr["tensor_names"].list.s
-    }
+def all_reduced(trace: TracedGraph) -> set[str]:
+    """Names of the gradients that a trace all-reduces."""
+    return {name for node in trace.all_nodes() for name in node.tensor_names}

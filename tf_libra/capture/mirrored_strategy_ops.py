@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.capture.backward_order import backward_order
+from tf_libra.capture.dataflow.traced_graph import TracedGraph
 from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
 from tf_libra.internal import patches
@@ -42,11 +43,11 @@ class StrategyReductions:
         self._marks = marks
         self.left: dict[str, str] = {}
 
-    def averaged(self, graph: Any) -> set[int | str]:
+    def averaged(self, graph: Any, trace: TracedGraph) -> set[int | str]:
         """Returns no variables: no call of `gradient` is marked in the first place."""
         return set()
 
-    def check(self, graph: Any) -> None:
+    def check(self, graph: Any, trace: TracedGraph) -> None:
         """Accepts every graph: no gradient could be averaged twice, or not at all."""
 
     def all_reduce(

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import flow, nodes_of
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
 from tf_libra.capture.gradient_registry import GradientRegistry
 
 # A graph's collection; graphs that are made inside of a graph begin with what it has.
@@ -69,10 +70,11 @@ def gradients_brought(concrete: Any, marks: GradientRegistry) -> str | None:
     trainable = {_kind(one): one.name for one in reversed(graph.trainable_variables)}
     if not trainable:
         return None
-    if not any(_GRADIENTS.search(node.name) for node in nodes_of(graph)):
+    trace = traced_graph.read(graph)
+    if not any(_GRADIENTS.search(node.name) for node in trace.all_nodes()):
         return None
     variables = {id(one): one for one in graph.variables}
-    for one in (variables[key] for key in flow(graph).written):
+    for one in (variables[key] for key in follow_labels(trace, variable_inputs(graph)).written):
         if one.trainable:
             return f"writes {one.name!r}"
         if one.shape.rank and _kind(one) in trainable:

@@ -1,10 +1,11 @@
 """The tensors that every execution of a trace is certain to all-reduce."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tf_libra.capture.traced_graph import CALLS, Body, Node, TracedGraph
+from tf_libra.capture.dataflow.interpreter import Frame, Interpreter, union
+from tf_libra.capture.dataflow.traced_graph import CALLS, Body, Node, TracedGraph
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class _Counts:
 
     def of(self, body: Body) -> Counter[str]:
         found: Counter[str] = Counter()
-        perhaps = _behind_switches(body.nodes)
+        conditional = _SwitchInterpreter(self._functions).run(body, {}).values
         for node in body.nodes:
             reduced = Counter(node.tensor_names)
             for function in node.functions:
                 reduced += self._of_function(function)
             if not reduced:
                 continue
-            if node.name in perhaps or (node.functions and node.op not in CALLS):
+            if conditional[node.name] or (node.functions and node.op not in CALLS):
                 self.has_conditional = True
             else:
                 found += reduced
@@ -59,11 +60,8 @@ class _Counts:
         return self._known[name]
 
 
-def _behind_switches(nodes: Sequence[Node]) -> set[str]:
-    """Nodes that the control flow of TensorFlow 1 may keep from running, or repeat."""
-    found = {node.name for node in nodes if node.op in ("Switch", "RefSwitch", "Enter")}
-    before = 0
-    while len(found) > before:
-        before = len(found)
-        found.update(n.name for n in nodes if any(name in found for name, _ in n.inputs))
-    return found
+class _SwitchInterpreter(Interpreter):
+    """Labels all that the control flow of TensorFlow 1 may skip, or repeat."""
+
+    def evaluate(self, node: Node, frame: Frame) -> int:
+        return union(frame.inputs(node)) | (node.op in ("Switch", "RefSwitch", "Enter"))

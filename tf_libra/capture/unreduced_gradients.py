@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import Derivative, flow, nodes_of
-from tf_libra.capture.gradient_provenance import ancestors
+from tf_libra.capture.dataflow.ancestors import ancestors, find_inner
+from tf_libra.capture.dataflow.forward import Derivative, follow_labels, variable_inputs
+from tf_libra.capture.dataflow.traced_graph import Node, TracedGraph
 from tf_libra.capture.gradient_registry import GradientRegistry
-from tf_libra.capture.variable_resolution import ALL_REDUCES, trained, weights_of
+from tf_libra.capture.variable_resolution import ALL_REDUCES, is_all_reduced, trained, weights_of
 from tf_libra.capture.variables import variable_name
 from tf_libra.internal import tf_internal
 
@@ -38,23 +39,27 @@ def labelled(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
     return tf.nest.pack_sequence_as(gradients, results)
 
 
-def check(step_name: str, marks: GradientRegistry, graph: Any) -> None:
+def check(step_name: str, marks: GradientRegistry, graph: Any, trace: TracedGraph) -> None:
     """Rejects updates of weights by gradients of this rank's data alone.
 
     Args:
         step_name: for messages.
         marks: of the trace.
         graph: what was traced.
+        trace: the same as plain values.
 
     Raises:
         ValueError: a gradient by what was made of a trained variable reaches that variable.
     """
-    if not any(_BY in node.attr for node in nodes_of(graph)):
+    if not any(_BY in node.attributes for node in trace.all_nodes()):
         return
     weights = weights_of(graph, marks)
-    held = {id(one): frozenset({f"{_HELD}{id(one)}"}) for one in weights}
-    found = flow(
-        graph, ends_at=_is_all_reduce, arguments=weights, held=held, derivative=_derivative
+    found = follow_labels(
+        trace,
+        variable_inputs(graph, weights),
+        ends_at=is_all_reduced,
+        held={id(one): f"{_HELD}{id(one)}" for one in weights},
+        derivative=_derivative,
     )
     for one in weights:
         if f"{_SLOPE}{id(one)}" in found.written[id(one)]:
@@ -80,19 +85,11 @@ def _may_be_of_a_weight(source: Any) -> bool:
     )
 
 
-def _here(source: Any, graph: Any) -> Any | None:
-    """A tensor as a graph has it, which may have captured it."""
-    if source.graph is graph:
-        return source
-    captures = getattr(graph, "captures", ())
-    return next((inside for outside, inside in captures if outside is source), None)
-
-
 def _labelled(gradient: Any, by: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         values = _labelled(gradient.values, by)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    inside = _here(by, gradient.graph)
+    inside = by if by.graph is gradient.graph else find_inner(gradient.graph, by)
     if inside is None:
         return gradient
     result = tf.identity(gradient)
@@ -100,16 +97,12 @@ def _labelled(gradient: Any, by: Any) -> Any:
     return result
 
 
-def _derivative(node: Any) -> Derivative | None:
-    return Derivative(node.attr[_BY].s.decode(), _slope) if _BY in node.attr else None
+def _derivative(node: Node) -> Derivative | None:
+    return Derivative(node.attributes[_BY], _slope) if _BY in node.attributes else None
 
 
 def _slope(label: str) -> str | None:
     return _SLOPE + label.removeprefix(_HELD) if label.startswith(_HELD) else None
-
-
-def _is_all_reduce(node: Any) -> bool:
-    return bool(node.op.startswith(ALL_REDUCES))
 
 
 def _is_all_reduce_of(tensor: Any) -> bool:

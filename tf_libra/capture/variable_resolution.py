@@ -10,7 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture.gradient_provenance import ancestors, sources
+from tf_libra.capture.dataflow.ancestors import (
+    ancestors,
+    direct_sources,
+    enclosing_graphs,
+    find_outer,
+)
+from tf_libra.capture.dataflow.traced_graph import Node
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variables import plain, variables_of
 from tf_libra.internal import tf_internal
@@ -59,6 +65,11 @@ def trained(source: Any) -> Any | None:
     return found[0] if found and is_all_of_them else None
 
 
+def is_all_reduced(node: Node) -> bool:
+    """Returns whether a node's outputs are the same on every rank, whatever its inputs are."""
+    return node.op.startswith(ALL_REDUCES)
+
+
 def weights_of(graph: Any, marks: GradientRegistry) -> list[Any]:
     """The variables of a trace that every rank is to have alike, and trains."""
     return [
@@ -86,7 +97,7 @@ def read_by(tensor: Any) -> list[Any]:
                 return []
             found[id(variable)] = variable
         # What is not looked into is taken for the rank's own: data, random numbers, functions.
-        elif not _is_alike(one) and (one.op._is_stateful or not sources(one)):
+        elif not _is_alike(one) and (one.op._is_stateful or not direct_sources(one)):
             return []
     return list(found.values())
 
@@ -109,10 +120,8 @@ def _is_read(tensor: Any) -> bool:
 def _variable_of(handle: Any) -> Any | None:
     """The variable of a handle, perhaps one that functions and branches have captured."""
     known: dict[int, Any] = {}
-    graph: Any = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in enclosing_graphs(tf.compat.v1.get_default_graph()):
         known |= {id(one.handle): one for one in variables_of(graph)}
-        captured = [outer for outer, inner in getattr(graph, "captures", ()) if inner is handle]
-        handle = captured[0] if captured else handle
-        graph = getattr(graph, "outer_graph", None)
+        outer = find_outer(graph, handle)
+        handle = handle if outer is None else outer
     return known.get(id(handle))

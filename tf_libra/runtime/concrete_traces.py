@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from tf_libra.capture import traced_graph
 from tf_libra.capture.automatic_names import renames
-from tf_libra.capture.dataflow.sources import SourceFlow, flow
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.sources import SourceFlow, find_sources
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
@@ -197,7 +197,7 @@ class KnownTrace:
         """
         if self._flow is None:
             numbers = [one.index for one in touched if one.is_variable or one.is_number]
-            self._flow = flow(self._read(concrete), numbers)
+            self._flow = find_sources(self._read(concrete), numbers)
         return self._flow
 
     def _read(self, concrete: Any) -> traced_graph.TracedGraph:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.capture.dataflow.forward import ForwardFlow, flow, nodes_of
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.forward import LabelFlow, follow_labels, variable_inputs
 
 LABELS = {"Tanh": "tanh", "Sin": "sin"}
 A, B = (tf.Variable(1.0, name=name) for name in "ab")
@@ -14,11 +15,17 @@ A, B = (tf.Variable(1.0, name=name) for name in "ab")
 
 def followed(
     step: Callable[..., Any], *args: Any, **options: Any
-) -> tuple[ForwardFlow, list[set[str]]]:
+) -> tuple[LabelFlow, list[set[str]]]:
     """Returns the flow of Tanh's and Sin's outputs in a traced step; and the labels in A and B."""
     concrete = tf.function(step).get_concrete_function(*(args or (tf.constant(1.0),)))
     graph = concrete.graph
-    found = flow(graph, lambda node: LABELS.get(node.op), results=graph.outputs, **options)
+    found = follow_labels(
+        traced_graph.read(graph),
+        variable_inputs(graph),
+        label=lambda node: LABELS.get(node.op),
+        results=graph.outputs,
+        **options,
+    )
     return found, [set(found.written.get(id(one), ())) for one in (A, B)]
 
 
@@ -105,12 +112,3 @@ def test_a_label_may_end() -> None:
 
     _, reached = followed(step, ends_at=lambda node: node.op == "StopGradient")
     assert reached == [set(), {"tanh"}]
-
-
-def test_nodes_are_those_of_functions_too() -> None:
-    @tf.function
-    def inner(x: Any) -> Any:
-        return tf.tanh(x)
-
-    graph = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0)).graph
-    assert [node.op for node in nodes_of(graph) if node.op == "Tanh"] == ["Tanh"]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.capture import traced_graph
-from tf_libra.capture.dataflow.sources import OWN, REDUCED, flow
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.sources import OWN, REDUCED, find_sources
 from tf_libra.internal import native
 
 V = tf.Variable
@@ -30,7 +30,7 @@ def flows(step: Callable[..., Any], *args: Any, names: dict[str, Any]) -> dict[s
         for i, tensor in enumerate(concrete.captured_inputs)
         if id(tensor) in known
     }
-    found = flow(traced_graph.read(concrete.graph), inputs)
+    found = find_sources(traced_graph.read(concrete.graph), inputs)
     return {
         inputs[i]: " ".join(
             (["own"] if mask & OWN else [])
@@ -64,7 +64,7 @@ def test_what_an_all_reduce_is_computed_of_is_known() -> None:
     concrete = tf.function(step).get_concrete_function(X)
     handles = [id(one) for one in (w.handle, slot.handle, rate.handle)]
     inputs = {i + 1: handles.index(id(one)) for i, one in enumerate(concrete.captured_inputs)}
-    found = flow(traced_graph.read(concrete.graph), inputs)
+    found = find_sources(traced_graph.read(concrete.graph), inputs)
     assert [inputs[i] for i in found.inputs_of(found.averaged) if i in inputs] == [0]
 
 
@@ -152,7 +152,7 @@ def test_generators_are_random_states() -> None:
     v = V(tf.zeros([3]))
     concrete = tf.function(lambda: v.assign(generator.normal([3]))).get_concrete_function()
     index = next(i for i, t in enumerate(concrete.captured_inputs) if t is generator.state.handle)
-    found = flow(traced_graph.read(concrete.graph), range(len(concrete.inputs)))
+    found = find_sources(traced_graph.read(concrete.graph), range(len(concrete.inputs)))
     assert found.random_states == {index}
 
 
@@ -178,7 +178,7 @@ def test_constants_are_told_apart() -> None:
 
     def constants(rows: int) -> list[list[bytes]]:
         concrete = tf.function(step).get_concrete_function(tf.ones([rows]))
-        found = flow(traced_graph.read(concrete.graph), range(1, len(concrete.inputs)))
+        found = find_sources(traced_graph.read(concrete.graph), range(1, len(concrete.inputs)))
         return [found.constants_of(mask) for _, mask in sorted(found.writes.items())]
 
     (three, one), (four, also_one) = constants(3), constants(4)

@@ -1,1 +1,1 @@
-"""Data flow of a traced step: where values go, and where they come from."""
+"""Data flow of a traced step: a plain copy of its graph, and forward and backward walks over it."""

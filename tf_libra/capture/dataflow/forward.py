@@ -1,227 +1,169 @@
-"""The flow of labelled values in a trace: into which variables, and whether out of the step.
+"""The flow of labelled values in a trace: the variables and the results that they reach.
 
-Forwards from few nodes, in a graph that may still be traced, and through what variables hold.
-`sources` answers the other question, from where all that a finished trace writes has come.
+The walk starts from a few nodes and passes through what variables hold. The module `sources`
+answers the opposite question: the sources of all that a finished trace writes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.capture.traced_graph import BRANCHES, CALLS, LOOPS, WRITES
+from tf_libra.capture.dataflow.interpreter import Frame, Interpreter, Value, members, union
+from tf_libra.capture.dataflow.traced_graph import WRITES, Body, Node, TracedGraph
 from tf_libra.capture.variables import variables_of
 
 Labels = frozenset[str]
-NOTHING: Labels = frozenset()
-_NO_NAME_OF_AN_ARGUMENT = re.compile(r"\W")
-
-
-@dataclass(frozen=True)
-class Value:
-    """One output of a node.
-
-    Attributes:
-        labels: of what it was computed from.
-        variable: the id of the variable whose handle it is; None of anything else.
-    """
-
-    labels: Labels = NOTHING
-    variable: int | None = None
+NO_LABELS: Labels = frozenset()
+_NOT_IN_ARGUMENT_NAMES = re.compile(r"\W")
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """A node that is the gradient of something by another one of the same graph.
+    """A node that is the gradient with respect to another node of the same graph.
 
     Attributes:
-        of: that node's name in its graph.
-        relabelled: what becomes, on the gradient, of a label of that node; None: it is dropped.
+        source: name of that other node.
+        relabel: returns the gradient's label for a label of that node, or None to drop it.
     """
 
-    of: str
-    relabelled: Callable[[str], str | None]
+    source: str
+    relabel: Callable[[str], str | None]
 
 
-@dataclass
-class ForwardFlow:
-    """The variables and results that labelled values reach in a graph.
+@dataclass(frozen=True)
+class LabelFlow:
+    """The variables and results that labelled values reach.
 
     Attributes:
-        written: what reaches each variable, by the variable's id.
-        returned: what reaches the results.
+        written: labels that reach each variable, by the variable's id.
+        returned: labels that reach the results.
     """
 
-    written: dict[int, Labels] = field(default_factory=dict)
-    returned: Labels = NOTHING
+    written: Mapping[int, Labels]
+    returned: Labels
 
 
-def flow(
-    graph: Any,
-    label: Callable[[Any], str | None] = lambda node: None,
-    ends_at: Callable[[Any], bool] = lambda node: False,
-    arguments: Sequence[Any] = (),
-    results: Sequence[Any] = (),
-    held: Mapping[int, Labels] | None = None,
-    derivative: Callable[[Any], Derivative | None] = lambda node: None,
-) -> ForwardFlow:
-    """Follows labelled values through a traced graph and the functions that it calls.
+def follow_labels(
+    trace: TracedGraph,
+    variables: Mapping[str, int],
+    *,
+    label: Callable[[Node], str | None] = lambda node: None,
+    ends_at: Callable[[Node], bool] = lambda node: False,
+    results: Iterable[Any] = (),
+    held: Mapping[int, str] | None = None,
+    derivative: Callable[[Node], Derivative | None] = lambda node: None,
+) -> LabelFlow:
+    """Follows labelled values through a trace and the functions that it calls.
 
-    What is written to a variable comes out again where the variable is read.
+    A label that is written to a variable comes out again where the variable is read.
 
     Args:
-        graph: a `FuncGraph`; its captures tell which variables it writes.
-        label: of a `NodeDef`: the label that its outputs get; None for none.
-        ends_at: of a `NodeDef`: whether its outputs carry no label, whatever goes in.
-        arguments: variables that the function may have been given as arguments.
+        trace: the graph; it may still be traced.
+        variables: see `variable_inputs`.
+        label: returns the label that a node adds to its outputs, or None.
+        ends_at: returns whether a node's outputs carry no label, whatever its inputs carry.
         results: tensors that the function returns.
-        held: what variables hold labelled from the start, by the variable's id.
-        derivative: of a `NodeDef`: the gradient that it is; None of anything else.
+        held: label that a variable holds from the start, by the variable's id.
+        derivative: returns the derivative that a node is, or None.
     """
-    definition = graph.as_graph_def()
-    bodies = {body.signature.name: body for body in definition.library.function}
-    variables = {id(one.handle): id(one) for one in variables_of(graph)}
-    given = {
-        inside.op.name: [Value(variable=variables.get(id(outside)))]
-        for outside, inside in graph.captures
+    numbers = {key: i for i, key in enumerate(dict.fromkeys((*variables.values(), *(held or {}))))}
+    walk = _LabelInterpreter(trace.functions, len(numbers), label, ends_at, derivative)
+    for key, name in (held or {}).items():
+        walk.write(numbers[key], walk.set_of(name))
+    frame = walk.run(trace.body, {name: 1 << numbers[key] for name, key in variables.items()})
+    returned = union(frame.at((tensor.op.name, tensor.value_index)) for tensor in results)
+    written = {key: walk.names_in(walk.writes[i]) for key, i in numbers.items() if i in walk.writes}
+    return LabelFlow(written, walk.names_in(returned))
+
+
+def variable_inputs(graph: Any, arguments: Iterable[Any] = ()) -> dict[str, int]:
+    """Returns the id of the variable behind each input of a graph that is a handle.
+
+    Args:
+        graph: a `FuncGraph`, whose captures are its inputs.
+        arguments: variables that the function may have received as arguments.
+    """
+    known = {id(variable.handle): id(variable) for variable in variables_of(graph)}
+    inputs = {
+        inner.op.name: known[id(outer)] for outer, inner in graph.captures if id(outer) in known
     }
-    for one in arguments:
-        if getattr(one.handle, "graph", None) is graph:
-            given[one.handle.op.name] = [Value(variable=id(one))]
-    walk = _Walk(bodies, label, ends_at, derivative, dict(held or {}))
-    before = None
-    while before != walk.written:  # what is read may be written further down, in the step before
-        before = dict(walk.written)
-        values = walk.nodes(definition.node, given, NOTHING)
-    returned = [value for one in results for value in values.get(one.op.name, ())]
-    return ForwardFlow(walk.written, _united(returned))
+    for variable in arguments:
+        if getattr(variable.handle, "graph", None) is graph:
+            inputs[variable.handle.op.name] = id(variable)
+    return inputs
 
 
-class _Walk:
+class _LabelInterpreter(Interpreter):
+    """Numbers variables from 0, and labels after them."""
+
     def __init__(
         self,
-        bodies: Mapping[str, Any],
-        label: Callable[[Any], str | None],
-        ends_at: Callable[[Any], bool],
-        derivative: Callable[[Any], Derivative | None],
-        written: dict[int, Labels],
+        functions: Mapping[str, Body],
+        num_variables: int,
+        label: Callable[[Node], str | None],
+        ends_at: Callable[[Node], bool],
+        derivative: Callable[[Node], Derivative | None],
     ) -> None:
-        self.written = written
-        self._bodies = bodies
+        super().__init__(functions)
+        self._num_variables = num_variables
+        self._handles = (1 << num_variables) - 1
+        self._names: list[str] = []
+        self._sets: dict[str, int] = {}
         self._label = label
         self._ends_at = ends_at
         self._derivative = derivative
 
-    def nodes(
-        self, nodes: Sequence[Any], given: Mapping[str, list[Value]], condition: Labels
-    ) -> dict[str, list[Value]]:
-        """Outputs of nodes, by name; `given` are those of arguments and captures.
+    def set_of(self, name: str) -> int:
+        """Returns the set of one label."""
+        if name not in self._sets:
+            self._sets[name] = 1 << (self._num_variables + len(self._names))
+            self._names.append(name)
+        return self._sets[name]
 
-        A node that calls no function has one output, which stands for all of its own.
-        """
-        values = dict(given)
-        for node in nodes:  # inputs come before consumers
-            if node.name in given:
-                continue
-            inputs = [_find(one, values) for one in node.input if not one.startswith("^")]
-            outputs = self._outputs(node, inputs, condition)
-            name = self._label(node)
-            if name is not None:
-                outputs = [Value(one.labels | {name}, one.variable) for one in outputs]
-            gradient = self._derivative(node)
-            if gradient is not None:
-                of = _united(_named(gradient.of, values))
-                labels = frozenset(filter(None, map(gradient.relabelled, of)))
-                outputs = [Value(one.labels | labels, one.variable) for one in outputs]
-            values[node.name] = outputs
-        return values
+    def names_in(self, labels: int) -> Labels:
+        """Returns the names of the labels in a set."""
+        return frozenset(self._names[i] for i in members(labels >> self._num_variables))
 
-    def _outputs(self, node: Any, inputs: list[Value], condition: Labels) -> list[Value]:
+    def evaluate(self, node: Node, frame: Frame) -> Value:
         if self._ends_at(node):
-            return [Value()]
-        called = functions_of(node, self._bodies)
-        if called:
-            return self._call(node, called, inputs, condition)
-        labels = _united(inputs)
-        handles = [one.variable for one in inputs if one.variable is not None]
-        for variable in handles:
-            labels |= self.written.get(variable, NOTHING)
+            return 0
+        inputs = frame.inputs(node)
+        value = self.control_flow(node, inputs, frame.condition)
+        if value is None:
+            value = self._evaluate_op(node, union(inputs), frame.condition)
+        added = self._added_by(node, frame)
+        return value | added if isinstance(value, int) else tuple(one | added for one in value)
+
+    def evaluate_opaque(self, node: Node, inputs: Sequence[int], condition: int) -> int:
+        labels = union(inputs) & ~self._handles
+        for function in node.functions:
+            given = self.opaque_arguments(function, inputs, labels)
+            results = self.call(function, [one | labels for one in given], condition)
+            labels |= union(results) & ~self._handles
+        return labels
+
+    def _evaluate_op(self, node: Node, inputs: int, condition: int) -> int:
+        handles = list(members(inputs & self._handles))
+        if handles and node.op == "Identity":
+            return inputs
+        labels = inputs & ~self._handles
+        labels |= union(self.writes.get(variable, 0) for variable in handles)
         if WRITES.match(node.op):
             for variable in handles:
-                self.written[variable] = labels | condition
-        handle = inputs[0].variable if node.op == "Identity" else None
-        return [Value(NOTHING if handle is not None else labels, handle)]
+                self.write(variable, labels | condition)
+        return labels
 
-    def _call(
-        self, node: Any, called: list[Any], inputs: list[Value], condition: Labels
-    ) -> list[Value]:
-        if node.op in CALLS:
-            return self._body(called[0], inputs, condition)
-        if node.op in BRANCHES:
-            chosen_by, given = inputs[0].labels, inputs[1:]
-            results = [self._body(body, given, condition | chosen_by) for body in called]
-            return [
-                Value(_united(one) | chosen_by, one[0].variable)
-                for one in zip(*results, strict=True)
-            ]
-        if node.op in LOOPS:
-            return self._loop(node, inputs, condition)
-        # Something of tf.data, say: what goes in may come out anywhere.
-        labels = _united(inputs)
-        for body in called:
-            first = len(inputs) - len(body.signature.input_arg)
-            given = [Value(labels, one.variable) for one in inputs[max(first, 0) :]]
-            given = [Value(labels)] * max(-first, 0) + given
-            labels |= _united(self._body(body, given, condition))
-        return [Value(labels)]
-
-    def _loop(self, node: Any, inputs: list[Value], condition: Labels) -> list[Value]:
-        test, body = (self._bodies[node.attr[name].func.name] for name in ("cond", "body"))
-        state = inputs
-        while True:
-            lasts = _united(self._body(test, state, condition))
-            after = self._body(body, state, condition | lasts)
-            merged = [
-                Value(one.labels | other.labels | lasts, one.variable)
-                for one, other in zip(state, after, strict=True)
-            ]
-            if merged == state:
-                return state
-            state = merged
-
-    def _body(self, body: Any, given: Sequence[Value], condition: Labels) -> list[Value]:
-        names = [argument.name for argument in body.signature.input_arg]
-        arguments = {name: [value] for name, value in zip(names, given, strict=True)}
-        values = self.nodes(body.node_def, arguments, condition)
-        return [_find(body.ret[one.name], values) for one in body.signature.output_arg]
-
-
-def _find(source: str, values: Mapping[str, list[Value]]) -> Value:
-    """The value that an input names: "node", "node:1" or, in a function, "node:output:1"."""
-    name, *rest = source.split(":")
-    outputs = values.get(name, [Value()])
-    index = int(rest[-1]) if rest else 0
-    return outputs[index] if len(outputs) > 1 and index < len(outputs) else outputs[0]
-
-
-def _named(name: str, values: Mapping[str, list[Value]]) -> list[Value]:
-    """The outputs of a node, or an argument: functions write the names of these differently."""
-    return values.get(name) or values.get(_NO_NAME_OF_AN_ARGUMENT.sub("_", name).lower(), [])
-
-
-def functions_of(node: Any, bodies: Mapping[str, Any]) -> list[Any]:
-    """The `FunctionDef`s that a node calls, of those that `bodies` has by name."""
-    functions = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
-    return [bodies[function.name] for function in functions if function.name in bodies]
-
-
-def _united(values: Sequence[Value]) -> Labels:
-    return NOTHING.union(*(value.labels for value in values))
-
-
-def nodes_of(graph: Any) -> Iterator[Any]:
-    """All `NodeDef`s of a graph, those of the functions in it included."""
-    definition = graph.as_graph_def()
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def
+    def _added_by(self, node: Node, frame: Frame) -> int:
+        name = self._label(node)
+        added = 0 if name is None else self.set_of(name)
+        derivative = self._derivative(node)
+        if derivative is not None:
+            source = frame.values.get(derivative.source)
+            if source is None:  # a function writes the names of its arguments differently
+                argument = _NOT_IN_ARGUMENT_NAMES.sub("_", derivative.source).lower()
+                source = frame.values.get(argument, 0)
+            labels = source if isinstance(source, int) else union(source)
+            relabelled = filter(None, map(derivative.relabel, self.names_in(labels)))
+            added |= union(map(self.set_of, relabelled))
+        return added

@@ -9,7 +9,7 @@ unmodified.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_libra.capture.dataflow.forward import nodes_of
+from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variables import plain, variable_name
 
@@ -56,7 +56,7 @@ def find_reduced_variables(
                 f" {variable_name(variable)!r}, for example because of register_local_source;"
                 " stages have no rank-local gradients"
             )
-    for node in nodes_of(graph):
+    for node in traced_graph.read(graph).all_nodes():
         if node.op.startswith("Horovod") and node.op not in _QUERY_OPS:
             raise ValueError(
                 f"{step} calls {node.op} ({node.name!r}), which blocks until all ranks call it,"

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import point_to_point
+from tf_libra.backends import collective_ops
 
 
 class Lanes:
@@ -32,7 +32,7 @@ class Lanes:
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
         sent = tf.bitcast(tensor, tensor.dtype.real_dtype) if tensor.dtype.is_complex else tensor
-        point_to_point.send(sent, to_rank, f"{self._function}: {name}")
+        collective_ops.send(sent, to_rank, f"{self._function}: {name}")
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
@@ -46,15 +46,15 @@ class Lanes:
         is_complex = tf.as_dtype(dtype).is_complex  # goes as pairs of real numbers
         sent_shape = (*shape, 2) if is_complex else shape
         sent_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
-        begun = point_to_point.receive_start(sent_dtype, sent_shape, from_rank, full_name)
+        begun = collective_ops.receive_start(sent_dtype, sent_shape, from_rank, full_name)
 
         def received() -> Any:
             with self._waiting(f"{full_name} from {from_rank}"):
-                tensor = point_to_point.received(begun)
+                tensor = collective_ops.received(begun)
             return tf.bitcast(tensor, dtype) if is_complex else tensor
 
         return received
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""
-        return point_to_point.collective("all_reduce", tensor, ranks, f"{self._function}: {name}")
+        return collective_ops.collective("all_reduce", tensor, ranks, f"{self._function}: {name}")

@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.capture import traced_graph
-from tf_libra.capture.traced_graph import LOOPS, WRITES
+from tf_libra.capture.dataflow import traced_graph
+from tf_libra.capture.dataflow.traced_graph import LOOPS, WRITES
 from tf_libra.internal import native
 
 

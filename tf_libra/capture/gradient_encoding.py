@@ -1,10 +1,38 @@
-"""Gradients of embeddings: every rank's rows, gathered instead of a whole table summed."""
+"""Complex gradients, as real ones that can be all-reduced: both parts, along a last dimension."""
 
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import aux_collectives
+from tf_libra.backends import collective_ops
+
+
+def as_real(gradient: Any) -> Any:
+    """The parts of a complex gradient; any other as it is.
+
+    Args:
+        gradient: a tensor or `IndexedSlices`.
+    """
+    if not gradient.dtype.is_complex:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return _slices_like(gradient, as_real(gradient.values), last=[2])
+    return tf.stack([tf.math.real(gradient), tf.math.imag(gradient)], axis=-1)
+
+
+def as_complex(parts: Any) -> Any:
+    """Returns the complex tensor that `as_real` has taken apart."""
+    if isinstance(parts, tf.IndexedSlices):
+        return _slices_like(parts, as_complex(parts.values), last=[])
+    return tf.complex(parts[..., 0], parts[..., 1])
+
+
+def _slices_like(slices: tf.IndexedSlices, values: Any, last: list[int]) -> tf.IndexedSlices:
+    shape = slices.dense_shape
+    if shape is not None:
+        rank = values.shape.rank - len(last)
+        shape = tf.concat([shape[:rank], tf.constant(last, shape.dtype)], axis=0)
+    return tf.IndexedSlices(values, slices.indices, dense_shape=shape)
 
 
 def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size: int) -> Any:
@@ -26,7 +54,7 @@ def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size
     mine = tf.cast(tf.shape(slices.indices)[0], tf.float64) * tf.one_hot(
         rank, size, dtype=tf.float64
     )
-    rows = tf.cast(aux_collectives.all_reduce(mine, f"{name}/rows", function), tf.int32)
+    rows = tf.cast(collective_ops.all_reduce(mine, f"{name}/rows", function), tf.int32)
     before, after = tf.reduce_sum(rows[:rank]), tf.reduce_sum(rows[rank + 1 :])
 
     def in_place(tensor: Any) -> Any:
@@ -34,10 +62,10 @@ def gathered(slices: tf.IndexedSlices, name: str, function: str, rank: int, size
         padded = tf.pad(tensor, dimensions)
         return tf.ensure_shape(padded, [None, *tensor.shape[1:]])
 
-    indices = aux_collectives.all_reduce(
+    indices = collective_ops.all_reduce(
         in_place(tf.cast(slices.indices, tf.float64)), f"{name}/indices", function
     )
-    values = aux_collectives.all_reduce(
+    values = collective_ops.all_reduce(
         in_place(slices.values), f"{name}/values", function, reduction="average"
     )
     return tf.IndexedSlices(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tf_libra.backends import aux_collectives
+from tf_libra.backends import collective_ops
 from tf_libra.backends.engine import Engine
 from tf_libra.specs.telemetry import UNPLANNED, of_step
 
@@ -23,14 +23,14 @@ def engine() -> Iterator[Engine]:
 @pytest.mark.parametrize("reduction", ["sum", "average"])
 def test_of_one_rank_everything_stays_as_it_is(engine: Engine, dtype: str, reduction: str) -> None:
     given = tf.constant(np.arange(6).reshape(2, 3), dtype)
-    reduced = aux_collectives.all_reduce(given, "rows", "step", reduction)
+    reduced = collective_ops.all_reduce(given, "rows", "step", reduction)
     assert reduced.dtype == dtype
     np.testing.assert_array_equal(reduced, given)
 
 
 def test_it_belongs_to_no_plan(engine: Engine) -> None:
     engine.set_step(3)
-    aux_collectives.meet("the end of the data", "step")
+    collective_ops.meet("the end of the data", "step")
     records = engine.drain_telemetry()
     assert [(r.plan, r.tensor_names) for r in records] == [(UNPLANNED, ("the end of the data",))]
     assert of_step(records, 3) == ()
@@ -39,7 +39,7 @@ def test_it_belongs_to_no_plan(engine: Engine) -> None:
 def test_meeting_while_a_graph_is_built_takes_place_now(engine: Engine) -> None:
     @tf.function
     def step() -> tf.Tensor:
-        aux_collectives.meet("a new trace", "step")
+        collective_ops.meet("a new trace", "step")
         return tf.constant(0)
 
     concrete = step.get_concrete_function()
@@ -50,4 +50,4 @@ def test_meeting_while_a_graph_is_built_takes_place_now(engine: Engine) -> None:
 def test_meeting_after_somebody_gave_up_says_why(engine: Engine) -> None:
     engine.abort("the data set is empty")
     with pytest.raises(tf.errors.OpError, match="the data set is empty"):
-        aux_collectives.meet("the first step", "step")
+        collective_ops.meet("the first step", "step")

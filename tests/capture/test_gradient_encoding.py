@@ -1,0 +1,116 @@
+"""Complex gradients are taken apart, and put together again."""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.capture.traces import traced
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends.collective_ops import UNPLANNED
+from tf_libra.capture import gradient_encoding
+from tf_libra.capture.gradient_encoding import as_complex, as_real
+
+
+def numbers(*shape: int, dtype: str = "complex64") -> Any:
+    random = np.random.default_rng(1)
+    return tf.constant(random.normal(size=shape) + 1j * random.normal(size=shape), dtype)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 3)])
+@pytest.mark.parametrize(("dtype", "real"), [("complex64", "float32"), ("complex128", "float64")])
+def test_parts_stand_along_a_last_dimension(shape: Any, dtype: str, real: str) -> None:
+    gradient = numbers(*shape, dtype=dtype)
+    parts = as_real(gradient)
+    assert (parts.dtype, parts.shape) == (real, (*shape, 2))
+    np.testing.assert_array_equal(as_complex(parts), gradient)
+
+
+@pytest.mark.parametrize("dense_shape", [None, [5, 3]])
+def test_rows_of_a_table_keep_their_indices(dense_shape: Any) -> None:
+    shape = None if dense_shape is None else tf.constant(dense_shape)
+    gradient = tf.IndexedSlices(numbers(2, 3), tf.constant([4, 1]), shape)
+    parts = as_real(gradient)
+    again = as_complex(parts)
+    np.testing.assert_array_equal(again.values, gradient.values)
+    np.testing.assert_array_equal(again.indices, gradient.indices)
+    if dense_shape is None:
+        assert again.dense_shape is parts.dense_shape is None
+    else:
+        assert parts.dense_shape.numpy().tolist() == [*dense_shape, 2]
+        assert again.dense_shape.numpy().tolist() == dense_shape
+
+
+def test_real_gradients_are_as_they_are() -> None:
+    gradient = tf.ones([2])
+    assert as_real(gradient) is gradient
+
+
+def test_what_is_all_reduced_of_complex_weights_is_real() -> None:
+    wave = tf.Variable(numbers(4, 4), name="wave")
+
+    def step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.abs(tf.cast(inputs, tf.complex64) @ wave))
+        return tape.gradient(loss, wave)
+
+    trace, found = traced(step)
+    assert found == ["wave"]
+    assert (trace.marked[0].shape, trace.marked[0].dtype) == ((4, 4, 2), "float32")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[engine_lib.Engine]:
+    address = engine_lib.listen("127.0.0.1")
+    secret = secrets.token_bytes(engine_lib.SECRET_BYTES)
+    running = engine_lib.connect(0, [address], secret, 1, 10.0, 5.0)
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("index_type", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("rows", [[], [5], [3, 1, 3]])
+@pytest.mark.parametrize("row_shape", [[], [2], [2, 3]])
+def test_rows_of_one_process_stay_as_they_are(
+    engine: engine_lib.Engine, index_type: str, dtype: str, rows: list[int], row_shape: list[int]
+) -> None:
+    values = np.random.default_rng(1).normal(size=[len(rows), *row_shape]).astype(dtype)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, *row_shape], dtype),
+            tf.TensorSpec([None], index_type),
+        ]
+    )
+    def gather(values: Any, indices: Any) -> Any:
+        slices = tf.IndexedSlices(values, indices, tf.constant([8, *row_shape]))
+        found = gradient_encoding.gathered(slices, "table", "step", 0, 1)
+        assert found.values.shape.as_list() == [None, *row_shape]
+        return found
+
+    found = gather(values, np.asarray(rows, index_type))
+    np.testing.assert_array_equal(found.values, values)
+    np.testing.assert_array_equal(found.indices, rows)
+    assert found.indices.dtype == index_type
+    assert found.dense_shape.numpy().tolist() == [8, *row_shape]
+
+
+def test_what_is_gathered_is_no_plans_concern() -> None:
+    with tf.Graph().as_default() as graph:
+        slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
+        gradient_encoding.gathered(slices, "table", "step", 1, 3)
+    nodes = [node for node in graph.as_graph_def().node if node.op == "LibraAllReduce"]
+    found = [
+        (node.attr["tensor_names"].list.s[0].decode(), node.attr["reduction"].s.decode())
+        for node in nodes
+    ]
+    assert found == [
+        ("table/rows", "sum"),
+        ("table/indices", "sum"),
+        ("table/values", "average"),
+    ]
+    assert {node.attr["plan"].s.decode() for node in nodes} == {UNPLANNED}
