@@ -201,7 +201,7 @@ def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_
     job.send_signal(signal.SIGINT)
     told = job.communicate(timeout=300)[0]
     assert job.returncode == 130, told
-    assert "tf_libra: train_step: 5 steps, which ended before a plan was in force" in told
+    assert "tf_libra: train_step: 5 steps, ended before a plan was active" in told
     assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
     assert "Traceback" not in told
 

@@ -226,7 +226,7 @@ def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
     found = outcome(
         *raised(0, "SystemError: printed, and gone on"),
         "[0]<stderr>:no more images",
-        "[0]<stderr>:tf_libra: step: 2 steps, which ended before a plan was in force",
+        "[0]<stderr>:tf_libra: step: 2 steps, ended before a plan was active",
         status(0, 3),
     )
     assert found.told() == ["rank 0: exit status 3: no more images"]

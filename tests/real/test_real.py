@@ -194,7 +194,7 @@ def test_what_is_computed_twice_is_all_reduced_once(
 @pytest.mark.parametrize("place", ["training_patterns"])
 def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place: str) -> None:
     log = job_of(place).log("starts_unequal")
-    assert log.count("rank 0's values were copied to all") == 1
+    assert log.count("replicated variables from rank 0") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The output that a user reads while it works: on a terminal, and elsewhere."""
+"""Progress and log output during training, on terminals and other streams."""
 
 import io
 import logging
@@ -25,7 +25,7 @@ CLEAR = "\r\x1b[2K"
 
 
 class Terminal:
-    """A pseudo-terminal: what is written to `stream` can be read."""
+    """Pseudo-terminal: reads the text written to `stream`."""
 
     def __init__(self) -> None:
         self._reading, writing = pty.openpty()
@@ -62,7 +62,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
     logger.handlers.clear()
 
 
-def test_terminal_shows_what_takes_longer_than_a_second(
+def test_terminal_shows_activities_longer_than_a_second(
     terminal: Terminal, log: logging.Logger
 ) -> None:
     shown = progress_line.ProgressLine(log, terminal.stream)
@@ -71,7 +71,7 @@ def test_terminal_shows_what_takes_longer_than_a_second(
     seconds = [int(text) for text in re.findall(r"100, ([0-9]+) s", first)]
     assert seconds
     assert min(seconds) >= 1
-    shown.show("measure: step 4 of at most 100", anew=False)
+    shown.show("measure: step 4 of at most 100", restart=False)
     terminal.read_until("step 4 of at most 100")
     shown.end()
     terminal.stream.write("the end\n")
@@ -92,7 +92,7 @@ def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.L
     assert "tf_libra: fit" not in terminal.read_until("last").rpartition(CLEAR)[2]
 
 
-def test_nothing_is_left_running(terminal: Terminal, log: logging.Logger) -> None:
+def test_no_thread_is_left_running(terminal: Terminal, log: logging.Logger) -> None:
     before = threading.active_count()
     shown = progress_line.ProgressLine(log, terminal.stream)
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_nothing_is_left_running(terminal: Terminal, log: logging.Logger) -> Non
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
-def test_quiet_when_not_a_terminal_or_not_asked(
+def test_line_needs_a_terminal_and_level_info(
     terminal: Terminal, log: logging.Logger, level: int
 ) -> None:
     log.setLevel(level)
@@ -120,7 +120,7 @@ def test_quiet_when_not_a_terminal_or_not_asked(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_phases_are_shown_unless_somebody_else_does(
+def test_phases_are_shown_unless_progress_is_off(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal.stream)
@@ -157,7 +157,7 @@ def test_level(monkeypatch: pytest.MonkeyPatch, wanted: str | None, rank: int, l
     assert log_utils.logger(rank).level == level
 
 
-def test_level_that_there_is_none_of(
+def test_unknown_level_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = logging.getLogger("levels")
@@ -176,29 +176,29 @@ def talking(run_job: Callable[..., Job]) -> Job:
     return run_job("terminal.py", 2)
 
 
-def said(job: Job) -> str:
+def terminal_text(job: Job) -> str:
     return (job.folder / "terminal.txt").read_bytes().decode()  # with its carriage returns
 
 
 def lines(job: Job) -> list[str]:
     """Returns the lines that stay on the terminal."""
-    return [line.rstrip("\r").rpartition(CLEAR)[2] for line in said(job).split("\n")]
+    return [line.rstrip("\r").rpartition(CLEAR)[2] for line in terminal_text(job).split("\n")]
 
 
 def test_terminal_gets_progress_and_keeps_the_messages(talking: Job) -> None:
-    # The job waits in that phase until it stands there.
-    assert re.search(r"tf_libra: measure[^\r\n]*, \d+ s", said(talking))
+    # The job stays in that phase until the progress line is there.
+    assert re.search(r"tf_libra: measure[^\r\n]*, \d+ s", terminal_text(talking))
     assert "tf_libra: measure: from step 1 on" in lines(talking)
     assert not [line for line in lines(talking) if "of at most" in line]
 
 
-def test_rank_0_says_how_it_went_in_one_line(talking: Job) -> None:
+def test_rank_0_logs_a_summary_line(talking: Job) -> None:
     [line] = [line for line in lines(talking) if "under a plan of" in line]
     assert re.fullmatch(
         r"tf_libra: HandWritten.step: \d+ steps, \d+ of them under a plan of [a-z-]+"
         r" \(\d+ groups?\), [\d.]+ (us|ms|s) each"
-        # What was measured decides which plan it is; that one is not compared with itself.
-        r"(; (.\d+\.\d %|no difference .*) against one all-reduce after backward \(.*\))?",
+        # Measurements decide which plan it is; one all-reduce is not compared with itself.
+        r"(; (.\d+\.\d %|no significant difference) against one all-reduce after backward \(.*\))?",
         line,
     )
 
@@ -216,7 +216,7 @@ def test_explanation_fits_into_100_columns(talking: Job) -> None:
 
 @pytest.fixture
 def plain_logging() -> Iterator[logging.Logger]:
-    """Logging as a program has it that has set up nothing, and then as it was."""
+    """Provides unconfigured logging, and restores the previous state."""
     log, root = logging.getLogger("tf_libra"), logging.getLogger()
     before, roots, handlers = log.level, root.level, list(log.handlers)
     log.setLevel(logging.NOTSET)
@@ -229,7 +229,7 @@ def plain_logging() -> Iterator[logging.Logger]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
-def test_level_that_the_user_has_set_is_kept(
+def test_level_set_by_the_user_is_kept(
     plain_logging: logging.Logger, level: int, rank: int
 ) -> None:
     plain_logging.setLevel(level)
@@ -237,7 +237,7 @@ def test_level_that_the_user_has_set_is_kept(
     assert log_utils.logger(1 - rank).level == level
 
 
-def test_level_of_the_root_is_kept_where_it_says_less(plain_logging: logging.Logger) -> None:
+def test_higher_root_level_is_kept(plain_logging: logging.Logger) -> None:
     logging.getLogger().setLevel(logging.ERROR)
     assert log_utils.logger(0).level == logging.ERROR
     assert log_utils.logger(1).level == logging.ERROR

@@ -1,4 +1,4 @@
-"""The history of a run from its reported events."""
+"""History of a run, from its events."""
 
 import dataclasses
 import itertools
@@ -13,16 +13,16 @@ from tf_libra.reporting.run_history import RunHistory, RunSnapshot
 RECORD = examples.plan_record()
 
 
-def test_history_that_was_told_nothing_knows_nothing() -> None:
+def test_empty_history_has_an_empty_snapshot() -> None:
     assert RunHistory("lanes").snapshot() == RunSnapshot()
 
 
-def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
+def test_steps_are_counted_by_phase_and_steady_steps_timed() -> None:
     history = RunHistory("lanes")
     for phase, steps in itertools.groupby([Phase.MEASURE] * 3 + [Phase.RUN] * 2):
         assert history.enter_phase(phase)
         for number, _ in enumerate(steps):
-            history.add_step(0.1 * (1 + number), usual=number > 0, num_steps=2)
+            history.add_step(0.1 * (1 + number), is_steady=number > 0, num_steps=2)
         assert not history.enter_phase(phase)
     facts = history.snapshot()
     assert facts.num_steps == {Phase.MEASURE: 6, Phase.RUN: 4}
@@ -32,14 +32,14 @@ def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
 
 
 @pytest.mark.parametrize("after_backward", [False, True], ids=["the same plan", "another"])
-def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
+def test_activation_drops_earlier_measurements(
     after_backward: bool,
 ) -> None:
-    """Also where the plan stays: it is compared with what is measured and predicted now."""
+    """Also if the plan stays active: it is compared with present measurements."""
     history = RunHistory("lanes")
     history.enter_phase(Phase.RUN)
     history.set_plan(RECORD.conclusion)
-    history.add_step(0.1, usual=True, num_steps=1)
+    history.add_step(0.1, is_steady=True, num_steps=1)
     history.add_timeline(examples.measured(RECORD))
     plan = dataclasses.replace(RECORD.conclusion.plan, after_backward=after_backward)
     history.set_plan(dataclasses.replace(RECORD.conclusion, plan=plan))
@@ -48,16 +48,16 @@ def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
     assert history.snapshot().num_steps == {Phase.RUN: 1}
 
 
-def test_what_is_tried_out_again_says_nothing_of_steps_before() -> None:
+def test_retuning_trials_are_not_timed() -> None:
     history = RunHistory("lanes")
-    for phase, again, seconds in (
+    for phase, is_retuning, seconds in (
         (Phase.MEASURE, False, 0.1),
         (Phase.RUN, False, 0.2),
         (Phase.MEASURE, True, 9.0),
         (Phase.RUN, True, 0.2),
     ):
-        history.enter_phase(phase, again)
-        history.add_step(seconds, usual=True, num_steps=1)
+        history.enter_phase(phase, is_retuning)
+        history.add_step(seconds, is_steady=True, num_steps=1)
     assert history.snapshot().step_seconds == {Phase.MEASURE: (0.1,), Phase.RUN: (0.2, 0.2)}
     assert history.snapshot().num_steps == {Phase.MEASURE: 2, Phase.RUN: 2}
 
@@ -71,14 +71,14 @@ def test_remark_is_new_once() -> None:
     assert history.snapshot().engine == "lanes"
 
 
-def test_facts_do_not_change_with_what_is_told_later() -> None:
+def test_snapshot_does_not_change_with_later_events() -> None:
     history = RunHistory("lanes")
     history.set_function("step")
     history.add_timeline(examples.measured(RECORD))
     before = history.snapshot()
     history.set_plan(RECORD.conclusion)
     history.add_timeline(examples.measured(RECORD, 3.0))
-    history.add_step(1.0, usual=True, num_steps=1)
+    history.add_step(1.0, is_steady=True, num_steps=1)
     assert (before.function, len(before.timelines), before.conclusion) == ("step", 1, None)
     assert before.num_steps == before.step_seconds == {}
     after = history.snapshot()
@@ -87,14 +87,14 @@ def test_facts_do_not_change_with_what_is_told_later() -> None:
     assert after.median_backward_seconds() == (first + second) / 2
 
 
-def test_medians_are_of_what_was_measured() -> None:
+def test_medians_of_measurements() -> None:
     timelines = tuple(MeasuredTimeline((), 0.1, seconds) for seconds in (0.3, 0.1, 0.9))
     facts = RunSnapshot(timelines=timelines, step_seconds={Phase.RUN: (0.4, 0.2)})
     assert facts.median_backward_seconds() == 0.3
     assert round(facts.median_step_seconds(Phase.RUN) or 0.0, 9) == 0.3
 
 
-def test_what_was_not_measured_has_none() -> None:
+def test_medians_without_measurements_are_none() -> None:
     assert RunSnapshot().median_backward_seconds() is None
     assert RunSnapshot(step_seconds={Phase.RACE: ()}).median_step_seconds(Phase.RACE) is None
     assert RunSnapshot().median_step_seconds(Phase.RUN) is None

@@ -1,4 +1,4 @@
-"""The text by which a training function describes itself."""
+"""Text report of a training function."""
 
 from dataclasses import replace
 
@@ -61,8 +61,8 @@ def test_table_without_a_model_predicts_nothing() -> None:
         assert [line.split()[-2:] for line in table.splitlines()[1:]] == [["-", "-"]] * 2
 
 
-def test_a_plan_that_the_model_says_nothing_of_is_told_all_the_same() -> None:
-    """Computation would stop next to 22 threads."""
+def test_plan_without_prediction_is_described() -> None:
+    """The model has no positive rate for 22 threads."""
     groups = (TensorGroup(0, 2, 22), TensorGroup(2, 3, 22))
     plan = Plan.for_profile(PROFILE, groups, 2, "by hand", notes=("a note",))
     conclusion = TuningResult(plan, PROFILE, MODEL)
@@ -70,7 +70,7 @@ def test_a_plan_that_the_model_says_nothing_of_is_told_all_the_same() -> None:
         ["-", "-"]
     ] * 2
     told = describe(RunSnapshot(phase=Phase.RUN, conclusion=conclusion)).splitlines()
-    assert any(line.startswith("the model says nothing of this plan: compute:") for line in told)
+    assert any(line.startswith("the model cannot predict this plan: compute:") for line in told)
     assert "note: a note" in told
     assert max(map(len, told)) <= 100
 
@@ -79,13 +79,13 @@ def test_before_the_first_step_only_the_phase_is_known() -> None:
     assert describe(RunSnapshot()) == "phase: trace"
 
 
-def test_remarks_are_kept() -> None:
+def test_remarks_are_notes() -> None:
     told = describe(RunSnapshot(remarks=("Horovod reduces all of them", "and so on")))
     assert told.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
 
 
 def samples() -> tuple[OverlapSample, ...]:
-    """Exclusive all-reduces of several sizes, as the model has them."""
+    """Returns exclusive all-reduces of several sizes, exactly as the model predicts them."""
     return tuple(
         OverlapSample(
             num_bytes=num_bytes,
@@ -100,7 +100,7 @@ def samples() -> tuple[OverlapSample, ...]:
 
 
 def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
-    """The first group in two parts, as where its tensors are of two dtypes."""
+    """Returns the first group in two parts, as for tensors of two dtypes."""
     return (
         MeasuredGroup(0, 1, 8, 0.0, start_seconds, start_seconds + 0.01),
         MeasuredGroup(0, 1, 8, 0.0, start_seconds + 0.02, start_seconds + 0.05),
@@ -115,7 +115,7 @@ def test_measured_times_stand_beside_predicted_ones() -> None:
     assert second.split()[6:8] == ["-", "-"]
 
 
-def test_whole_story_fits_into_100_columns() -> None:
+def test_report_fits_into_100_columns() -> None:
     plan = replace(make_plan(PROFILE, MODEL, "libra"), notes=("a note to the reader",))
     seen = samples()
     fitted = fit(seen, 2)
@@ -139,13 +139,13 @@ def test_whole_story_fits_into_100_columns() -> None:
     measured = f"backward: measured 300 ms, predicted {formatting.time(plan.predicted_seconds)}"
     assert measured in told
     assert "step: measured 400 ms (middle half 400 ms to 400 ms, 1 steps under the plan)" in told
-    # Steps before the plan ran at another time: they are no comparison.
+    # Steps before the plan ran at another time, so they do not compare.
     assert "500 ms" not in told
     for r in (1, 2, 4):
         assert f"    r={r}  " in told
 
 
-def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
+def test_plan_without_predicted_time_has_measured_times() -> None:
     told = describe(
         RunSnapshot(
             phase=Phase.RUN,
@@ -157,32 +157,27 @@ def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
     assert "ms, predicted" not in told
 
 
-def test_summary_says_how_it_went() -> None:
+def test_summary_has_steps_plan_and_comparison() -> None:
     counts = {Phase.MEASURE: 6, Phase.RUN: 4}
     told = RunSnapshot("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
-    assert summary_line(told) == (
-        "step: 1 step, which ended before a plan was in force (phase measure)"
-    )
-    assert summary_line(replace(told, phase=Phase.RUN)) == "step: 1 step, with nothing to plan"
+    assert summary_line(told) == ("step: 1 step, ended before a plan was active (phase measure)")
+    assert summary_line(replace(told, phase=Phase.RUN)) == "step: 1 step, nothing to plan"
     told = replace(told, phase=Phase.RUN, num_steps=counts, conclusion=TuningResult(PLAN))
     under = "step: 10 steps, 4 of them under a plan of by hand (2 groups)"
     assert summary_line(told) == under
     told = replace(told, step_seconds={Phase.RUN: (0.3, 0.3)})
     assert summary_line(told) == f"{under}, 300 ms each"
-    # What ran before, at another time, is no comparison; what took turns is.
+    # Earlier steps do not compare; interleaved trials do.
     told = replace(told, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
     assert summary_line(told) == f"{under}, 300 ms each"
     raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.1)))
-    assert summary_line(raced) == (
-        f"{under}, 300 ms each; -9.1 % against one all-reduce after backward"
-        " (middle half -9.1 % to -9.1 %, 4 rounds in turns)"
-    )
+    assert summary_line(raced).startswith(f"{under}, 300 ms each; -9.1 % against one all-reduce")
     raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
     assert f"{formatting.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
 
 
 def race(seconds: tuple[float, ...], slower: float) -> Race:
-    """The plan against one all-reduce that takes so much longer in every round."""
+    """Returns trials of the plan and of one all-reduce that takes longer by a share."""
     one = replace(PLAN, groups=(TensorGroup(0, 3, 4),), strategy="syneasgd")
     return Race(
         (
@@ -192,28 +187,29 @@ def race(seconds: tuple[float, ...], slower: float) -> Race:
     )
 
 
-def test_nothing_is_said_to_have_run_in_turns_only_where_nothing_did() -> None:
-    """One all-reduce may have had no part in it, or one round, which is no comparison."""
-    told = "nothing was run in turns"
+def test_missing_trials_are_reported_only_without_rounds() -> None:
+    """Trials without one all-reduce, or with one round, are trials without that comparison."""
+    told = "no interleaved trials were run"
     split = replace(PLAN, groups=(TensorGroup(0, 1, 4), TensorGroup(1, 3, 16)))
     of_groups = Race((Candidate(PLAN, 0.3, (0.3,) * 4), Candidate(split, 0.4, (0.4,) * 4)))
     facts = RunSnapshot(step_seconds={Phase.RUN: (0.3,)})
     for raced in (of_groups, race((0.3,), 0.1)):
         found = describe(replace(facts, conclusion=TuningResult(PLAN, race=raced)))
-        assert told not in found and "measured, steps in turns:" in found
+        assert told not in found and "interleaved trials:" in found
     for none in (None, race((), 0.1)):
-        assert told in describe(replace(facts, conclusion=TuningResult(PLAN, race=none)))
+        text = " ".join(describe(replace(facts, conclusion=TuningResult(PLAN, race=none))).split())
+        assert told in text
 
 
 def test_measured_comes_before_predicted() -> None:
     conclusion = TuningResult(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
     told = describe(
-        RunSnapshot(asked="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)})
+        RunSnapshot(requested="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)})
     )
     order = [
         "not of libra",
         "step: measured",
-        "steps in turns:",
+        "interleaved trials:",
         "predicted start",
         "Backward takes",
     ]
@@ -222,25 +218,25 @@ def test_measured_comes_before_predicted() -> None:
     assert max(len(line) for line in told.splitlines()) <= 100
 
 
-def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measured() -> None:
+def test_report_begins_with_the_reason_for_another_strategy() -> None:
     of_libra = replace(PLAN, groups=(TensorGroup(0, 1, 1), TensorGroup(1, 3, 2)), strategy="libra")
     raced = race((0.3,) * 4, 0.1)
     raced = Race((*raced.contenders, Candidate(of_libra, 0.1, (0.36,) * 4)))
-    facts = RunSnapshot(asked="libra", conclusion=TuningResult(PLAN, PROFILE, MODEL, race=raced))
-    first = " ".join(describe(facts).split("phase: trace\n")[1].split())
-    assert first.startswith(
-        "The plan is of by hand, not of libra, which was asked for: in turns its step took 300 ms,"
-        " that of libra in 2 groups 360 ms."
+    facts = RunSnapshot(
+        requested="libra", conclusion=TuningResult(PLAN, PROFILE, MODEL, race=raced)
     )
-    assert "not of" not in describe(replace(facts, asked="by hand"))
+    first = " ".join(describe(facts).split("phase: trace\n")[1].split())
+    assert first.startswith("The plan is of by hand, not of libra")
+    assert first.index("300 ms") < first.index("libra in 2 groups") < first.index("360 ms")
+    assert "not of" not in describe(replace(facts, requested="by hand"))
 
 
 @pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])
-def test_reasons_of_a_model_that_is_not_trusted_say_so(error: float | None, most: float) -> None:
+def test_prediction_of_an_untrusted_model_has_a_caveat(error: float | None, most: float) -> None:
     conclusion = TuningResult(PLAN, PROFILE, MODEL, error, samples(), max_model_error=most)
     told = describe(RunSnapshot(conclusion=conclusion))
     assert ("predicted by a model that misses by" in told) == (error is not None and error > most)
-    assert ("what this model says:" in told) != ("by a model that misses by" in told)
+    assert ("predicted by the fitted model:" in told) != ("by a model that misses by" in told)
     if error == 0.3 and most == 0.25:
         assert "predicted by a model that misses by 30.0 %:\nby hand: 2 groups" in told
 
@@ -262,9 +258,9 @@ def test_many_thread_counts_are_wrapped() -> None:
     assert np.isfinite(fitted.median_error)
 
 
-def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_requests_are_reported_under_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
     assert "NCCL" not in describe(RunSnapshot())
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_tuner.PATH))
-    # As many lines as it takes: NCCL's earlier requests in this process count, too.
+    # Earlier requests of NCCL in this process are part of the counters.
     assert " ".join(describe(RunSnapshot()).split()).endswith(nccl_tuner.counters().describe())

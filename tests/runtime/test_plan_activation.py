@@ -187,8 +187,8 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
     train, reporter = step(), RunReporter(config.resolve({}))
     told: list[tuple[int, bool]] = []
 
-    def took(_: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
-        told.append((num_steps, usual))
+    def took(_: int, seconds: float, is_steady: bool, num_steps: int = 1) -> None:
+        told.append((num_steps, is_steady))
 
     monkeypatch.setattr(reporter, "on_step_end", took)
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()

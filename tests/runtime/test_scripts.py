@@ -211,20 +211,20 @@ def test_jacobians_that_are_returned_are_said_to_be_local(scripts: Job) -> None:
 @pytest.mark.parametrize("case", ["loop_over_a_dataset", "loop_over_a_dataset_that_is_left_early"])
 def test_a_loop_over_a_dataset_is_executed_as_planned(scripts: Job, case: str) -> None:
     log = scripts.log(case)
-    assert log.count("in force") == 1
+    assert log.count("is active from step") == 1
     assert "in a function of tf.data" not in log
     assert "was not executed as it is" not in log
 
 
 def test_a_penalty_on_averaged_gradients_is_executed_as_planned(scripts: Job) -> None:
     log = scripts.log("penalty_on_the_gradient_of_all_data")
-    assert log.count("in force") == 1
+    assert log.count("is active from step") == 1
     assert "was not executed as it is" not in log
 
 
 def test_a_loop_that_only_tf_data_can_run_is_said_not_to_be_planned(scripts: Job) -> None:
     log = scripts.log("loop_over_a_dataset_that_only_tf_data_can_run")
-    assert log.count("in force") == 0
+    assert log.count("is active from step") == 0
     assert log.count("in a function of tf.data, which no plan reaches") == 1
     assert "was not executed as it is" not in log
 

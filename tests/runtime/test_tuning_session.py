@@ -191,9 +191,9 @@ def test_plan_that_does_not_take_what_is_expected_is_left_in_small_doses(trouble
     assert all(count >= CALLS_PER_LOOK for phase, count in doses if phase == "run")
     assert not any(settled for phase, _, settled in told if phase == "measure")
     assert told[-1] == ["run", "second", True]
-    assert "plans are tried out again" in " ".join(both[0]["explained"].split())
-    assert "plans are tried out again" in trouble.log(case, 0)
-    assert "is in force from step" in trouble.log(case, 0)
+    assert "retuning, with at most" in " ".join(both[0]["explained"].split())
+    assert "retuning, with at most" in trouble.log(case, 0)
+    assert "is active from step" in trouble.log(case, 0)
     assert ", instead of " in trouble.log(case, 0)
 
 

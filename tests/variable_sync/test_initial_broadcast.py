@@ -50,9 +50,9 @@ def test_ranks_end_with_the_same_bits(job: Job, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "first"),
     [
-        ("unequal_starts", "3 of the 19 that training keeps equal"),
-        ("checkpoint_restored_on_rank_0_alone", "3 of the 19 that training keeps equal"),
-        ("layer_that_is_thawed", "1 of the 7 that training keeps equal differed between the ranks"),
+        ("unequal_starts", "broadcast 3 of 19 replicated variables"),
+        ("checkpoint_restored_on_rank_0_alone", "broadcast 3 of 19 replicated variables"),
+        ("layer_that_is_thawed", "broadcast 1 of 7 replicated variables"),
         ("learning_rate_of_each_rank", "('rate')"),
         ("counter_that_starts_unequal", "('counted')"),
     ],

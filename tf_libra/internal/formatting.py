@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 NONE = "-"
-# What is said of two plans whose steps, in turns, do not differ.
-NO_DIFFERENCE = "no difference that can be told apart from noise"
+# Result of interleaved trials whose difference may be noise.
+NO_DIFFERENCE = "no significant difference"
 
 _DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
 # From here on the browser's toFixed writes an exponent.

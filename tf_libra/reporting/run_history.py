@@ -1,4 +1,4 @@
-"""Records what is reported about one training function, and decides nothing."""
+"""History of one training function, and snapshots of it for reports."""
 
 import statistics
 from collections import Counter, deque
@@ -8,27 +8,29 @@ from dataclasses import dataclass, field
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 
+_MAX_STEPS = 200
+
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """A snapshot of the facts known so far.
+    """State of a training function's history.
 
     Attributes:
-        function: its name; empty before it is known.
-        engine: what carries gradients.
-        asked: the strategy that the user requested; empty before it is known.
-        phase: where in its life it is.
+        function: name of the function; empty before it is known.
+        engine: name of the engine.
+        requested: name of the requested strategy; empty before it is known.
+        phase: current phase.
         conclusion: the active tuning result; None before.
-        timelines: the latest measured steps under the plan.
-        remarks: what a reader should know, in the order in which it was found.
-        num_steps: how many steps there were, by phase.
-        step_seconds: wall-clock seconds of the latest steps that were neither a plan's first nor
-            traced, by phase.
+        timelines: latest traced steps under the plan.
+        remarks: notes for the reader, in order.
+        num_steps: number of steps by phase.
+        step_seconds: wall-clock seconds of the latest steady-state steps by phase, without a
+            plan's first step and traced steps.
     """
 
     function: str = ""
     engine: str = "lanes"
-    asked: str = ""
+    requested: str = ""
     phase: Phase = Phase.TRACE
     conclusion: TuningResult | None = None
     timelines: tuple[MeasuredTimeline, ...] = ()
@@ -37,92 +39,102 @@ class RunSnapshot:
     step_seconds: Mapping[Phase, tuple[float, ...]] = field(default_factory=dict)
 
     def median_step_seconds(self, phase: Phase) -> float | None:
-        """Median of a phase's `step_seconds`; None where there are none.
+        """Returns the median of a phase's `step_seconds`; None without any.
 
-        In RUN these are the steps under the plan. Those of other phases ran at other times: they
-        say little about it (`tf_libra.autotune.trial_comparison` compares).
+        Steps of RUN are those under the plan. Steps of other phases ran at other times, so they do
+        not compare with it (`tf_libra.autotune.trial_comparison` compares).
         """
         seconds = self.step_seconds.get(phase)
         return statistics.median(seconds) if seconds else None
 
     def median_backward_seconds(self) -> float | None:
-        """Median of measured backward time under the plan; None where none was measured."""
+        """Returns the median of measured backward time under the plan; None without any."""
         if not self.timelines:
             return None
-        return statistics.median(one.backward_seconds for one in self.timelines)
-
-
-_REMEMBERED_STEPS = 200
+        return statistics.median(timeline.backward_seconds for timeline in self.timelines)
 
 
 class RunHistory:
-    """The events of one training function, in the order in which they happened."""
+    """Events of one training function, in order."""
 
-    def __init__(self, engine: str, asked: str = "") -> None:
-        """Begins with only the engine that carries gradients and the requested strategy known."""
-        self._engine, self._asked = engine, asked
+    def __init__(self, engine: str, requested: str = "") -> None:
+        """Creates a history without events.
+
+        Args:
+            engine: name of the engine.
+            requested: name of the requested strategy.
+        """
+        self._engine, self._requested = engine, requested
         self._function = ""
         self._phase = Phase.TRACE
         self._conclusion: TuningResult | None = None
-        self._timelines: deque[MeasuredTimeline] = deque(maxlen=_REMEMBERED_STEPS)
+        self._timelines: deque[MeasuredTimeline] = deque(maxlen=_MAX_STEPS)
         self._remarks: list[str] = []
         self._num_steps: Counter[Phase] = Counter()
-        self._keeps_seconds = True
+        self._times_steps = True
         self._seconds: dict[Phase, deque[float]] = {}
 
     def set_engine(self, engine: str) -> None:
-        """Records the engine that was chosen to carry gradients."""
+        """Records the engine that the ranks have agreed on."""
         self._engine = engine
 
     def set_function(self, function: str) -> None:
-        """The function's name is known."""
+        """Records the function's name."""
         self._function = function
 
     def add_remark(self, text: str) -> bool:
-        """Something that a reader should know; returns whether it is new."""
+        """Records a note for the reader; returns True if it is new."""
         if text in self._remarks:
             return False
         self._remarks.append(text)
         return True
 
-    def enter_phase(self, phase: Phase, again: bool = False) -> bool:
-        """A step begins in `phase`; returns whether it is another than before.
+    def enter_phase(self, phase: Phase, is_retuning: bool = False) -> bool:
+        """Records that a step begins in `phase`; returns True if the phase is new.
 
         Args:
-            phase: of the step.
-            again: whether plans are tried out again: such steps say nothing of those before.
+            phase: phase of the step.
+            is_retuning: True for a trial while a plan is active, which does not compare with the
+                trials before.
         """
         before, self._phase = self._phase, phase
-        self._keeps_seconds = phase is Phase.RUN or not again
+        self._times_steps = phase is Phase.RUN or not is_retuning
         return before is not phase
 
     def set_plan(self, conclusion: TuningResult) -> None:
-        """Records the active plan, and forgets what was measured before it was concluded.
+        """Records the active plan, and drops the measurements before its activation.
 
-        The same for an unchanged plan: steps have drifted since, and so have predictions.
+        This includes a plan that stays active after retuning: steps have drifted since, and so have
+        predictions.
         """
         before, self._conclusion = self._conclusion, conclusion
         if before is not None:
             self._timelines.clear()
             self._seconds.pop(Phase.RUN, None)
 
-    def add_step(self, seconds: float, usual: bool, num_steps: int) -> None:
-        """Steps took so long each; `usual` unless it was a plan's first or traced."""
+    def add_step(self, seconds: float, is_steady: bool, num_steps: int) -> None:
+        """Records the seconds of each of `num_steps` steps.
+
+        Args:
+            seconds: wall-clock seconds of one step.
+            is_steady: False for a plan's first step and for traced steps.
+            num_steps: number of steps in the call.
+        """
         self._num_steps[self._phase] += num_steps
-        if usual and self._keeps_seconds:
-            known = self._seconds.setdefault(self._phase, deque(maxlen=_REMEMBERED_STEPS))
+        if is_steady and self._times_steps:
+            known = self._seconds.setdefault(self._phase, deque(maxlen=_MAX_STEPS))
             known.append(seconds)
 
     def add_timeline(self, timeline: MeasuredTimeline) -> None:
-        """A step under the plan was traced."""
+        """Records the timeline of a traced step under the plan."""
         self._timelines.append(timeline)
 
     def snapshot(self) -> RunSnapshot:
-        """Returns what is known so far."""
+        """Returns the present state."""
         return RunSnapshot(
             function=self._function,
             engine=self._engine,
-            asked=self._asked,
+            requested=self._requested,
             phase=self._phase,
             conclusion=self._conclusion,
             timelines=tuple(self._timelines),

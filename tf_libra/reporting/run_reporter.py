@@ -1,7 +1,7 @@
-"""Tells what happens to one training function: to log, terminal, journal and files.
+"""Reports the events of one training function to log, terminal, history and files.
 
-The session says what happens, in the order in which it happens; nothing here drives anything.
-Rank 0 writes files; the other ranks only warn.
+The reporter is a listener: the session calls it in the order of events, and no event depends on
+it. Rank 0 logs and writes files; other ranks log warnings and write their own records.
 """
 
 import atexit
@@ -35,6 +35,7 @@ from tf_libra.reporting.records.plan import PlanRecord, versions
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.run_history import RunHistory
 from tf_libra.reporting.text_report import (
+    ORIGIN_NAMES,
     describe,
     fit_line,
     plan_table,
@@ -52,15 +53,15 @@ from tf_libra.specs.telemetry import AllReduceRecord
 
 
 class RunReporter:
-    """The report of one training function, as far as it has got.
+    """Listener to the events of one training function.
 
     Attributes:
-        log: where this rank speaks.
-        is_closed: whether the report has ended, and nothing is written any more.
+        log: logger of this rank.
+        is_closed: True after `close`, when nothing is written any more.
     """
 
     def __init__(self, options: Options) -> None:
-        """Begins an empty report."""
+        """Creates a reporter that has heard of nothing but the options."""
         self.log = log_utils.logger(rank=0)
         self._options = options
         self._rank = 0
@@ -71,15 +72,15 @@ class RunReporter:
         self._recorder: Recorder | None = None
 
     def on_join(self, rank: int, options: Options) -> None:
-        """Records the rank, which chooses the logger, and the options once all ranks have met."""
+        """Takes the rank and the options that the rendezvous of all ranks has settled."""
         self._rank, self._options, self.log = rank, options, log_utils.logger(rank)
         self._history.set_engine(options.backend.name)
         if rank == 0:
             log_utils.warn_of_unknown_level(self.log)
 
     def on_function(self, function: str) -> None:
-        """The function's name is known; what happens is also written if there is a `logdir`."""
-        if self.is_closed or self._function == function:  # a first step that failed is repeated
+        """Takes the function's name, and opens the records in `logdir`."""
+        if self.is_closed or self._function == function:  # a failed first step is repeated
             return
         self._function = function
         self._history.set_function(function)
@@ -95,76 +96,73 @@ class RunReporter:
             )
 
     def on_activity(self, phase: Phase) -> None:
-        """A phase begins that is no step, and may take a while."""
+        """Shows the progress of a phase outside of steps, which may take long."""
         self._show(phase.value)
 
     def on_idle(self) -> None:
-        """An error ends the training, as far as is known here."""
+        """Ends the progress line: the phase is over, or an error has ended it."""
         self._progress.end()
 
     def on_unplanned_gradients(
-        self, to: str, gradients: Mapping[str, str], anything_else: bool
+        self, reducer: str, gradients: Mapping[str, str], has_planned: bool
     ) -> None:
-        """Others reduce these gradients as the script says: reasons by name.
+        """Logs which gradients another library reduces, without a plan.
 
         Args:
-            to: who does.
-            gradients: at least one.
-            anything_else: whether there are others, that can be planned.
+            reducer: name of the library.
+            gradients: reasons by name, at least one.
+            has_planned: True if other gradients can be planned.
         """
-        (name, why), *others = gradients.items()
+        (name, reason), *others = gradients.items()
         text = f"the gradient of {name!r}{f' and {len(others)} more' if others else ''}"
-        text = f"{to} reduces {text} as the script says ({why})"
-        if anything_else:
+        text = f"{reducer} reduces {text} as the script says ({reason})"
+        if has_planned:
             self._remark(text, logging.INFO)
         else:
-            unused = "" if self._options.plan is None else ", and the plan given is not used"
-            self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
+            has_plan = self._options.plan is not None
+            unused = ", and the user-provided plan is not used" if has_plan else ""
+            self._remark(f"{text}: there is nothing to plan, the step runs unchanged{unused}")
 
     def on_variables_broadcast(self, names: Sequence[str], num_compared: int) -> None:
-        """Variables that differed have got rank 0's values; one rank says so."""
-        if self._rank != 0:
-            return
-        first, *others = names
-        self.log.info(
-            "variables: %d of the %d that training keeps equal differed between the ranks (%r%s);"
-            " rank 0's values were copied to all (broadcast_variables=False refuses instead)",
-            len(names),
-            num_compared,
-            first,
-            " and others" if others else "",
-        )
+        """Logs on rank 0 which variables were overwritten with its values."""
+        if self._rank == 0:
+            self.log.info(
+                "variables: broadcast %d of %d replicated variables from rank 0, because initial"
+                " values differed (first: %r). Pass broadcast_variables=False to raise instead.",
+                len(names),
+                num_compared,
+                names[0],
+            )
 
     def on_variables_differ(self, names: Sequence[str]) -> None:
-        """Log on one rank which buffers differ between the ranks."""
+        """Warns on rank 0 of variables that differ between ranks and are not trained."""
         if self._rank == 0:
             self._remark(
-                f"{len(names)} variables that no gradient trains and the step does not write, such"
-                " as statistics of a frozen layer, differ between the ranks"
-                f" ({formatting.listed(names)}), and so does what the ranks compute of the same"
-                " input."
-                " If rank 0 has loaded them, broadcast them before the first step, by"
-                " tf_libra.keras.BroadcastVariables() in fit, or hvd.broadcast_variables; name"
-                " variables that are meant to be each rank's own in local_variables"
+                f"variables: {len(names)} variables that no gradient trains and the step does not"
+                f" write differ between the ranks ({formatting.listed(names)}), such as statistics"
+                " of a frozen layer, so ranks compute different results from the same input. If"
+                " rank 0 has loaded them, broadcast them before the first step:"
+                " tf_libra.keras.BroadcastVariables() in fit, or hvd.broadcast_variables. Name"
+                " rank-local variables in local_variables."
             )
 
     def on_step_without_reductions(self) -> None:
-        """A step has all-reduced nothing, though the graph has all that the plan asks for."""
+        """Logs that a step without all-reduces ran in a graph that matches the plan."""
         self._remark(
-            "not every step all-reduces its gradients, as with backward_passes_per_step; the plan"
-            " is followed in the steps that do",
+            "not every step all-reduces its gradients, for example with backward_passes_per_step;"
+            " the plan applies to the steps that do",
             logging.INFO,
         )
 
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
-        """Logs a remark once, and keeps it for `explain`."""
+        """Logs a remark once, and adds it to `explain`."""
         if self._history.add_remark(text):
             self.log.log(level, "%s", text)
 
-    def on_step_begin(self, phase: Phase, step: int, again: bool = False) -> None:
-        """Records a step's begin in `phase`, maybe a new one; `again` while a plan is active."""
-        begins = self._history.enter_phase(phase, again) or step == 1
-        if again:  # a few steps in a row, which `looked` has reported
+    def on_step_begin(self, phase: Phase, step: int, is_retuning: bool = False) -> None:
+        """Records a step's begin in `phase`; `is_retuning` for trials while a plan is active."""
+        begins = self._history.enter_phase(phase, is_retuning) or step == 1
+        if is_retuning:  # a short burst, which `on_drift_check` has logged
             return
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
@@ -172,55 +170,49 @@ class RunReporter:
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
     def on_drift_check(self, found: DriftVerdict, drift: Drift, step: int) -> None:
-        """Steps since the last look were judged at this one."""
+        """Logs and records a change that a drift check has found."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
-        if (
-            measured is None
-            or expected is None
-            or found in (DriftVerdict.NOTHING, DriftVerdict.STILL)
-        ):
+        unchanged = (DriftVerdict.NOTHING, DriftVerdict.STILL)
+        if measured is None or expected is None or found in unchanged:
             return
         if self._recorder is not None:
-            self._recorder.record_drift(
-                step, measured, expected, is_back=found is DriftVerdict.PASSED
-            )
+            is_back = found is DriftVerdict.PASSED
+            self._recorder.record_drift(step, measured, expected, is_back)
+        times = f"{formatting.time(measured)} instead of the expected {formatting.time(expected)}"
         if found is DriftVerdict.DRIFT:
-            self._say(
-                f"drift: at step {step} steps take {formatting.time(measured)}, where"
-                f" {formatting.time(expected)} were expected: plans are tried out again, {DOSE}"
-                " steps"
-                f" after every {CALLS_PER_LOOK} at most"
+            self._warn_again(
+                f"drift: at step {step} steps take {times}; retuning, with at most {DOSE} trial"
+                f" steps after every {CALLS_PER_LOOK} steps"
             )
         elif found is DriftVerdict.STALE:
-            self._say(
-                f"drift: at step {step} steps take {formatting.time(measured)}, where"
-                f" {formatting.time(expected)} were expected of the plan that an earlier job has"
-                " kept:"
-                " this one tunes itself"
+            self._warn_again(
+                f"drift: at step {step} steps take {times} under the cached plan of an earlier"
+                " job; tuning this job"
             )
         else:
-            self._say(
+            self._warn_again(
                 f"drift: at step {step} steps take {formatting.time(measured)} again, near the"
-                f" {formatting.time(expected)} expected: the plan stays"
+                f" expected {formatting.time(expected)}; the active plan stays"
             )
 
-    def _say(self, text: str) -> None:
+    def _warn_again(self, text: str) -> None:
+        """Logs a warning, also if it was logged before, and adds it to `explain`."""
         self._history.add_remark(text)
         self.log.warning("%s", text)
 
     def on_phase(self, phase: Phase) -> None:
-        """A phase begins, before its first step."""
+        """Records the begin of a phase, before its first step."""
         self._history.enter_phase(phase)
 
-    def _show(self, text: str, anew: bool = True) -> None:
+    def _show(self, text: str, restart: bool = True) -> None:
         if self._rank == 0 and self._options.progress:
-            self._progress.show(text, anew)
+            self._progress.show(text, restart)
 
     def on_plan_activated(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
-        """Records that a plan is active from `step` on."""
+        """Logs and records a plan that is active from `step` on."""
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.GIVEN:
-            self._tell_conclusion(conclusion)
+            self._log_conclusion(conclusion)
         before = self._history.snapshot().conclusion
         self._history.enter_phase(Phase.RUN)
         self._history.set_plan(conclusion)
@@ -239,27 +231,26 @@ class RunReporter:
                     versions=versions(),
                 )
             )
-        plan, how = conclusion.plan, f"is in force from step {step} on"
+        plan, how = conclusion.plan, f"is active from step {step} on"
         if before is not None and before.plan.fingerprint == plan.fingerprint:
-            how = f"stays in force at step {step}: no other is clearly faster"
+            how = f"stays active at step {step}: no other plan is clearly faster"
         elif before is not None:
-            how += f", instead of {before.plan.short_id}"
-        self.log.info(
-            "run: plan %s (%s) %s\n%s", plan.short_id, origin.value, how, plan_table(conclusion)
-        )
+            how += f", replacing {before.plan.short_id}"
+        source, table = ORIGIN_NAMES[origin.value], plan_table(conclusion)
+        self.log.info("run: plan %s (%s) %s\n%s", plan.short_id, source, how, table)
 
-    def _tell_conclusion(self, conclusion: TuningResult) -> None:
-        """Logs why the strategy differs, the race, the model's fit, the notes, and the plan."""
+    def _log_conclusion(self, conclusion: TuningResult) -> None:
+        """Logs why the strategy differs, the trials, the model's fit, the notes, and the plan."""
         plan = conclusion.plan
         if another := why_another_plan(replace(self._history.snapshot(), conclusion=conclusion)):
             self.log.info("plan: %s", another)
-        raced = None if conclusion.race is None else conclusion.race.describe()
-        if raced in conclusion.notes:
-            self.log.warning("note: %s", raced)
+        trials = None if conclusion.race is None else conclusion.race.describe()
+        if trials in conclusion.notes:
+            self.log.warning("note: %s", trials)
         if conclusion.is_fitted:
             self.log.info("fit: %s", fit_line(conclusion))
         for note in conclusion.notes:
-            if note != raced:
+            if note != trials:
                 self.log.warning("note: %s", note)
         self.log.info(
             "plan: %s made %d group(s) of %d tensors",
@@ -277,27 +268,34 @@ class RunReporter:
             "profile": None if conclusion.profile is None else conclusion.profile.to_json(),
             "cost_model": None if model is None else written(model, conclusion.evidence),
         }
-        paths, told = documents(self._options.logdir, self._function, tuple(texts))
-        if told:
-            self._remark(told, logging.INFO)
+        paths, message = documents(self._options.logdir, self._function, tuple(texts))
+        if message:
+            self._remark(message, logging.INFO)
         write({paths[name]: text for name, text in texts.items() if text is not None}, self.log)
 
     def on_graph(self, step: int, trace: Any, groups: Sequence[GroupNode]) -> None:
-        """Records what the pass has made of a trace (a `FuncGraph`) under the active plan."""
+        """Records the graph of a trace (a `FuncGraph`) as rewritten under the active plan."""
         if self._recorder is not None:
             op = self._options.backend.op
             self._recorder.record_graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
 
     def on_clock_exchange(self, exchanges: tuple[tuple[int, int], ...]) -> None:
-        """All ranks have exchanged messages, for their clocks to be compared."""
+        """Records the send and arrival times of messages that all ranks have exchanged."""
         if self._recorder is not None:
             self._recorder.add_clock_exchanges(exchanges)
 
-    def on_step_end(self, step: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
-        """Steps took so long each; `usual` unless it was a plan's first or traced."""
-        self._history.add_step(seconds, usual, num_steps)
+    def on_step_end(self, step: int, seconds: float, is_steady: bool, num_steps: int = 1) -> None:
+        """Records the seconds of each of these steps.
+
+        Args:
+            step: number of the last step.
+            seconds: wall-clock seconds of one step.
+            is_steady: False for a plan's first step and for traced steps.
+            num_steps: number of steps in the call.
+        """
+        self._history.add_step(seconds, is_steady, num_steps)
         if self._recorder is not None:
-            self._recorder.record_step_seconds(step, seconds, usual)
+            self._recorder.record_step_seconds(step, seconds, is_steady)
 
     def on_step_telemetry(
         self,
@@ -307,24 +305,32 @@ class RunReporter:
         observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
     ) -> None:
-        """A step under the plan has run; `observation` and `timeline` where it was traced."""
+        """Records the all-reduces of a step under the plan.
+
+        Args:
+            step: number of the step.
+            called_ns: begin and end of the call.
+            all_reduces: telemetry of the engine.
+            observation: trace of the step; None for an untraced step.
+            timeline: measured timeline of the step; None for an untraced step.
+        """
         if timeline is not None:
             self._history.add_timeline(timeline)
         if self._recorder is not None:
             self._recorder.record_step(step, called_ns, all_reduces, observation, timeline)
 
     def on_plan_measured(self) -> None:
-        """The first steps under the plan were observed."""
-        facts = self._history.snapshot()
-        measured = facts.median_backward_seconds()
+        """Logs measured against predicted backward time after the first steps under the plan."""
+        run = self._history.snapshot()
+        measured = run.median_backward_seconds()
         if measured is None:
             return
-        predicted = None if facts.conclusion is None else facts.conclusion.plan.predicted_seconds
+        predicted = None if run.conclusion is None else run.conclusion.plan.predicted_seconds
         self.log.info(
-            "run: backward takes %s in the median of %d steps; predicted: %s",
+            "run: median backward time is %s over %d steps (predicted: %s)",
             formatting.time(measured),
-            len(facts.timelines),
-            "nothing" if predicted is None else formatting.time(predicted),
+            len(run.timelines),
+            "none" if predicted is None else formatting.time(predicted),
         )
 
     def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:
@@ -380,7 +386,7 @@ class RunReporter:
         return self._rank == 0 and self._options.logdir is not None and not self.is_closed
 
     def close(self) -> None:
-        """Says how it went, and writes nothing down any more; at the end of the process anyway."""
+        """Logs a summary and closes the files; runs at the end of the process at the latest."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -388,13 +394,13 @@ class RunReporter:
         if self._function:
             step_interrupts().not_at_the_end(self.close)
         self._progress.end()
-        facts = self._history.snapshot()
-        if self._rank == 0 and facts.num_steps:
-            self.log.info("%s", summary_line(facts))
+        run = self._history.snapshot()
+        if self._rank == 0 and run.num_steps:
+            self.log.info("%s", summary_line(run))
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
 
     def explain(self) -> str:
-        """Returns what is known so far, as text of at most 100 columns."""
+        """Returns a description of the run so far, as text of at most 100 columns."""
         return describe(self._history.snapshot())

@@ -1,4 +1,4 @@
-"""Text of at most 100 columns about what is known of a training function."""
+"""Text report of a training function, of at most 100 columns."""
 
 import statistics
 import textwrap
@@ -14,80 +14,79 @@ from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.run_history import RunSnapshot
-from tf_libra.specs.plan import Plan
 
 WIDTH = 100
+# Names for readers, by the values of `PlanSource`.
+ORIGIN_NAMES = {"made": "tuned", "kept": "cached", "given": "user-provided"}
 
 
-def describe(facts: RunSnapshot) -> str:
-    """The whole story so far: what was measured, the plan, and then what is predicted of it."""
-    lines = [f"phase: {facts.phase.value}"]
-    conclusion = facts.conclusion
+def describe(run: RunSnapshot) -> str:
+    """Returns the whole report: measurements, the plan, and its prediction."""
+    lines = [f"phase: {run.phase.value}"]
+    conclusion = run.conclusion
     if conclusion is not None:
-        lines += _wrapped(why_another_plan(facts) or "")
-    lines += [part for line in times(facts) for part in _wrapped(line)]
+        lines += _wrapped(why_another_plan(run) or "")
+    lines += [part for line in times(run) for part in _wrapped(line)]
     if conclusion is not None:
         if conclusion.race is not None and conclusion.race.num_rounds:
-            lines += ["", "measured, steps in turns:", race_table(conclusion.race)]
-        lines += ["", "plan, counted from the start of backward:"]
-        lines.append(plan_table(conclusion, facts.timelines))
+            lines += ["", "interleaved trials:", race_table(conclusion.race)]
+        lines += ["", "active plan, times from the start of backward:"]
+        lines.append(plan_table(conclusion, run.timelines))
         if conclusion.is_fitted:
             lines += ["", *fit_table(conclusion)]
-        lines.append("")
-        plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
-        if profile is not None and model is not None:
-            plain = "what this model says:" if conclusion.is_fitted else "predicted:"
-            caveat = conclusion.evidence.caveat
-            try:
-                told = str(explain(profile, plan, model, conclusion.evidence))
-            except ValueError as problem:
-                lines += _wrapped(f"the model says nothing of this plan: {problem}")
-                lines += _noted(plan)
-            else:
-                lines += [f"predicted {caveat}:" if caveat else plain, told]
-        else:
-            lines += _noted(plan)
-    for remark in facts.remarks:
+        lines += ["", *_prediction(conclusion)]
+    for remark in run.remarks:
         lines += _wrapped(f"note: {remark}")
-    executes = "" if conclusion is None else backend.resolve(facts.engine).describe()
-    if executes:
-        lines += _wrapped(f"engine: {executes}")
+    engine = "" if conclusion is None else backend.resolve(run.engine).describe()
+    if engine:
+        lines += _wrapped(f"engine: {engine}")
     if nccl_tuner.in_use():
         lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)
 
 
-def _noted(plan: Plan) -> list[str]:
-    return [line for note in plan.notes for line in _wrapped(f"note: {note}")]
+def _prediction(conclusion: TuningResult) -> list[str]:
+    """Returns the model's explanation of the plan, or the plan's notes without a prediction."""
+    plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
+    notes = [line for note in plan.notes for line in _wrapped(f"note: {note}")]
+    if profile is None or model is None:
+        return notes
+    try:
+        explanation = str(explain(profile, plan, model, conclusion.evidence))
+    except ValueError as problem:
+        return _wrapped(f"the model cannot predict this plan: {problem}") + notes
+    title = "predicted by the fitted model:" if conclusion.is_fitted else "predicted:"
+    caveat = conclusion.evidence.caveat
+    return [f"predicted {caveat}:" if caveat else title, explanation]
 
 
-def why_another_plan(facts: RunSnapshot) -> str | None:
-    """Returns why the plan is of another strategy than requested; None if it is not."""
-    if facts.conclusion is None or not facts.asked or facts.conclusion.profile is None:
+def why_another_plan(run: RunSnapshot) -> str | None:
+    """Returns why the plan's strategy differs from the requested one; None if it does not."""
+    if run.conclusion is None or not run.requested or run.conclusion.profile is None:
         return None
-    plan, notes = facts.conclusion.plan, facts.conclusion.notes
-    return why_another(facts.asked, plan.strategy, facts.conclusion.race, notes)
+    plan, notes = run.conclusion.plan, run.conclusion.notes
+    return why_another(run.requested, plan.strategy, run.conclusion.race, notes)
 
 
-def summary_line(facts: RunSnapshot) -> str:
-    """Summarizes the training in one line."""
-    steps = sum(facts.num_steps.values())
-    told = f"{facts.function}: {steps} step{'s' if steps > 1 else ''}"
-    after = facts.median_step_seconds(Phase.RUN)
-    if facts.conclusion is None and facts.phase is Phase.RUN:
-        return f"{told}, with nothing to plan"
-    if facts.conclusion is None:
-        return f"{told}, which ended before a plan was in force (phase {facts.phase.value})"
-    plan = facts.conclusion.plan
+def summary_line(run: RunSnapshot) -> str:
+    """Returns a summary of the training in one line."""
+    steps = sum(run.num_steps.values())
+    text = f"{run.function}: {steps} step{'s' if steps > 1 else ''}"
+    if run.conclusion is None and run.phase is Phase.RUN:
+        return f"{text}, nothing to plan"
+    if run.conclusion is None:
+        return f"{text}, ended before a plan was active (phase {run.phase.value})"
+    plan = run.conclusion.plan
     groups = len(plan.groups)
-    told += (
-        f", {facts.num_steps.get(Phase.RUN, 0)} of them under a plan of {plan.strategy}"
+    text += (
+        f", {run.num_steps.get(Phase.RUN, 0)} of them under a plan of {plan.strategy}"
         f" ({groups} group{'s' if groups > 1 else ''})"
     )
-    if after is not None:
-        told += f", {formatting.time(after)} each"
-    compared = against_one_all_reduce(facts.conclusion.race)
-    return told if compared is None else f"{told}; {compared.describe()}"
+    seconds = run.median_step_seconds(Phase.RUN)
+    if seconds is not None:
+        text += f", {formatting.time(seconds)} each"
+    compared = against_one_all_reduce(run.conclusion.race)
+    return text if compared is None else f"{text}; {compared.describe()}"
 
 
 def _wrapped(text: str) -> list[str]:
@@ -98,20 +97,20 @@ def _wrapped(text: str) -> list[str]:
 
 
 def fit_line(conclusion: TuningResult) -> str:
-    """The fitted formulas with their error."""
+    """Returns the fitted formulas with their error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
     rates = ";\n     ".join(
         f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
-        f" {formatting.rate(float(model.overlapped_rate(r)))} beside it,"
-        f" {formatting.rate(float(model.exclusive_rate(r)))} alone"
+        f" {formatting.rate(float(model.overlapped_rate(r)))} overlapped,"
+        f" {formatting.rate(float(model.exclusive_rate(r)))} exclusive"
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     )
     held_out_error = conclusion.held_out_error
     held_out = (
         "no held-out steps"
         if held_out_error is None
-        else f"held-out steps missed by {formatting.percent(held_out_error)} in the median"
+        else f"median error of held-out steps {formatting.percent(held_out_error)}"
     )
     return (
         f"{model.formula()};\n"
@@ -122,10 +121,10 @@ def fit_line(conclusion: TuningResult) -> str:
 
 
 def fit_table(conclusion: TuningResult) -> list[str]:
-    """The fitted model at the threads that were sampled, a row each, and its error."""
+    """Returns a table of the fitted model by sampled thread count, and its error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
-    rows = [("threads", "computation", "overlapped", "alone")]
+    rows = [("threads", "computation", "overlapped", "exclusive")]
     rows += [
         (
             f"r={r}",
@@ -136,25 +135,24 @@ def fit_table(conclusion: TuningResult) -> list[str]:
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     ]
     held_out = (
-        "it was not tested on steps it has not seen"
+        "no held-out steps"
         if conclusion.held_out_error is None
-        else "steps of plans it has not seen are missed by"
-        f" {formatting.percent(conclusion.held_out_error)}"
+        else f"median error of held-out steps {formatting.percent(conclusion.held_out_error)}"
     )
     return [
-        "fitted model: slowdown of computation, and transmission rates:",
+        "fitted model, slowdown of computation and transmission rates:",
         _aligned(rows),
         *_wrapped(
             f"  startup {formatting.time(model.startup_seconds)} overlapped,"
-            f" {formatting.time(model.exclusive_startup_seconds)} alone;"
-            f" {len(conclusion.samples)} samples, an all-reduce is missed by"
-            f" {formatting.percent(conclusion.median_error)} in the median; {held_out}"
+            f" {formatting.time(model.exclusive_startup_seconds)} exclusive;"
+            f" {len(conclusion.samples)} samples, median error of an all-reduce"
+            f" {formatting.percent(conclusion.median_error)}; {held_out}"
         ),
     ]
 
 
 def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] = ()) -> str:
-    """The plan as a table; measured times (medians) stand before predicted ones."""
+    """Returns the plan as a table with measured (median) and predicted times."""
     plan = conclusion.plan
     measured = _measured(timelines)
     columns = ("measured start", "end") if measured else ()
@@ -181,14 +179,14 @@ def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] =
 
 
 def _measured(timelines: Sequence[MeasuredTimeline]) -> dict[int, tuple[str, str]]:
-    """When groups started and ended, medians; of several parts, first and last."""
+    """Returns median start and end by group; several all-reduces of a group count as one span."""
     starts: dict[int, list[float]] = {}
     ends: dict[int, list[float]] = {}
     for timeline in timelines:
-        for group in {one.group for one in timeline.groups}:
-            parts = [one for one in timeline.groups if one.group == group]
-            starts.setdefault(group, []).append(min(one.start_seconds for one in parts))
-            ends.setdefault(group, []).append(max(one.end_seconds for one in parts))
+        for group in {span.group for span in timeline.groups}:
+            parts = [span for span in timeline.groups if span.group == group]
+            starts.setdefault(group, []).append(min(part.start_seconds for part in parts))
+            ends.setdefault(group, []).append(max(part.end_seconds for part in parts))
     return {
         group: (
             formatting.time(statistics.median(starts[group])),
@@ -207,15 +205,15 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def race_table(race: Race) -> str:
-    """Returns a table of the plans run in turns, the active first, measured and predicted."""
+    """Returns a table of the plans in interleaved trials, the active one first."""
     rows: list[tuple[str, ...]] = [
-        ("plan", "step", "middle half", "against it", "predicted", "rounds")
+        ("plan", "step", "middle half", "against active", "predicted", "rounds")
     ]
     for one in race.contenders:
         spread = [float(value) for value in np.quantile(one.seconds or (0.0,), (0.25, 0.75))]
         lead = race.lead(one)
         if one is race.winner:
-            verdict = "in force"
+            verdict = "active"
         elif lead is None:
             verdict = formatting.NONE
         else:
@@ -235,33 +233,34 @@ def race_table(race: Race) -> str:
     return _aligned(rows)
 
 
-def times(facts: RunSnapshot) -> list[str]:
-    """Measured steps and backward time; what is predicted of it comes after."""
+def times(run: RunSnapshot) -> list[str]:
+    """Returns lines of measured steps and of measured and predicted backward time."""
     lines = []
-    seconds = facts.step_seconds.get(Phase.RUN)
+    seconds = run.step_seconds.get(Phase.RUN)
     if seconds:
-        low, middle, high = (float(one) for one in np.quantile(seconds, (0.25, 0.5, 0.75)))
+        low, middle, high = (float(value) for value in np.quantile(seconds, (0.25, 0.5, 0.75)))
         lines.append(
             f"step: measured {formatting.time(middle)} (middle half {formatting.time(low)} to"
             f" {formatting.time(high)}, {len(seconds)} steps under the plan)"
         )
-    conclusion = facts.conclusion
-    if conclusion is not None:
-        race = conclusion.race
-        compared = against_one_all_reduce(race)
-        is_raced = race is not None and race.num_rounds > 0
-        if compared is not None:
-            lines.append(f"step, in turns: {compared.describe()}")
-        elif seconds and len(conclusion.plan.groups) > 1 and not is_raced:
-            lines.append("nothing was run in turns with the plan, so it is not compared")
-    measured = facts.median_backward_seconds()
-    if conclusion is not None and measured is not None:
+    conclusion = run.conclusion
+    if conclusion is None:
+        return lines
+    race = conclusion.race
+    compared = against_one_all_reduce(race)
+    has_trials = race is not None and race.num_rounds > 0
+    if compared is not None:
+        lines.append(f"step in trials: {compared.describe()}")
+    elif seconds and len(conclusion.plan.groups) > 1 and not has_trials:
+        lines.append("step: not compared with other plans, as no interleaved trials were run")
+    measured = run.median_backward_seconds()
+    if measured is not None:
         predicted = conclusion.plan.predicted_seconds
-        told = f"backward: measured {formatting.time(measured)}"
+        line = f"backward: measured {formatting.time(measured)}"
         if predicted is not None:
-            told += (
+            line += (
                 f", predicted {formatting.time(predicted)}"
                 f" ({formatting.change(predicted / measured - 1)})"
             )
-        lines.append(told)
+        lines.append(line)
     return lines

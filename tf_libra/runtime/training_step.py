@@ -402,7 +402,7 @@ class TrainingFunction:
         is_first = not self._sessions
         reporter = self._reporter if is_first else self._next_reporter(self._meeting.control)
         if left:
-            reporter.on_unplanned_gradients(self._job.name, left, anything_else=bool(marked))
+            reporter.on_unplanned_gradients(self._job.name, left, has_planned=bool(marked))
         given = self._given_for(tensors, reporter, is_first) if marked else None
         if is_first:
             touched = call.touched()

@@ -182,7 +182,7 @@ class TuningSession:
         # Neither what instantiates a graph under a plan nor what is traced is a usual step.
         usual = not (is_first or traced)
         self._checking.took(seconds, usual, traced)
-        self.reporter.on_step_end(number, seconds, usual=usual, num_steps=num_steps)
+        self.reporter.on_step_end(number, seconds, is_steady=usual, num_steps=num_steps)
         self._note_for_looks(seconds, usual, num_steps)
         return result
 
@@ -279,7 +279,9 @@ class TuningSession:
 
     def _enter(self, experiment: Trial) -> None:
         self.state = replace(self.state, phase=experiment.phase)
-        self.reporter.on_step_begin(experiment.phase, self._step, again=self._looks is not None)
+        self.reporter.on_step_begin(
+            experiment.phase, self._step, is_retuning=self._looks is not None
+        )
         current = self._applying.plan
         if current is None or experiment.plan.fingerprint != current.fingerprint:
             self._applying.apply(experiment.plan, anew=False)
@@ -319,7 +321,7 @@ class TuningSession:
         if self._applying.plan is None or self._applying.plan.fingerprint != plan.fingerprint:
             self._applying.apply(plan, anew=False)
         self.state = replace(self.state, phase=Phase.RUN)
-        self.reporter.on_step_begin(Phase.RUN, self._step, again=True)
+        self.reporter.on_step_begin(Phase.RUN, self._step, is_retuning=True)
         self._looks.begin()
         self._tries_next = how.then_try
 

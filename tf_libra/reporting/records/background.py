@@ -45,10 +45,10 @@ class BackgroundRecord(BackgroundStats):
         return f"{self.function}/{self.KIND}"
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         return encode(self.KIND, field_values(self))
 
     @classmethod
     def from_json(cls, document: str) -> "BackgroundRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**decode(cls, document))

@@ -63,7 +63,7 @@ class BurstRecord:
         return series_tag(self.function, self.KIND, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         profile = None if self.profile is None else json.loads(self.profile.to_json())
         document = field_values(self) | {
             "plan": json.loads(self.plan.to_json()),
@@ -74,7 +74,7 @@ class BurstRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "BurstRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         value = decode(cls, document)
         value["plan"] = BurstPlan.from_json(json.dumps(value["plan"]))
         if value.get("profile") is not None:

@@ -55,7 +55,7 @@ class ClockOffset:
 def clock_offset(
     reference: Iterable[SharedExchange], other: Iterable[SharedExchange]
 ) -> ClockOffset | None:
-    """Return the offset of `other`'s clock; None without a shared exchange."""
+    """Returns the offset of `other`'s clock; None without a shared exchange."""
     by_key = {one.key: one for one in reference}
     pairs = [(by_key[one.key], one) for one in other if one.key in by_key]
     if not pairs:
@@ -69,7 +69,7 @@ def clock_offset(
 def clock_offsets(
     by_rank: Mapping[int, Sequence[SharedExchange]],
 ) -> dict[int, ClockOffset | None]:
-    """Return the offset of every rank's clock to the lowest rank's, which is 0."""
+    """Returns the offset of every rank's clock to the lowest rank's, which is 0."""
     first = min(by_rank)
     return {
         rank: ClockOffset(0, 0, 0) if rank == first else clock_offset(by_rank[first], shared)
@@ -78,7 +78,7 @@ def clock_offsets(
 
 
 def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:
-    """Return every exchange of these steps, with equal keys on all ranks."""
+    """Returns every exchange of these steps, with equal keys on all ranks."""
     messages = [
         SharedExchange((step.function, step.plan, step.step, "messages", index), sent, arrived)
         for step in steps

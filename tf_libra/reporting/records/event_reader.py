@@ -43,7 +43,7 @@ class Summary:
 
     @property
     def text(self) -> str:
-        """Return the record of the value; another content is a `ValueError`."""
+        """Returns the record of the value; another content is a `ValueError`."""
         texts = self.tensor.string_val
         if len(texts) != 1:
             raise ValueError(f"{self.tag!r:.80} holds {len(texts)} strings instead of one record")
@@ -51,7 +51,7 @@ class Summary:
 
     @property
     def number(self) -> float:
-        """Return the scalar of the value."""
+        """Returns the scalar of the value."""
         from tensorboard.util import tensor_util
 
         return float(tensor_util.make_ndarray(self.tensor).item())
@@ -75,7 +75,7 @@ class EventFile:
 
 
 def read(path: Path) -> EventFile:
-    """Read a file as far as it was written.
+    """Reads a file as far as it was written.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -104,7 +104,7 @@ def read(path: Path) -> EventFile:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """Yield the events of a file; the writer may still append to it.
+    """Yields the events of a file; the writer may still append to it.
 
     Raises:
         ValueError: the file is damaged after the yielded events.

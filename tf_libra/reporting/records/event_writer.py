@@ -36,7 +36,7 @@ def _file_numbers() -> Iterator[int]:
 
 
 def run_folder(logdir: Path, rank: int) -> Path:
-    """Return the folder of a rank's events, which is TensorBoard's run name."""
+    """Returns the folder of a rank's events, which is TensorBoard's run name."""
     return logdir / f"rank_{rank}"
 
 
@@ -48,7 +48,7 @@ class RecordWriter:
     """
 
     def __init__(self, logdir: Path, rank: int) -> None:
-        """Create the file.
+        """Creates the file.
 
         Raises:
             OSError: the file cannot be created.
@@ -66,12 +66,12 @@ class RecordWriter:
         self.flush()
 
     def record(self, step: int, record: Record) -> None:
-        """Write a record, as the value of its series at this step."""
+        """Writes a record, as the value of its series at this step."""
         tensor = tf.make_tensor_proto(record.to_json(), tf.string)
         self._summary(step, {record.tag: tensor}, record.KIND, _TENSOR)
 
     def history(self, step: int, function: str, values: Mapping[str, float]) -> None:
-        """Write one point of each series of scalars, named as in `SCALAR_TAGS`."""
+        """Writes one point of each series of scalars, named as in `SCALAR_TAGS`."""
         tensors = {
             f"{function}/{name}": tf.make_tensor_proto(value, tf.float32)
             for name, value in values.items()
@@ -79,16 +79,16 @@ class RecordWriter:
         self._summary(step, tensors, HISTORY_KIND, _SCALAR)
 
     def graph(self, step: int, content: bytes) -> None:
-        """Write a serialized `GraphDef` for the Graphs tab, which shows a run's last one."""
+        """Writes a serialized `GraphDef` for the Graphs tab, which shows a run's last one."""
         self._write(tf.compat.v1.Event(wall_time=time.time(), step=step, graph_def=content))
 
     def flush(self) -> None:
-        """Make all records visible to readers."""
+        """Makes all records visible to readers."""
         self._file.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flush and close the file."""
+        """Flushes and close the file."""
         self._file.close()
 
     def _summary(self, step: int, tensors: Mapping[str, Any], kind: str, data_class: int) -> None:

@@ -36,7 +36,7 @@ class GroupNode:
 
 
 def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAllReduce") -> Any:
-    """Merge the all-reduces of a traced graph in place.
+    """Merges the all-reduces of a traced graph in place.
 
     Args:
         definition: `GraphDef` of the trace; it is changed and returned.
@@ -64,7 +64,7 @@ def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAll
 def _put_together(
     nodes: Any, place: Mapping[tuple[int, str], GroupNode], op: str
 ) -> dict[str, tuple[str, int]]:
-    """Merge within one graph or function; return the new place of removed outputs."""
+    """Merges within one graph or function; return the new place of removed outputs."""
     members: dict[str, list[Any]] = {}  # by name of the group's node
     written: dict[str, GroupNode] = {}
     seen: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def _position(group: GroupNode, node: Any) -> int:
 
 
 def _moved(text: str, moved: Mapping[str, tuple[str, int]]) -> str:
-    """Rewrite an input: `node`, `node:0`, `^node` or, in a function, `node:reduced:0`."""
+    """Rewrites an input: `node`, `node:0`, `^node` or, in a function, `node:reduced:0`."""
     name, colon, port = text.removeprefix("^").partition(":")
     if name not in moved:
         return text

@@ -62,14 +62,14 @@ class PipelineRecord:
         return series_tag(self.function, self.KIND, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         document = field_values(self) | {"bars": [dataclasses.asdict(one) for one in self.bars]}
         document |= {field: json.loads(getattr(self, field).to_json()) for field in _OF_PIPELINES}
         return encode(self.KIND, document)
 
     @classmethod
     def from_json(cls, document: str) -> "PipelineRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         value = decode(cls, document)
         for field, kind in _OF_PIPELINES.items():
             value[field] = kind.from_json(json.dumps(value[field]))

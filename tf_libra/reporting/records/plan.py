@@ -79,11 +79,11 @@ class PlanRecord:
         return self.tag_of(self.KIND)
 
     def tag_of(self, kind: str) -> str:
-        """Return the tag of another kind's records under the same plan."""
+        """Returns the tag of another kind's records under the same plan."""
         return series_tag(self.function, kind, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         document = field_values(self) | {
             "strategy": {"name": self.strategy.name} | dataclasses.asdict(self.strategy),
         }
@@ -92,7 +92,7 @@ class PlanRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "PlanRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         value = validation.json_document(format_name(cls.KIND), VERSION, document)
         # Earlier versions stored steps of another time there, which are not comparable.
         value.pop("baseline_seconds", None)
@@ -128,7 +128,7 @@ _PACKAGES = (
 
 
 def versions() -> tuple[str, ...]:
-    """Return the versions of Python and of the installed relevant packages."""
+    """Returns the versions of Python and of the installed relevant packages."""
     found = {"Python": platform.python_version()}
     for package, name in _PACKAGES:
         try:

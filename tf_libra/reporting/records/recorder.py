@@ -38,7 +38,7 @@ class Recorder:
     def __init__(
         self, logdir: Path, rank: int, function: str, log: logging.Logger, max_tuning_steps: int = 0
     ) -> None:
-        """Create the event file; on failure, log it and write nothing.
+        """Creates the event file; on failure, log it and write nothing.
 
         Args:
             logdir: the log directory.
@@ -57,45 +57,45 @@ class Recorder:
         self._guarded(partial(self._open, logdir, rank))
 
     def record_plan(self, record: PlanRecord) -> None:
-        """Record an activated plan; only rank 0 knows and writes its inputs."""
+        """Records an activated plan; only rank 0 knows and writes its inputs."""
         self._plan = record.plan
         if self._rank == 0:
             self._write(record.step, record)
 
     def record(self, record: Record) -> None:
-        """Record the activity of model-parallel ranks, on rank 0."""
+        """Records the activity of model-parallel ranks, on rank 0."""
         self._write(record.step, record)
 
     def record_background(self, got: BackgroundStats) -> None:
-        """Record the statistics of this rank's background job."""
+        """Records the statistics of this rank's background job."""
         record = BackgroundRecord(
             function=self._function, rank=self._rank, **dataclasses.asdict(got)
         )
         self._write(record.step, record)
 
     def record_graph(self, step: int, draw: Callable[[], Any]) -> None:
-        """Record the step's graph under the active plan, a `GraphDef` from `draw`."""
+        """Records the step's graph under the active plan, a `GraphDef` from `draw`."""
         if self._writer is None:
             return
         try:
             content = draw().SerializeToString()
-        except (ValueError, ProtobufError, tf.errors.OpError) as error:  # such as one of over 2 GB
-            self._log.warning("logdir: the graph of the step is not written: %s", error)
+        except (ValueError, ProtobufError, tf.errors.OpError) as error:  # for example over 2 GB
+            self._log.warning("logdir: cannot write the graph of the step: %s", error)
             return
         self._guarded(partial(self._writer.graph, step, content))
 
     def add_clock_exchanges(self, exchanges: tuple[tuple[int, int], ...]) -> None:
-        """Add a clock exchange of all ranks to the next step's record."""
+        """Adds a clock exchange of all ranks to the next step's record."""
         self._exchanges = exchanges
 
-    def record_step_seconds(self, step: int, seconds: float, usual: bool) -> None:
-        """Record a step's seconds; `usual` is False for a plan's first or a traced step."""
+    def record_step_seconds(self, step: int, seconds: float, is_steady: bool) -> None:
+        """Records a step's seconds; `is_steady` is False for a plan's first or a traced step."""
         if self._rank > 0:
             return
         most, self._max_tuning_steps = self._max_tuning_steps, 0
         if most and self._plan is None:
             self._write_history(step, {record_types.MAX_TUNING_STEPS: most})
-        if not usual:
+        if not is_steady:
             self._write_history(step, {record_types.DISTURBED_STEP_SECONDS: seconds})
             return
         self._num_steps += 1
@@ -105,7 +105,7 @@ class Recorder:
             self._block.clear()
 
     def record_drift(self, step: int, measured: float, expected: float, is_back: bool) -> None:
-        """Record the begin of a drift, or its end (`is_back`), with both step times."""
+        """Records the begin of a drift, or its end (`is_back`), with both step times."""
         if self._rank == 0:
             name = (
                 record_types.RETURNED_STEP_SECONDS if is_back else record_types.DRIFTED_STEP_SECONDS
@@ -122,7 +122,7 @@ class Recorder:
         observation: TrialResult | None = None,
         timeline: MeasuredTimeline | None = None,
     ) -> None:
-        """Record a step under the plan; `observation` and `timeline` if it was traced."""
+        """Records a step under the plan; `observation` and `timeline` if it was traced."""
         if self._plan is None or self._writer is None:
             return
         production = None if observation is None else observation.production
@@ -143,7 +143,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Write all records that are still in memory."""
+        """Writes all records that are still in memory."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._guarded(writer.close)
@@ -162,6 +162,6 @@ class Recorder:
     def _guarded(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except (OSError, tf.errors.OpError) as error:  # such as a disk that is full
+        except (OSError, tf.errors.OpError) as error:  # for example a full disk
             self._writer = None
-            self._log.warning("logdir: TensorBoard is not written to any more: %s", error)
+            self._log.warning("logdir: no more records are written, after an error: %s", error)

@@ -53,7 +53,7 @@ class AllReduceSpan:
 
     @classmethod
     def from_telemetry(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
-        """Build a span from the engine's record."""
+        """Builds a span from the engine's record."""
         at = {name: index for index, name in enumerate(plan.tensor_names)}
         tensors = tuple(sorted(at[name] for name in record.tensor_names if name in at))
         names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
@@ -61,7 +61,7 @@ class AllReduceSpan:
         return cls(**times, tensors=() if tensors == _whole(plan, record.group) else tensors)
 
     def reduced(self, plan: Plan) -> tuple[int, ...]:
-        """Return the indices of the reduced tensors in the plan."""
+        """Returns the indices of the reduced tensors in the plan."""
         return self.tensors or _whole(plan, self.group)
 
 
@@ -138,7 +138,7 @@ class StepRecord:
         records: "Sequence[AllReduceRecord]",
         production: "StepProduction | None",
     ) -> "StepRecord":
-        """Build the record of an executed step; `production` if it was traced."""
+        """Builds the record of an executed step; `production` if it was traced."""
         backward_start_ns, produced_ns = None, ()
         if production is not None and set(plan.tensor_names) <= set(production.names):
             at = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
@@ -160,7 +160,7 @@ class StepRecord:
         )
 
     def timeline(self, plan: Plan) -> MeasuredTimeline | None:
-        """Return the all-reduces along backward computation.
+        """Returns the all-reduces along backward computation.
 
         None if the step was not traced, reduced nothing, or ran under another plan.
         """
@@ -194,17 +194,17 @@ class StepRecord:
         return series_tag(self.function, self.KIND, self.plan)
 
     def to_json(self) -> str:
-        """Return the record as JSON text, which `from_json` reads back unchanged."""
+        """Returns the record as JSON text, which `from_json` reads back unchanged."""
         return encode(self.KIND, dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, document: str) -> "StepRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**decode(cls, document))
 
 
 def _whole(plan: Plan, group: int) -> tuple[int, ...]:
-    """Return the indices of a group's tensors; empty without such a group."""
+    """Returns the indices of a group's tensors; empty without such a group."""
     if not 0 <= group < len(plan.groups):
         return ()
     return tuple(range(plan.groups[group].start, plan.groups[group].stop))

@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> "Spread":
-        """Compute the spread of at least one value."""
+        """Computes the spread of at least one value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -39,7 +39,7 @@ class Spread:
 
 
 def check_spread(field: str, value: Any) -> Spread:
-    """Return the spread of a field, which may be a JSON value, or raise `ValueError`."""
+    """Returns the spread of a field, which may be a JSON value, or raise `ValueError`."""
     if isinstance(value, Spread):
         return value
     return validation.built(field, value, Spread)
@@ -116,7 +116,7 @@ class TimelineRecord:
 
     @classmethod
     def from_steps(cls, plan: Plan, steps: Sequence[StepRecord]) -> "TimelineRecord | None":
-        """Compute median and quartiles over the steps with a measured computation.
+        """Computes median and quartiles over the steps with a measured computation.
 
         Steps with other all-reduces than most, such as one before a retrace, do not count.
 
@@ -154,5 +154,5 @@ class TimelineRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "TimelineRecord":
-        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
+        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**decode(cls, document))

@@ -38,7 +38,7 @@ class Run:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Read all event files of the run below `folder`.
+    """Reads all event files of the run below `folder`.
 
     Args:
         folder: a log directory.
@@ -85,7 +85,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 
 def _files_of_run(folder: Path, name: str | None) -> list[Path]:
-    """Return the event files of a run, without those of runs inside its folder."""
+    """Returns the event files of a run, without those of runs inside its folder."""
     runs = run_folders(folder)
     names = {str(one.relative_to(folder)): one for one in runs}
     told = ", ".join(map(repr, list(names)[:10]))
@@ -100,7 +100,7 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Return the folders at or below `folder` with a run: folders `rank_0` and so on.
+    """Returns the folders at or below `folder` with a run: folders `rank_0` and so on.
 
     Without folders of ranks, as inside of one or in another layout, `folder` is the run.
     """
@@ -113,7 +113,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
-    """Yield every record of a file with its kind; an unknown kind is a `ValueError`."""
+    """Yields every record of a file with its kind; an unknown kind is a `ValueError`."""
     known: dict[bytes, str] = {}  # most summaries of a file are equal
     for one in file.summaries:
         if one.content not in known:
@@ -126,7 +126,7 @@ _THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "commu
 
 
 def chrome_trace(run: Run) -> dict[str, Any]:
-    """Return the steps of a run as a JSON object.
+    """Returns the steps of a run as a JSON object.
 
     Computation is shown for rank 0, which traces it; steps and all-reduces for all ranks. Clocks
     are aligned to the lowest rank's; `otherData` has the offsets and their uncertainty.

@@ -23,7 +23,7 @@ _Known = dict[tuple[str, tuple[tuple[str, Any], ...]], Any]
 
 
 def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
-    """Draw the views of the last plan of every run and training function into `folder`.
+    """Draws the views of the last plan of every run and training function into `folder`.
 
     The figures of a single plan are in `folder`; of several plans, each has its own folder there,
     named by the run's path and, if a run has several functions, by the function.
@@ -75,13 +75,13 @@ def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """Shorten a name for a figure's title."""
+    """Shortens a name for a figure's title."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _TITLE_CHARACTERS else f"{flat[: _TITLE_CHARACTERS - 1]}…"
 
 
 def _draw(known: _Known, plan: dict[str, str], folder: Path, kind: str, title: str) -> None:
-    """Draw one plan's views; a plan without anything to draw is a `ValueError`."""
+    """Draws one plan's views; a plan without anything to draw is a `ValueError`."""
     from matplotlib.figure import Figure
 
     def answer(route: str, **parameters: str) -> Any:
@@ -118,7 +118,7 @@ def _draw(known: _Known, plan: dict[str, str], folder: Path, kind: str, title: s
 
 
 def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
-    """Draw computation above communication, measured and predicted on one time axis."""
+    """Draws computation above communication, measured and predicted on one time axis."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -172,7 +172,7 @@ def _milliseconds(start: float, stop: float) -> tuple[float, float]:
 
 
 def _contention(figure: Any, view: dict[str, Any]) -> None:
-    """Draw slowdown and transmission rates over threads: samples and fit."""
+    """Draws slowdown and transmission rates over threads: samples and fit."""
     slowdown, rates = figure.subplots(1, 2)
     curves, samples = view["curves"], view["samples"]
     seen = [s for s in samples if s["slowdown"] is not None]
@@ -202,7 +202,7 @@ def _contention(figure: Any, view: dict[str, Any]) -> None:
 
 
 def _strategies(figure: Any, table: dict[str, Any]) -> None:
-    """Draw the predicted backward time of every strategy."""
+    """Draws the predicted backward time of every strategy."""
     axis = figure.subplots()
     rows = [row for row in table["rows"] if row["backward_seconds"] is not None]
     names = [
@@ -221,7 +221,7 @@ def _strategies(figure: Any, table: dict[str, Any]) -> None:
 
 
 def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
-    """Draw predicted backward over world sizes, each strategy at its best threads, to LIBRA."""
+    """Draws predicted backward over world sizes, each strategy at its best threads, to LIBRA."""
     axis = figure.subplots()
     best: dict[str, list[tuple[int, float]]] = {}
     for study in sorted(studies, key=lambda study: study["num_workers"]):

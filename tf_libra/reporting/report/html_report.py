@@ -19,7 +19,7 @@ _START = f"import {{render}} from '{_PREFIX}index.js'; render();"
 
 
 def page(title: str, answers: Answers) -> str:
-    """Return HTML with the tab's scripts and styles, the chart library and all answers.
+    """Returns HTML with the tab's scripts and styles, the chart library and all answers.
 
     Raises:
         ImportError: Plotly is not installed.
@@ -51,12 +51,12 @@ def page(title: str, answers: Answers) -> str:
 
 
 def _quoted(document: str) -> str:
-    """Escape JSON so that no string can end the script element."""
+    """Escapes JSON so that no string can end the script element."""
     return document.replace("<", "\\u003c")
 
 
 def _modules() -> dict[str, str]:
-    """Return the tab's modules as data URLs by name, with the report's own `api.js`."""
+    """Returns the tab's modules as data URLs by name, with the report's own `api.js`."""
     modules = {}
     for file in sorted(_TAB.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".js"):

@@ -38,7 +38,7 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """Read all event files below a folder.
+        """Reads all event files below a folder.
 
         Raises:
             ImportError: TensorBoard is not installed.
@@ -61,17 +61,17 @@ class Folder:
 
     @property
     def damaged(self) -> list[dict[str, str]]:
-        """Return the incompletely read files with their reasons."""
+        """Returns the incompletely read files with their reasons."""
         return [
             {"file": str(one.path), "message": one.problem} for one in self.files if one.problem
         ]
 
     def records(self) -> _Listing:
-        """Return all series of records, by run and tag."""
+        """Returns all series of records, by run and tag."""
         return self._listed[0]
 
     def scalars(self) -> _Listing:
-        """Return all series of scalars, by run and tag."""
+        """Returns all series of scalars, by run and tag."""
         return self._listed[1]
 
     @functools.cached_property
@@ -79,14 +79,14 @@ class Folder:
         return _listing(self.of_records), _listing(self.of_scalars)
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """Return at most `count` records of a series; one that is no text is a `ValueError`."""
+        """Returns at most `count` records of a series; one that is no text is a `ValueError`."""
         found = self.of_records.get(run, {}).get(tag, ())
         return [(one.written, one.text) for one in _some(found, count)]
 
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return at most `count` points (step, value) of each series of scalars."""
+        """Returns at most `count` points (step, value) of each series of scalars."""
         found = self.of_scalars.get(run, {})
         return {
             tag: [(one.step, one.number) for one in _some(found[tag], count)]
@@ -95,7 +95,7 @@ class Folder:
         }
 
     def graph_written(self, run: str) -> float | None:
-        """Return the time of a run's last graph; None without one."""
+        """Returns the time of a run's last graph; None without one."""
         return self.graphs.get(run)
 
 
@@ -114,7 +114,7 @@ def _listing(found: _BySeries) -> _Listing:
 
 
 def _some(values: Sequence[_Value], count: int) -> list[_Value]:
-    """Return at most `count` values, evenly spread, including the last."""
+    """Returns at most `count` values, evenly spread, including the last."""
     most = len(values)
     if most <= count:
         return list(values)
@@ -127,7 +127,7 @@ _NEEDED = ("tensorboard", "plotly")
 
 
 def answers_about(folder: Path) -> Answers:
-    """Return every request of the tab about a log directory, with its answer.
+    """Returns every request of the tab about a log directory, with its answer.
 
     Raises:
         ImportError: TensorBoard or Plotly is not installed.
@@ -158,18 +158,18 @@ def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[s
 
 
 def runs_of(answers: Answers) -> dict[str, Any]:
-    """Return the answer about the log directory's runs."""
+    """Returns the answer about the log directory's runs."""
     found: dict[str, Any] = next(answer["value"] for route, _, answer in answers if route == "runs")
     return found
 
 
 def problems_of(answers: Answers) -> list[str]:
-    """Return one sentence per unreadable item."""
+    """Returns one sentence per unreadable item."""
     return [describe_problem(one) for one in runs_of(answers)["problems"]]
 
 
 def describe_problem(problem: dict[str, str]) -> str:
-    """Describe a problem of `runs`: a damaged file or summary."""
+    """Describes a problem of `runs`: a damaged file or summary."""
     if "file" in problem:
         return f"{problem['file']!r}: {problem['message']}"
     return f"run {problem['run']!r:.80}, tag {problem['tag']!r:.80}: {problem['message']}"

@@ -17,13 +17,13 @@ class Cache(Generic[_Value]):
     """Values by key, with eviction of the least recently used."""
 
     def __init__(self, most: int) -> None:
-        """Create an empty cache of at most `most` values."""
+        """Creates an empty cache of at most `most` values."""
         self._most = most
         self._values: OrderedDict[Hashable, Future[_Value]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, compute: Callable[[], _Value]) -> _Value:
-        """Return the value of a key, computed by the first request.
+        """Returns the value of a key, computed by the first request.
 
         Concurrent requests wait for it. An error is raised in all of them and not cached.
         """

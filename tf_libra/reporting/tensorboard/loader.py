@@ -13,7 +13,7 @@ class LibraLoader(base_plugin.TBLoader):
     """Loader for the entry point `tensorboard_plugins`."""
 
     def load(self, context: base_plugin.TBContext) -> Any:
-        """Return the plugin; None if a package that it needs cannot be imported."""
+        """Returns the plugin; None if a package that it needs cannot be imported."""
         try:
             from tf_libra.reporting.tensorboard.plugin import LibraPlugin
         except ImportError as error:

@@ -21,18 +21,18 @@ class Series:
 
 
 class LogSource(Protocol):
-    """Log directory, with runs named by their path."""
+    """Logs directory, with runs named by their path."""
 
     def records(self) -> Mapping[str, Mapping[str, Series]]:
-        """Return all series of records, by run and tag."""
+        """Returns all series of records, by run and tag."""
         ...
 
     def scalars(self) -> Mapping[str, Mapping[str, Series]]:
-        """Return all series of scalars, by run and tag."""
+        """Returns all series of scalars, by run and tag."""
         ...
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """Return at most `count` records of a series with their times, including the last.
+        """Returns at most `count` records of a series with their times, including the last.
 
         Raises:
           ValueError: a value of the series is no text.
@@ -42,9 +42,9 @@ class LogSource(Protocol):
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return at most `count` points (step, value) per scalar series, including the last."""
+        """Returns at most `count` points (step, value) per scalar series, including the last."""
         ...
 
     def graph_written(self, run: str) -> float | None:
-        """Return the time of a run's last graph; None without one."""
+        """Returns the time of a run's last graph; None without one."""
         ...

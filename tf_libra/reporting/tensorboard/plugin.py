@@ -34,23 +34,23 @@ class LibraPlugin(base_plugin.TBPlugin):
     plugin_name = PLUGIN_NAME
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        """Take the data provider from TensorBoard's context."""
+        """Takes the data provider from TensorBoard's context."""
         super().__init__(context)
         self._data_provider = context.data_provider
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Return the routes below /data/plugin/libra."""
+        """Returns the routes below /data/plugin/libra."""
         return {
             "/static/*": self._static,
             **{f"/{name}": functools.partial(self._answer, name) for name in routes.ROUTES},
         }
 
     def is_active(self) -> bool:
-        """Return True: without data the tab explains what to add to a script."""
+        """Returns True: without data the tab explains what to add to a script."""
         return True
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Return the ES module that draws the tab."""
+        """Returns the ES module that draws the tab."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Libra")
 
     def _answer(self, route: str, environ: dict[str, Any], start_response: Any) -> Any:
@@ -76,7 +76,7 @@ class LibraPlugin(base_plugin.TBPlugin):
         return response(environ, start_response)
 
     def _static(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """Serve a file of a fixed set; no part of the request becomes a path."""
+        """Serves a file of a fixed set; no part of the request becomes a path."""
         request = Request(environ)
         name = request.path.rpartition("/static/")[2]
         path = _static_files().get(name)
@@ -109,7 +109,7 @@ class DataProviderSource:
     def __init__(
         self, data: provider.DataProvider, context: RequestContext, experiment: str
     ) -> None:
-        """Prepare the source; nothing is read yet.
+        """Prepares the source; nothing is read yet.
 
         Args:
             data: data provider.
@@ -119,15 +119,15 @@ class DataProviderSource:
         self._data, self._context, self._experiment = data, context, experiment
 
     def records(self) -> Mapping[str, Mapping[str, Series]]:
-        """Return all series of records, by run and tag."""
+        """Returns all series of records, by run and tag."""
         return _series(self._data.list_tensors(self._context, **self._whose(PLUGIN_NAME)))
 
     def scalars(self) -> Mapping[str, Mapping[str, Series]]:
-        """Return all series of scalars, by run and tag."""
+        """Returns all series of scalars, by run and tag."""
         return _series(self._data.list_scalars(self._context, **self._whose(PLUGIN_NAME)))
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """Return at most `count` records of a series; one that is no text is a `ValueError`."""
+        """Returns at most `count` records of a series; one that is no text is a `ValueError`."""
         found = self._data.read_tensors(
             self._context,
             **self._whose(PLUGIN_NAME),
@@ -139,7 +139,7 @@ class DataProviderSource:
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return at most `count` points (step, value) of each series of scalars."""
+        """Returns at most `count` points (step, value) of each series of scalars."""
         found = self._data.read_scalars(
             self._context,
             **self._whose(PLUGIN_NAME),
@@ -152,7 +152,7 @@ class DataProviderSource:
         }
 
     def graph_written(self, run: str) -> float | None:
-        """Return the time of a run's graph in the Graphs tab; None without one."""
+        """Returns the time of a run's graph in the Graphs tab; None without one."""
         found = self._data.list_blob_sequences(self._context, **self._whose(_GRAPHS))
         times = [float(series.max_wall_time) for series in found.get(run, {}).values()]
         return max(times, default=None)
@@ -172,7 +172,7 @@ def _series(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Seri
 
 
 def _document(value: Any) -> str:
-    """Return the text of a summary, whose content is not trusted."""
+    """Returns the text of a summary, whose content is not trusted."""
     item = value.item() if value.size == 1 else None
     if not isinstance(item, bytes):
         raise ValueError("a summary of this plugin holds one string, this one does not")

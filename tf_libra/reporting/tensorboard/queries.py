@@ -30,7 +30,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 
 def plan(source: LogSource, run: str, tag: str) -> dict[str, Any]:
-    """Return a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
+    """Returns a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
     record = record_lookup.last_plan(source, run, tag)
     steps = record_lookup.steps_of(source, run, record, count=1)
     hosts = sorted({step.host for step in steps if step.host})
@@ -38,7 +38,7 @@ def plan(source: LogSource, run: str, tag: str) -> dict[str, Any]:
 
 
 def _has_graph(source: LogSource, run: str, record: PlanRecord) -> bool:
-    """Return True if the run's graph in the Graphs tab is this plan's.
+    """Returns True if the run's graph in the Graphs tab is this plan's.
 
     The Graphs tab shows a run's last graph, of the plan activated before its time.
     """
@@ -51,14 +51,14 @@ def _has_graph(source: LogSource, run: str, record: PlanRecord) -> bool:
 
 
 def group(source: LogSource, run: str, tag: str, group: int) -> dict[str, Any]:
-    """Return one group of a plan."""
+    """Returns one group of a plan."""
     return group_view(record_lookup.last_plan(source, run, tag), group)
 
 
 def timeline(
     source: LogSource, run: str, tag: str, show: str, threads: int | None = None
 ) -> dict[str, Any] | None:
-    """Return a timeline: "measured", "predicted", or of a strategy with `threads`."""
+    """Returns a timeline: "measured", "predicted", or of a strategy with `threads`."""
     record = record_lookup.last_plan(source, run, tag)
     if show == PREDICTED:
         return predicted_timeline(record)
@@ -72,32 +72,32 @@ def timeline(
 
 
 def ranks(source: LogSource, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
-    """Return one step of all ranks; `step` selects one of the recorded steps."""
+    """Returns one step of all ranks; `step` selects one of the recorded steps."""
     record = record_lookup.last_plan(source, run, tag)
     steps = record_lookup.steps_of(source, run, record, record_lookup.TRACED_STEPS)
     return ranks_view(record, steps, step)
 
 
 def contention(source: LogSource, run: str, tag: str) -> dict[str, Any]:
-    """Return the contention model with its samples."""
+    """Returns the contention model with its samples."""
     return contention_view(record_lookup.last_plan(source, run, tag))
 
 
 def strategies(
     source: LogSource, run: str, tag: str, workers: int | None = None, strategy: str | None = None
 ) -> dict[str, Any]:
-    """Compare every strategy, or one of them, for the plan's or another number of workers."""
+    """Compares every strategy, or one of them, for the plan's or another number of workers."""
     return strategies_view(record_lookup.last_plan(source, run, tag), workers, strategy)
 
 
 def steps(source: LogSource, run: str, tag: str) -> dict[str, Any]:
-    """Return measured whole steps under this plan and others."""
+    """Returns measured whole steps under this plan and others."""
     record = record_lookup.last_plan(source, run, tag)
     return steps_view(record, run, _measured_runs(source))
 
 
 def _measured_runs(source: LogSource) -> list[MeasuredRun]:
-    """Return all measurements; the listing of runs names the unreadable ones."""
+    """Returns all measurements; the listing of runs names the unreadable ones."""
     found = []
     headings = [
         one for run in sorted(source.records()) for one in record_lookup.plans_of(source, run)
@@ -122,7 +122,7 @@ def _measured_runs(source: LogSource) -> list[MeasuredRun]:
 def _usual_steps(
     source: LogSource, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
-    """Return steady-state steps under the plan up to step `until`; None: it is active."""
+    """Returns steady-state steps under the plan up to step `until`; None: it is active."""
     tag = f"{record.function}/{record_types.STEP_SECONDS}"
     points = source.points(run, [tag], record_lookup.HISTORY_POINTS).get(tag, ())
     return tuple(
@@ -131,7 +131,7 @@ def _usual_steps(
 
 
 def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
-    """Return the series of the plan's training function, and its activated plans."""
+    """Returns the series of the plan's training function, and its activated plans."""
     record = record_lookup.last_plan(source, run, tag)
     plans = [
         one | {"predicted_seconds": _predicted_seconds(source, run, one["tag"])}
@@ -144,7 +144,7 @@ def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
 
 
 def _predicted_seconds(source: LogSource, run: str, tag: str) -> float | None:
-    """Return backward's prediction by the present model, or else the plan's."""
+    """Returns backward's prediction by the present model, or else the plan's."""
     record = record_lookup.last_plan(source, run, tag)
     timeline = record.conclusion.predicted(record.plan)
     return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds
@@ -154,7 +154,7 @@ _SHOWN: Cache[dict[str, Any]] = Cache(64)
 
 
 def runs(source: LogSource) -> dict[str, Any]:
-    """Return all plans by run, functions without a plan, and unreadable items with reasons.
+    """Returns all plans by run, functions without a plan, and unreadable items with reasons.
 
     Cards are complete. `stamps` change with every write to a run; `strategies` lists the registered
     ones.
@@ -196,7 +196,7 @@ def _measuring(
     listed: Mapping[str, Mapping[str, Series]],
     plans: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return functions that run without a plan yet, with their step and budget."""
+    """Returns functions that run without a plan yet, with their step and budget."""
     planned = {(plan["run"], plan["function"]) for plan in plans}
     found = []
     for run, tags in sorted(listed.items()):
@@ -218,7 +218,7 @@ def _measuring(
 
 
 def _registered() -> list[dict[str, Any]]:
-    """Return every registered strategy with its default tuning budget."""
+    """Returns every registered strategy with its default tuning budget."""
     return [
         {
             "name": name,

@@ -32,12 +32,12 @@ class NotFoundError(Exception):
 
 
 def digest(document: str) -> bytes:
-    """Return a hash of a document, as a cache key."""
+    """Returns a hash of a document, as a cache key."""
     return hashlib.blake2b(document.encode(), digest_size=16).digest()
 
 
 def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
-    """Return the last activation of a series' plan.
+    """Returns the last activation of a series' plan.
 
     Raises:
       NotFoundError: no such series.
@@ -50,7 +50,7 @@ def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
 
 
 def measured(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
-    """Return the measured timeline of a plan; None without a readable one."""
+    """Returns the measured timeline of a plan; None without a readable one."""
     # After a repeated activation, only later steps count.
     since = source.documents(run, record.tag)[-1][0]
     dated = source.documents(run, record.tag_of(StepRecord.KIND), TRACED_STEPS)
@@ -60,7 +60,7 @@ def measured(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord 
 
 
 def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
-    """Return the timeline that an earlier version has written."""
+    """Returns the timeline that an earlier version has written."""
     found = source.documents(run, record.tag_of(TimelineRecord.KIND))
     if not found:
         return None
@@ -69,7 +69,7 @@ def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord 
 
 
 def steps_of(source: LogSource, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
-    """Return at most `count` steps under a plan of every rank of a run's job."""
+    """Returns at most `count` steps under a plan of every rank of a run's job."""
     tag = record.tag_of(StepRecord.KIND)
     steps: list[StepRecord] = []
     for other, tags in sorted(source.records().items()):
@@ -79,12 +79,12 @@ def steps_of(source: LogSource, run: str, record: PlanRecord, count: int) -> lis
 
 
 def job_of(run: str) -> str:
-    """Return the folder of a job, the parent of its ranks' runs."""
+    """Returns the folder of a job, the parent of its ranks' runs."""
     return run.rpartition("/")[0] if _RANK.search(run) else run
 
 
 def activations(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
-    """Return the description of each activation of a plan."""
+    """Returns the description of each activation of a plan."""
     return [
         {"run": run, "tag": tag} | _heading(document) | {"written": written}
         for written, document in source.documents(run, tag, _PLAN_POINTS)
@@ -92,12 +92,12 @@ def activations(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
 
 
 def in_order(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort the activations of one function by time, over all jobs of a run."""
+    """Sorts the activations of one function by time, over all jobs of a run."""
     return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
 
 
 def plans_of(source: LogSource, run: str) -> list[dict[str, Any]]:
-    """Return the plans of one run; the listing of runs names the unreadable ones."""
+    """Returns the plans of one run; the listing of runs names the unreadable ones."""
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():
         with contextlib.suppress(ValueError):

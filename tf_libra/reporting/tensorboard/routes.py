@@ -76,7 +76,7 @@ ROUTES: Mapping[str, Route] = MappingProxyType(
 
 
 def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
-    """Yield every request about a log directory: routes with their arguments."""
+    """Yields every request about a log directory: routes with their arguments."""
     yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
     plans = dict.fromkeys((one["run"], one["tag"]) for one in queries.runs(source)["plans"])
     for run, tag in plans:
@@ -86,7 +86,7 @@ def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
 
 
 def parsed(answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) -> Arguments:
-    """Parse the arguments of an answer from HTTP texts.
+    """Parses the arguments of an answer from HTTP texts.
 
     Raises:
       ValueError: an argument is missing, repeated, too long or no integer; named.

@@ -1,8 +1,8 @@
 // Numbers as a person reads them, as tf_libra/internal/formatting.py writes them; a test compares the two.
 
 const NONE = '-';
-/** What is said of two plans whose steps, in turns, do not differ. */
-export const NO_DIFFERENCE = 'no difference that can be told apart from noise';
+/** Result of interleaved trials whose difference may be noise. */
+export const NO_DIFFERENCE = 'no significant difference';
 const TIMES = [['us', 1e6], ['ms', 1e3], ['s', 1]];
 const BYTES = [['B', 1], ['kB', 1e-3], ['MB', 1e-6], ['GB', 1e-9]];
 

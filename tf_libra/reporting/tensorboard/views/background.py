@@ -8,7 +8,7 @@ from tf_libra.reporting.tensorboard.views import card_registry
 
 @card_registry.register("backgrounds", BackgroundRecord)
 def background_view(record: BackgroundRecord) -> dict[str, Any]:
-    """Return the statistics of a background job; steps per second are None if uncounted."""
+    """Returns the statistics of a background job; steps per second are None if uncounted."""
     rate = None
     if record.num_steps is not None and record.seconds > 0:
         rate = record.num_steps / record.seconds

@@ -11,7 +11,7 @@ from tf_libra.simulation.viz import burst_gantt
 
 @card_registry.register("bursts", BurstRecord)
 def burst_view(record: BurstRecord) -> dict[str, Any]:
-    """Return a burst plan: the ranks of each layer and the activity of every rank.
+    """Returns a burst plan: the ranks of each layer and the activity of every rank.
 
     `measured` is a layer's computation on each of `device_counts` ranks; None for a user-provided
     plan. An infinite amplification is None.

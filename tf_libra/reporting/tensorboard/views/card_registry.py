@@ -30,7 +30,7 @@ CARDS: Mapping[str, Card] = MappingProxyType(_cards)
 
 
 def register(name: str, kind: type[_Record]) -> Callable[[_View[_Record]], _View[_Record]]:
-    """Register a function as the card of a record type; a decorator."""
+    """Registers a function as the card of a record type; a decorator."""
 
     def known(view: _View[_Record]) -> _View[_Record]:
         _cards[kind.KIND] = Card(name, lambda document: view(kind.from_json(document)))

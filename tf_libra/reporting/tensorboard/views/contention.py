@@ -15,7 +15,7 @@ _CURVE_POINTS = 60
 
 
 def contention_view(record: PlanRecord) -> dict[str, Any]:
-    """Return the samples, the fitted curves and the errors."""
+    """Returns the samples, the fitted curves and the errors."""
     cost, samples = record.conclusion.cost_model, record.conclusion.samples
     view: dict[str, Any] = {
         "threads": list(record.threads),
@@ -95,7 +95,7 @@ def _possible(cost: CostModel, num_threads: float) -> bool:
 
 
 def _curves(cost: CostModel, most: int) -> dict[str, list[float]]:
-    """Return the fitted formulas over 1 to `most` threads while rates are positive."""
+    """Returns the fitted formulas over 1 to `most` threads while rates are positive."""
     grid = [r for r in np.linspace(1, max(most, 2), _CURVE_POINTS).tolist() if _possible(cost, r)]
     return {
         "num_threads": grid,

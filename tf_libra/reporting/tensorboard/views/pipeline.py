@@ -11,7 +11,7 @@ from tf_libra.simulation.viz import pipeline_gantt
 
 @card_registry.register("pipelines", PipelineRecord)
 def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
-    """Return a pipeline: stages, and the predicted and measured activity of every rank.
+    """Returns a pipeline: stages, and the predicted and measured activity of every rank.
 
     Each rank has its longest bubble.
     """

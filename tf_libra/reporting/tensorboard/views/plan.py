@@ -16,7 +16,7 @@ from tf_libra.specs.plan import Plan
 
 
 def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the groups of a plan with their predictions, and the ranks' host names.
+    """Returns the groups of a plan with their predictions, and the ranks' host names.
 
     `bottleneck` is the group that costs backward the most time, by contention and by exposed
     communication.
@@ -92,7 +92,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
-    """Return each group's span and its cost to backward, overlapped and exposed."""
+    """Returns each group's span and its cost to backward, overlapped and exposed."""
     rows = []
     found = losses(plan, timeline, cost)
     for loss, span, stage in zip(found, timeline.groups, timeline.stages[1:], strict=True):
@@ -113,7 +113,7 @@ def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, An
 
 
 def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
-    """Return a group's tensors and explanation; `caveat` if the model is not trusted.
+    """Returns a group's tensors and explanation; `caveat` if the model is not trusted.
 
     Raises:
       ValueError: the plan has no such group.

@@ -29,7 +29,7 @@ class MeasuredRun:
 
 
 def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """Return measured whole steps: interleaved trials, and other runs of the same job.
+    """Returns measured whole steps: interleaved trials, and other runs of the same job.
 
     `race` has the interleaved trials of `race_view`, which are comparable. `measured` has steps of
     other times, which are not; `is_own` marks those of the record's run. `rest_seconds` is the part
@@ -75,7 +75,7 @@ def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dic
 
 
 def _same_job(one: PlanRecord, other: PlanRecord) -> bool:
-    """Return True for the same world size and gradients, in any order."""
+    """Returns True for the same world size and gradients, in any order."""
     if one.plan.num_workers != other.plan.num_workers:
         return False
     return dict(zip(one.plan.tensor_names, one.plan.num_bytes, strict=True)) == dict(
@@ -90,7 +90,7 @@ Points = Sequence[tuple[int, float]]
 def history_view(
     plans: Sequence[Mapping[str, Any]], series: Mapping[str, Points]
 ) -> dict[str, Any]:
-    """Return the recorded series, the errors of backward's prediction, and drifts.
+    """Returns the recorded series, the errors of backward's prediction, and drifts.
 
     Args:
       plans: activated plans in order, each with `step` and `predicted_seconds`.
@@ -108,7 +108,7 @@ def history_view(
 
 
 def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
-    """Return begins and ends of drifts."""
+    """Returns begins and ends of drifts."""
     expected = {point[0]: point[1] for point in series[record_types.EXPECTED_STEP_SECONDS]}
     return sorted(
         (
@@ -129,7 +129,7 @@ def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
 def _errors(
     plans: Sequence[Mapping[str, Any]], series: Mapping[str, list[list[float]]]
 ) -> list[list[float]]:
-    """Return relative errors of predicted backward time: [step, predicted / measured - 1]."""
+    """Returns relative errors of predicted backward time: [step, predicted / measured - 1]."""
     found = []
     for step, seconds in series[record_types.BACKWARD_SECONDS]:
         before = [plan for plan in plans if plan["step"] <= step]

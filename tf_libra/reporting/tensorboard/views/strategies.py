@@ -19,7 +19,7 @@ _ROWS: Cache[tuple[dict[str, Any], ...]] = Cache(2048)
 
 
 def compared_strategies(record: PlanRecord) -> list[dict[str, Any]]:
-    """Return the rows of `strategies_view`; empty without a profile or a model.
+    """Returns the rows of `strategies_view`; empty without a profile or a model.
 
     `is_ideal` marks the ideal without contention, which is no strategy.
     """
@@ -33,7 +33,7 @@ def compared_strategies(record: PlanRecord) -> list[dict[str, Any]]:
 
 
 def scale_out(record: PlanRecord) -> list[int]:
-    """Return the world sizes of `strategies_view` besides the record's."""
+    """Returns the world sizes of `strategies_view` besides the record's."""
     if not compared_strategies(record):
         return []
     return [workers for workers in SCALE_OUT if workers >= record.plan.num_workers]
@@ -42,7 +42,7 @@ def scale_out(record: PlanRecord) -> list[int]:
 def strategies_view(
     record: PlanRecord, num_workers: int | None = None, name: str | None = None
 ) -> dict[str, Any]:
-    """Return the predicted backward time of every strategy on the record's profile.
+    """Returns the predicted backward time of every strategy on the record's profile.
 
     Strategies with a fixed thread count appear with each allowed count.
 
@@ -67,7 +67,7 @@ def strategies_view(
 
 
 def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, Any], ...]:
-    """Return the rows of one strategy, one per thread count."""
+    """Returns the rows of one strategy, one per thread count."""
 
     def plan() -> tuple[dict[str, Any], ...]:
         profile, cost = record.conclusion.profile, record.conclusion.cost_model
@@ -88,7 +88,7 @@ def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, An
 def strategy_like(
     record: PlanRecord, name: str, num_threads: int | None = None
 ) -> strategies.Strategy:
-    """Return the strategy of a row of `strategies_view`.
+    """Returns the strategy of a row of `strategies_view`.
 
     Raises:
       ValueError: no such strategy, or no row with this number of threads.
@@ -103,7 +103,7 @@ def strategy_like(
 
 
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
-    """Return the user's strategy, and every other with the arguments that it has."""
+    """Returns the user's strategy, and every other with the arguments that it has."""
     given = {
         field.name: getattr(record.strategy, field.name)
         for field in dataclasses.fields(record.strategy)

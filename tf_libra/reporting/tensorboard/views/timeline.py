@@ -19,7 +19,7 @@ from tf_libra.specs.plan import Plan
 
 
 def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None = None) -> Any:
-    """Return the predicted timeline of the record's plan, or of another strategy's plan.
+    """Returns the predicted timeline of the record's plan, or of another strategy's plan.
 
     None without a model.
     """
@@ -60,7 +60,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 
 
 def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str, Any]:
-    """Return the median and quartiles of the steps under the plan."""
+    """Returns the median and quartiles of the steps under the plan."""
     plan = record.plan
     rows = stream_rows(plan)
     spans = []
@@ -98,7 +98,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
 
 
 def stream_rows(plan: Plan) -> dict[int, int]:
-    """Return each stream's row of a timeline; stream numbers may have gaps."""
+    """Returns each stream's row of a timeline; stream numbers may have gaps."""
     return {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
 
 
@@ -113,7 +113,7 @@ def _pairs(edges: Sequence[float]) -> list[tuple[float, float]]:
 def _computation(
     profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
 ) -> list[dict[str, Any]]:
-    """Return pieces of backward computation with constant overlap, with their rates."""
+    """Returns pieces of backward computation with constant overlap, with their rates."""
     end = timeline.computation_end_seconds
     edges = {0.0, end}
     for span in timeline.groups:
@@ -135,7 +135,7 @@ def _computation(
 def ranks_view(
     record: PlanRecord, steps: Sequence[StepRecord], wanted: int | None = None
 ) -> dict[str, Any] | None:
-    """Return all ranks' all-reduces in one step; None without a recorded step.
+    """Returns all ranks' all-reduces in one step; None without a recorded step.
 
     Times are seconds since the start of rank 0's backward, or since the first all-reduce was ready
     if that start is unknown, by the clock of the lowest rank. Each all-reduce has its readiness
@@ -225,7 +225,7 @@ def _row(one: AllReduceSpan, record: PlanRecord, rows: dict[int, int]) -> int:
 
 
 def _skews(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each group's last ready rank, and the spread of readiness over ranks."""
+    """Returns each group's last ready rank, and the spread of readiness over ranks."""
     found = []
     groups = sorted({span["group"] for rank in ranks for span in rank["spans"]})
     for group in groups:

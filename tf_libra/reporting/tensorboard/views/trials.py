@@ -10,7 +10,7 @@ from tf_libra.reporting.records.timeline import Spread
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:
-    """Return the plans of interleaved trials, the active one first; None without trials.
+    """Returns the plans of interleaved trials, the active one first; None without trials.
 
     `ratio` is a plan's step to the winner's, from adjacent steps; `is_noise` marks a difference
     that is not significant. Both have no meaning for the winner.
@@ -39,7 +39,7 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
 
 
 def comparison_view(race: Race | None) -> dict[str, Any] | None:
-    """Return the active plan's step against one all-reduce after backward; None if unknown."""
+    """Returns the active plan's step against one all-reduce after backward; None if unknown."""
     compared = against_one_all_reduce(race)
     if compared is None:
         return None
@@ -54,7 +54,7 @@ def comparison_view(race: Race | None) -> dict[str, Any] | None:
 
 
 def search_view(search: Search | None) -> dict[str, Any] | None:
-    """Return the measured settings with their searchers; None without a search.
+    """Returns the measured settings with their searchers; None without a search.
 
     `searchers` are in the order of their first use; `searcher` is "start" for the first settings.
     """
