@@ -141,7 +141,7 @@ def markdown(results: list[Result]) -> str:
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     results = [
         measure(*profile, repeats=_REPEATS.value) for gpus in GPUS for profile in profiles(gpus)
     ]

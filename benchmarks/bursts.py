@@ -70,13 +70,15 @@ def main(argv: Sequence[str]) -> int:
     except WorkersFailedError as error:
         print(f"bursts: {error}", file=sys.stderr)
         return 1
-    asked = {name: FLAGS[name].value for name in ("rounds", "steps", "amplification", "slowdown")}
+    requested = {
+        name: FLAGS[name].value for name in ("rounds", "steps", "amplification", "slowdown")
+    }
     document = {
         "ways": judged(measured["rounds"]),
         "rounds": measured["rounds"],
         "plan": measured["plan"],
         "explained": measured["explained"],
-        "settings": _PLACING.settings() | asked | measured["settings"],
+        "settings": _PLACING.settings() | requested | measured["settings"],
         "machine": here,
         "versions": versions(),
     }

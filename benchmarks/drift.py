@@ -105,7 +105,7 @@ def _drive(folder: Path) -> None:
             lambda: hogs[0].kill(),
         )
         for number, change in enumerate(changes):
-            _wait_for(folder / f"asked.{number}", alive)
+            _wait_for(folder / f"request.{number}", alive)
             change()
             (folder / f"given.{number}").touch()
         for worker in workers:
@@ -147,11 +147,11 @@ def _work(folder: Path) -> None:
     stages = []
     for number, name in enumerate(_STAGES):
         if hvd.rank() == 0:
-            (folder / f"asked.{number}").touch()
+            (folder / f"request.{number}").touch()
             _wait_for(folder / f"given.{number}")
         stages.append(_stage(name, step, training.batch))
     if hvd.rank() == 0:
-        told = [
+        lines = [
             line for line in lines.lines if line.startswith(("drift:", "run: plan", "note: ra"))
         ]
         settings = {
@@ -161,7 +161,7 @@ def _work(folder: Path) -> None:
             "slow_rate": FLAGS.slow_rate,
             "congestion_control": congestion_control(),
         }
-        document = {"stages": stages, "log": told, "settings": settings}
+        document = {"stages": stages, "log": lines, "settings": settings}
         (folder / "measured.json").write_text(json.dumps(document, allow_nan=False))
 
 

@@ -67,7 +67,7 @@ def take_turn(
     Raises:
         RuntimeError: a rank has failed; its own words are on standard error.
     """
-    with job(program, num_ranks, num_lanes, ranks_per_host=row, beside=False) as running:
+    with job(program, num_ranks, num_lanes, ranks_per_host=row, local_sockets=False) as running:
         timed = {size: running.time(size, repetitions) for size in sizes}
         return Turn(
             lanes=max(rank.connections["lanes"] for rank in running.ranks),

@@ -71,7 +71,7 @@ def markdown(tables: dict[str, list[Result]]) -> str:
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     logging.set_verbosity(logging.INFO)
     tables = run(_REPEATS.value)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, NumPy {np.__version__}"

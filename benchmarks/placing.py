@@ -202,7 +202,7 @@ def _has_cores(count: int | None) -> bool:
         return True
     cores = len(os.sched_getaffinity(0))
     if count < 2:
-        raise flags.ValidationError("must be at least 2: one worker has nobody to all-reduce with")
+        raise flags.ValidationError("must be at least 2: one worker has no peer to all-reduce with")
     if count > cores:
         raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
     return True

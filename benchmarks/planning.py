@@ -279,7 +279,7 @@ def distance_markdown(rows: list[Distance]) -> str:
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.INFO)
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     tables = run(_REPEATS.value, _EXACT.value)
     compared = distances(_PROBLEMS.value)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

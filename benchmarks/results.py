@@ -48,8 +48,8 @@ def table(document: Mapping[str, Any], *, markdown: bool) -> str:
             ratio = document["ratios"].get(f"{name}/{baseline}")
             cells.append("" if ratio is None else _cell(ratio.values(), ".3f"))
         planner = document["plan"].get(name, {"strategy": name})["strategy"]
-        asked = name.partition(":")[0]
-        rows.append((name if planner == asked else f"{name} (plan by {planner})", *cells))
+        requested = name.partition(":")[0]
+        rows.append((name if planner == requested else f"{name} (plan by {planner})", *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if markdown:

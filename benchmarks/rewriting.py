@@ -291,7 +291,7 @@ def markdown_of_conditionals(results: Sequence[ConditionalsResult]) -> str:
 def main(argv: list[str]) -> None:
     """Measures and prints."""
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     results, conditionals = [], []
     if _COPIES.value:
         step = traced_step()

@@ -143,7 +143,7 @@ def job(
     num_lanes: int,
     host: str = "127.0.0.1",
     ranks_per_host: int = 0,
-    beside: bool = True,
+    local_sockets: bool = True,
     num_bytes: int = 1024,
 ) -> Iterator[Job]:
     """Runs a job, which ends with the context.
@@ -154,7 +154,7 @@ def job(
         num_lanes: of each.
         host: where they listen; `unix:` for Unix sockets.
         ranks_per_host: so many take each other to be on one host; 0: no rank knows of hosts.
-        beside: whether those of a host listen for each other on Unix sockets, too, and so share
+        local_sockets: True if ranks of a host also listen on Unix sockets and share
             memory. Else they exchange over `host`, in two levels all the same, as do the rows of a
             square of hosts that have one rank each (ops/lanes/grid.h).
         num_bytes: that are all-reduced once they have met, by all lanes.
@@ -162,8 +162,8 @@ def job(
     Raises:
         RuntimeError: a rank has failed; its own words are on standard error.
     """
-    listens_beside = int(beside and ranks_per_host > 0)
-    shape = (num_ranks, num_lanes, host, ranks_per_host, listens_beside, num_bytes)
+    listens_locally = int(local_sockets and ranks_per_host > 0)
+    shape = (num_ranks, num_lanes, host, ranks_per_host, listens_locally, num_bytes)
     ranks = [
         subprocess.Popen(
             [program, *map(str, (rank, *shape))],
@@ -351,7 +351,7 @@ if __name__ == "__main__":
     _LANES = flags.DEFINE_integer("lanes", 1, "Lanes of each rank.", lower_bound=1)
     _HOST = flags.DEFINE_string("host", "127.0.0.1", "Where ranks listen; unix: for Unix sockets.")
     _RANKS_PER_HOST = flags.DEFINE_integer(
-        "ranks_per_host", 0, "Of hosts that are pretended; 0: nobody knows of any.", lower_bound=0
+        "ranks_per_host", 0, "Of hosts that are pretended; 0: unknown to ranks.", lower_bound=0
     )
     _JSON = flags.DEFINE_string("json", None, "File to write what was measured to.")
     app.run(main)

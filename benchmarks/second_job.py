@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         "versions": versions(),
     }
     _PLACING.write(document)
-    print(told(document))
+    print(summary(document))
     return 0
 
 
@@ -75,7 +75,7 @@ def steps_until_near(to_final: Sequence[float]) -> int | None:
     return next((place for place, one in enumerate(to_final, start=1) if one <= NEAR), None)
 
 
-def told(document: dict[str, Any]) -> str:
+def summary(document: dict[str, Any]) -> str:
     """A line for each search."""
     settings = document["settings"]
     lines = [f"{settings['changed']} after {settings['model']}, {settings['network']}"]

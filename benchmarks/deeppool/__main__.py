@@ -65,7 +65,7 @@ def run(
         "plans": shown("VGG-16 on 8 GPUs: devices per layer, and gaps", "plans"),
         "claims": document.claims(claims),
         "throughput": document.rows(figure_9) + shown("Throughput on 8 GPUs", "throughput"),
-        "operating_points": shown("Bursts beside static partitions", "operating_points"),
+        "operating_points": shown("Bursts and static partitions", "operating_points"),
         "mechanisms": document.rows(figure_11)
         + shown("One mechanism after the other", "mechanisms"),
         "scale": document.scaled(scaled) + shown("8 to 1,024 GPUs", "scale"),
@@ -80,7 +80,7 @@ def _strip(path: Path) -> None:
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     path = Path(_DOCUMENT.value)
     run(path)
     print(path.read_text())

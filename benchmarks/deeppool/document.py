@@ -10,7 +10,7 @@ from benchmarks.paper.document import table
 
 def parameters(setting: Setting) -> str:
     """Returns a table of what the paper and the published times state, and what they leave out."""
-    given, beside = setting.parameters, setting.interference
+    given, interference = setting.parameters, setting.interference
     rows = [
         ("layer times", "one A100, mixed precision", "published by the authors"),
         (
@@ -37,25 +37,29 @@ def parameters(setting: Setting) -> str:
         ),
         ("Inception-v3's classifier", "VGG-16's last layer", "not given"),
         (
-            "all-reduce beside a background",
-            f"x {beside.synchronize_slowdown:g}",
+            "all-reduce next to a background job",
+            f"x {interference.synchronize_slowdown:g}",
             'section 5: "more than doubles"',
         ),
-        ("transition beside a background", f"x {beside.transition_slowdown:g}", "not given"),
         (
-            "computation beside a background, under priorities",
-            f"x {beside.compute_slowdown:g}",
+            "transition next to a background job",
+            f"x {interference.transition_slowdown:g}",
+            "not given",
+        ),
+        (
+            "computation next to a background job, under priorities",
+            f"x {interference.compute_slowdown:g}",
             "not given in numbers (Fig. 12)",
         ),
-        ("anything without priorities", f"x {beside.unprioritized_slowdown:g}", "not given"),
+        ("anything without priorities", f"x {interference.unprioritized_slowdown:g}", "not given"),
         (
-            "background beside computation",
+            "background during computation",
             "what the layer leaves: 1 - its throughput / that at 64 samples",
             "from the layer times",
         ),
         (
-            "background beside communication",
-            f"x {beside.background_communication:g}",
+            "background during communication",
+            f"x {interference.background_communication:g}",
             "not given",
         ),
         ("background's batch", setting.background_batch, "not given"),

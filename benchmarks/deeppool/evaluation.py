@@ -344,7 +344,7 @@ def sensitivity(setting: Setting, networks: Sequence[str] = NETWORKS) -> list[Se
     def network_of(**changes: float) -> Setting:
         return replace(setting, parameters=replace(base, **changes))
 
-    def beside(**changes: float) -> Setting:
+    def changed_interference(**changes: float) -> Setting:
         return replace(setting, interference=replace(interference, **changes))
 
     cases = [("as used", setting)]
@@ -354,13 +354,13 @@ def sensitivity(setting: Setting, networks: Sequence[str] = NETWORKS) -> list[Se
     for value in (5e-6, 100e-6):
         cases.append((f"latency {1e6 * value:g} us", network_of(latency_seconds=value)))
     for value in (1.0, 1.3):
-        cases.append((f"computation x {value:g}", beside(compute_slowdown=value)))
+        cases.append((f"computation x {value:g}", changed_interference(compute_slowdown=value)))
     for value in (1.5, 3.0):
-        changed = beside(synchronize_slowdown=value, transition_slowdown=value)
+        changed = changed_interference(synchronize_slowdown=value, transition_slowdown=value)
         cases.append((f"communication x {value:g}", changed))
     for value in (0.1, 1.0):
-        changed = beside(background_communication=value)
-        cases.append((f"background beside communication x {value:g}", changed))
+        changed = changed_interference(background_communication=value)
+        cases.append((f"background during communication x {value:g}", changed))
     for count in (1, 16):
         cases.append((f"background batch {count}", replace(setting, background_batch=count)))
     rows = []

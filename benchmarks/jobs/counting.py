@@ -25,13 +25,13 @@ def main(path: Path) -> None:
     """Counts until it is ended."""
     matrix = np.random.default_rng(0).random((_SIZE, _SIZE)) / _SIZE
     path.write_bytes(bytes(8))
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as told:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as counter:
         count = 0
         while True:
             matrix = matrix @ matrix.T
             matrix /= np.abs(matrix).max()
             count += 1
-            told[:] = struct.pack("<q", count)
+            counter[:] = struct.pack("<q", count)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def run(job: Job) -> None:
     mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, barrier)
     everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
     if hvd.rank() == 0:
-        told = (training.num_parameters, _horovod_settings())
-        Path(job.output).write_text(rounds.outcome(steps, everyone.max(axis=0), tuning, *told))
+        details = (training.num_parameters, _horovod_settings())
+        Path(job.output).write_text(rounds.outcome(steps, everyone.max(axis=0), tuning, *details))
 
 
 def steps_of(

@@ -64,8 +64,8 @@ def run(job: Job) -> None:
     everyone = this.exchange_json({"seconds": mine.tolist()}, _BARRIER_MS / 1e3)
     if world.rank == 0:
         seconds = np.asarray([one["seconds"] for one in everyone]).max(axis=0)
-        told = (model.count_params(), {})
-        Path(job.output).write_text(rounds.outcome(steps, seconds, tuning, *told))
+        details = (model.count_params(), {})
+        Path(job.output).write_text(rounds.outcome(steps, seconds, tuning, *details))
 
 
 def _steps(

@@ -35,8 +35,8 @@ def run(job: Job) -> None:
     changed = begin(dataclasses.replace(job, model=job.changed))
     for name, options in {"alone": {}, "helped": {"cache_dir": folder}}.items():
         searched: dict[str, Any] = {}
-        asked = config.resolve({"strategy": _STRATEGY} | options)
-        step = tf_libra.Optimized(changed.step(list), asked, _tuner(job, searched))
+        options = config.resolve({"strategy": _STRATEGY} | options)
+        step = tf_libra.Optimized(changed.step(list), options, _tuner(job, searched))
         while step.plan is None:
             step(*changed.batch)
         found[name] = searched

@@ -170,7 +170,7 @@ def _rounded(value: float) -> float:
 def main(argv: list[str]) -> None:
     """Makes the networks that the flags name."""
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for name in _NETWORKS.value:

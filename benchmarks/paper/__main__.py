@@ -33,7 +33,7 @@ def run(
     *,
     with_asc: bool,
     points: int,
-    beside: Parameters | None = None,
+    published: Parameters | None = None,
 ) -> None:
     """Computes everything; writes the document, its pictures and its JSON file.
 
@@ -43,7 +43,7 @@ def run(
       results: the JSON file of all numbers, overwritten.
       with_asc: also ASC-WFBP's evaluation, whose parameters are its own.
       points: of each sweep of the sensitivity.
-      beside: another set, of which `FITTED_CLAIM` was fitted; its testbed is added to the first's.
+      published: another set, of which `FITTED_CLAIM` was fitted; adds its testbed.
     """
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -86,18 +86,18 @@ def run(
         pictures.iterations(rows, image("asc_wfbp"))
         blocks["asc_wfbp"] = document.asc_wfbp(rows) + shown("Iteration times", "asc_wfbp")
         found["asc_wfbp"] = rows
-    if beside is not None:
-        rows = evaluation.on_testbed(beside)
-        again = evaluation.claims(rows, evaluation.largest(beside))
+    if published is not None:
+        rows = evaluation.on_testbed(published)
+        again = evaluation.claims(rows, evaluation.largest(published))
         pictures.throughput(rows, image("throughput_published"))
         blocks |= {
-            "published_sources": document.sources(beside),
+            "published_sources": document.sources(published),
             "published_testbed": document.testbed(rows)
             + shown("Throughput, by published throughputs", "throughput_published"),
             "published_claims": document.claims(again, (FITTED_CLAIM,)),
         }
         found["published"] = {
-            "parameters": json.loads(beside.to_json()) | {"workloads": names},
+            "parameters": json.loads(published.to_json()) | {"workloads": names},
             "testbed": rows,
             "claims": again,
         }
@@ -114,7 +114,7 @@ def _plain(value: object) -> object:
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     parameters = of_libra()
     if _PRINT.value:
         print(parameters.to_json())
@@ -128,9 +128,9 @@ def main(argv: list[str]) -> None:
             parameters = Parameters.from_json(source.read_text())
     default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
     path = Path(_DOCUMENT.value or default)
-    beside = None if given else of_published_throughputs()
+    published = None if given else of_published_throughputs()
     results = Path(_RESULTS.value or f"benchmarks/results/{path.stem}.json")
-    run(parameters, path, results, with_asc=not given, points=_POINTS.value, beside=beside)
+    run(parameters, path, results, with_asc=not given, points=_POINTS.value, published=published)
     print(path.read_text())
 
 

@@ -68,11 +68,11 @@ def sources(parameters: Parameters) -> str:
         )
     head = (
         "network", "tensors", "MB", "batch", "forward, ms", "backward, ms", "sent in, ms",
-        "sent / backward", "rate beside r", "a, ms",
+        "sent / backward", "rate with r", "a, ms",
     )  # fmt: skip
     text = (
         f"\nr = {parameters.library_threads}, the library's own choice; 'sent in' is q of all "
-        "gradients at once; 'rate beside r' is alpha1 - alpha2·r.\n"
+        "gradients together; 'rate with r' is alpha1 - alpha2·r.\n"
     )
     return "\n".join(lines) + "\n\n" + table(head, rows) + text
 

@@ -163,13 +163,13 @@ def of_libra() -> Parameters:
             f"computation: {rate / 1e12:.2f} T operations per second, the "
             f"{100 * sustained_share():.0f} % of an RTX 2080 Ti's peak that ASC-WFBP's paper "
             "measured on ResNet-152 (section VI-E), of a V100's peak of 14 T (PCIe; data sheets)",
-            "alpha1 = 1, and alpha2 = (1 - 1/1.38)/2048: computation takes 38 % longer beside 2048 "
-            "threads (Fig. 1(a))",
+            "alpha1 = 1, and alpha2 = (1 - 1/1.38)/2048: computation takes 38 % longer next to "
+            "2048 threads (Fig. 1(a))",
             "gamma1 = 6.25 GB/s: the peak bandwidth of 50 Gb/s (section V-A)",
             "gamma2 = gamma1: no threads send nothing",
             f"gamma3 = {cost.exclusive[2]:.3f}: solved for so that ResNet-152 at batch 8, fused as "
             "Horovod does, gets 14 % faster from 128 to 2048 threads (Fig. 1(b))",
-            "p = q: the text gives no rate for all-reduces beside computation",
+            "p = q: the text gives no rate for all-reduces that overlap computation",
             "6.6 us per hop: NCCL's own figure for rings over a network, simple protocol, in the "
             "first table of latencies in its source (graph/tuning.cc), soon after the paper's "
             "2.4.8",

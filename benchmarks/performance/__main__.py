@@ -1,13 +1,13 @@
 """The goals of performance, measured: every model and network, and docs/performance.md with it.
 
     python -m benchmarks.performance [--minutes 60] [--only "cnn5m, one host"]
-        [--benchmarks one_worker,plain] [--anew]
+        [--benchmarks one_worker,plain] [--remeasure]
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say something
 `benchmarks.wire`, `benchmarks.truth`, one worker on the joint batch and the plain strategy of
 TensorFlow, one after the other, on a machine that should do nothing else. After every one of them,
-its result is saved in `--json`, so that an interrupted run can continue; `--anew` measures saved
-results again. In the end, and with `--minutes 0` immediately, the tables of the document and
+its result is saved in `--json`, so that an interrupted run can continue; `--remeasure` measures
+saved results again. In the end, and with `--minutes 0` immediately, the tables of the document and
 README's are made from it.
 """
 
@@ -38,7 +38,7 @@ flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, 
 flags.DEFINE_integer("rounds", 50, "Of step times.", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
 flags.DEFINE_list("benchmarks", [], f"Only these, of {', '.join(outcome.KEPT)}.", flag_values=FLAGS)
-flags.DEFINE_bool("anew", False, "Measure what is kept again.", flag_values=FLAGS)
+flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
 
 _PAGE = Path(__file__).parent / "page.md"
 
@@ -92,7 +92,7 @@ def _run(folder: Path) -> int:
 
 def _missing(commands: Mapping[str, Sequence[str]], of_case: Mapping[str, Any]) -> list[str]:
     """The benchmarks that are to be run, in their order."""
-    missing = {name for name in commands if FLAGS.anew or name not in of_case}
+    missing = {name for name in commands if FLAGS.remeasure or name not in of_case}
     if FLAGS.benchmarks:
         missing &= set(FLAGS.benchmarks)
     if "wire" in missing:

@@ -171,8 +171,8 @@ def _goals(cases: Kept) -> str:
         [ratio <= outcome.LESS_THAN_BEST for ratio in ratios],
     )
     add(
-        f"a plan is in force within {outcome.TUNING_STEPS} steps and"
-        f" {outcome.TUNING_SECONDS:g} s, race included",
+        f"a plan is active within {outcome.TUNING_STEPS} steps and"
+        f" {outcome.TUNING_SECONDS:g} s, trials included",
         [
             one["tuning"]["steps"] <= outcome.TUNING_STEPS
             and one["tuning"]["seconds"] <= outcome.TUNING_SECONDS
@@ -221,14 +221,14 @@ def _goals(cases: Kept) -> str:
             "`libra` on two workers is faster than one worker that trains the joint batch",
             [one["libra"]["median"] < 1 for one in alone],
         )
-    told = table(("goal", "met in"), rows)
+    text = table(("goal", "met in"), rows)
     if truths:
         noise = statistics.median(one["noise"] for one in truths)
-        told += (
+        text += (
             f"\nA plan's own step differed by {noise:.1%} in the median between the first half of"
-            " its rounds and the second: what is smaller than that cannot be told.\n"
+            " its rounds and the second: what is smaller than that is noise.\n"
         )
-    return told
+    return text
 
 
 def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool:

@@ -163,7 +163,7 @@ def run(path: Path) -> None:
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+        raise app.UsageError(f"only flags are accepted, got {argv[1:]}")
     run(Path(_DOCUMENT.value))
 
 

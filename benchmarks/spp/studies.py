@@ -215,7 +215,7 @@ def sensitivity() -> list[Row]:
         f"PCIe in {count} servers": (stated, parameters.servers(num_slow=count)) for count in (0, 8)
     }
     cases |= {
-        f"links drawn anew, {seed}": (stated, parameters.servers(seed=seed)) for seed in (1, 2, 3)
+        f"links drawn again, {seed}": (stated, parameters.servers(seed=seed)) for seed in (1, 2, 3)
     }
     return [_row(name, *case, parameters.MICROBATCHES) for name, case in cases.items()]
 

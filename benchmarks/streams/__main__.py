@@ -1,11 +1,11 @@
 """AIACC's comparison: every model and network, and the tables of docs/benchmarks.md from it.
 
-    python -m benchmarks.streams [--minutes 30] [--only vgg] [--anew]
+    python -m benchmarks.streams [--minutes 30] [--only vgg] [--remeasure]
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, one after the other, on a machine that
 should do nothing else; those on several hosts need root (`benchmarks/cluster.py`). After every
-case, its result is saved in `--json`, so that an interrupted run can continue; `--anew` measures
-saved results again. In the end, and with `--minutes 0` immediately, the tables are made from it.
+case, its result is saved in `--json`, so that an interrupted run can continue; `--remeasure`
+measures saved results again. In the end, and with `--minutes 0`, the tables are made from it.
 """
 
 import json
@@ -31,7 +31,7 @@ flags.DEFINE_string("document", "docs/benchmarks.md", "Filled in.", flag_values=
 flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_integer("rounds", 50, "Of a case.", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
-flags.DEFINE_bool("anew", False, "Measure what is kept again.", flag_values=FLAGS)
+flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     kept = _read(path)
     failed = 0
     for case in cases.all_cases():
-        is_wanted = FLAGS.only in case.name and (FLAGS.anew or not kept["cases"][case.name])
+        is_wanted = FLAGS.only in case.name and (FLAGS.remeasure or not kept["cases"][case.name])
         if not is_wanted or time.monotonic() >= deadline:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -169,7 +169,7 @@ def parse(*arguments: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("--np=1", "must be at least 2: one worker has nobody to all-reduce with"),
+        ("--np=1", "must be at least 2: one worker has no peer to all-reduce with"),
         ("--np=4096", f"must be at most {len(os.sched_getaffinity(0))}"),
         (
             "--model=cnn6m",
