@@ -27,7 +27,7 @@ from absl import app, flags
 
 from benchmarks import native
 from benchmarks.scaling import job
-from tf_libra.cost_model.hops import row_of_square
+from tf_libra.cost_model.base import row_of_square
 
 EXCHANGES = ("direct", "square")
 

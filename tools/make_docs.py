@@ -11,10 +11,15 @@ docs/api.md is generated whole. Run it with the project's environment: it import
 import argparse
 import ast
 import dataclasses
+import functools
 import inspect
+import operator
+import os
 import re
 import sys
 import textwrap
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -188,7 +193,9 @@ def _methods(member: Any) -> Iterator[list[str]]:
     """Yields entries of the public methods and properties that a class defines."""
     if not isinstance(member, type):
         return
-    for name, value in vars(member).items():
+    documents = [name for name in ("to_json", "from_json") if hasattr(member, name)]
+    inherited = {name: inspect.getattr_static(member, name) for name in documents}
+    for name, value in (vars(member) | inherited).items():
         function = getattr(value, "__func__", getattr(value, "fget", value))
         if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
             kind = " (property)" if isinstance(value, property) else ""
@@ -197,7 +204,7 @@ def _methods(member: Any) -> Iterator[list[str]]:
 
 def _entry(title: str, function: Any, level: str, suffix: str = "") -> list[str]:
     try:
-        signature = "" if suffix else _plain(str(inspect.signature(function)))
+        signature = "" if suffix else _plain(str(_portable(inspect.signature(function))))
     except (TypeError, ValueError):
         signature = ""
     short = title.rpartition(".")[2]
@@ -225,6 +232,39 @@ def _declared_arguments(strategy: Any) -> str:
         if one.doc
     ]
     return "\n".join(["\n\nAttributes:", *entries]) if entries else ""
+
+
+class _Source:
+    """Stand-in for a default whose `repr` differs between machines."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _portable(signature: inspect.Signature) -> inspect.Signature:
+    """Returns a signature without checks in annotations and without values of this machine."""
+    parameters = []
+    for parameter in signature.parameters.values():
+        default = parameter.default
+        if default is os.environ:
+            default = _Source("os.environ")
+        elif isinstance(default, Path):
+            default = _Source(default.name)
+        annotation = _without_checks(parameter.annotation)
+        parameters.append(parameter.replace(annotation=annotation, default=default))
+    return signature.replace(parameters=parameters)
+
+
+def _without_checks(hint: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _without_checks(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_without_checks, arguments))
+    return tuple[tuple(map(_without_checks, arguments))] if origin is tuple else hint
 
 
 def _plain(signature: str) -> str:

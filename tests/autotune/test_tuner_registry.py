@@ -14,8 +14,14 @@ from tf_libra.autotune import Budget, Phase, Tuner, asks_for_a_start, tuner_regi
 from tf_libra.autotune.model_tuner import concluded
 from tf_libra.autotune.problem import TuningProblem
 from tf_libra.planning.data_parallel import aiacc
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import REGISTRY, ChosenThreads, FixedThreads, Strategy
+from tf_libra.planning.strategy import (
+    REGISTRY,
+    ChosenThreads,
+    Draft,
+    FixedThreads,
+    Strategy,
+    groups_from_stops,
+)
 
 HUNDRED = Budget(100, 1e6)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tf_libra.cost_model.hops import num_hops, row_of_square
+from tf_libra.cost_model.base import num_hops, row_of_square
 
 LATENCY = 50e-6  # of a hop
 GBIT = 1e9 / 8

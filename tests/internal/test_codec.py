@@ -36,7 +36,7 @@ class Schedule(codec.FingerprintedDocument):
 
     FORMAT: ClassVar = "test schedule"
 
-    def executed(self) -> dict[str, Any]:
+    def _executed(self) -> dict[str, Any]:
         return self.table.to_document()
 
 

@@ -137,7 +137,7 @@ def test_fields_of_base_classes_are_checked() -> None:
 
 def test_value_is_read_from_its_fields() -> None:
     example = Example(spans=(Span(0, 1),), span=Span(1, 2), counts=(1, 2))
-    fields = example.to_fields()
+    fields = example.to_document()
     assert fields["spans"] == [{"start": 0.0, "stop": 1.0}]
     assert Example.from_fields("example", fields) == example
     with pytest.raises(ValueError, match=r"^spans\[0\]: stop must be at least 3"):

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 from tf_libra.internal import validation
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import FixedThreads
+from tf_libra.planning.strategy import Draft, FixedThreads, groups_from_stops
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.internal import formatting
 from tf_libra.planning import explain
-from tf_libra.planning.explain import explain_group
+from tf_libra.planning.explain import GroupCost, bottleneck, explain_group, losses
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000],
@@ -182,3 +182,18 @@ def test_names_the_wait_for_an_all_reduce_before():
     starts = [entry.starts for entry in explain(PROFILE, plan, COST).groups]
     assert starts[0] == "It starts as soon as its last gradient is produced."
     assert "waits" in starts[1]
+
+
+def test_contention_counts_as_much_as_what_is_waited_for() -> None:
+    assert bottleneck((GroupCost(2e-3, 0.0), GroupCost(0.0, 1e-3))) == 0
+    assert bottleneck((GroupCost(2e-3, 0.0), GroupCost(1e-3, 1.5e-3))) == 1
+    assert bottleneck((GroupCost(1e-3, 0.0), GroupCost(0.0, 1e-3))) == 0
+
+
+def test_losses_and_computation_are_all_of_backward() -> None:
+    plan = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Wfbp(num_threads=4))
+    timeline = tf_libra.simulate(PROFILE, plan, COST)
+    found = losses(plan, timeline, COST)
+    assert sum(cost.seconds for cost in found) + PROFILE.compute_after[0] == pytest.approx(
+        timeline.backward_seconds
+    )

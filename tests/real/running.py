@@ -19,8 +19,7 @@ import tensorflow as tf
 import tf_libra
 import tf_libra.keras
 from tf_libra.backends import engine as engine_lib
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import ChosenThreads
+from tf_libra.planning.strategy import ChosenThreads, Draft, groups_from_stops
 
 # Tuning that ends early still leads through every phase that other ranks have to follow.
 MAX_TUNING_STEPS = 2

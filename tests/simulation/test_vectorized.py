@@ -8,7 +8,7 @@ from tests.planning.data_parallel import reference
 from tests.simulation.test_api import STOPS, THREADS, THREADS_OF_ALL
 from tf_libra import simulate
 from tf_libra.cost_model import ProcessorModel
-from tf_libra.planning.draft import groups_from_stops
+from tf_libra.planning.strategy import groups_from_stops
 from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.plan import Plan
 

@@ -2,8 +2,9 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tf_libra.specs.backward_profile import BackwardProfile, GradientTensor
+from tf_libra.specs.backward_profile import _ITEM_BYTES, BackwardProfile, GradientTensor, item_bytes
 
 PROFILE = BackwardProfile(
     (
@@ -126,3 +127,13 @@ def test_bad_json_is_named(change, word):
 def test_text_that_is_no_profile_is_refused(text, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile.from_json(text)
+
+
+@pytest.mark.parametrize("name", _ITEM_BYTES)
+def test_is_the_size_that_tensorflow_says(name: str) -> None:
+    assert item_bytes(name) == tf.as_dtype(name).size
+
+
+@pytest.mark.parametrize("name", [None, "string", "resource", "no such"])
+def test_what_has_no_size_is_not_known(name: str | None) -> None:
+    assert item_bytes(name) is None

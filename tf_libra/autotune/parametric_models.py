@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.cost_model.base import num_hops
 from tf_libra.cost_model.cpu_share import seconds_per_byte
-from tf_libra.cost_model.hops import num_hops
 
 _Array = NDArray[np.float64]
 _Integers = NDArray[np.int64]

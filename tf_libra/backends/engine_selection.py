@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_libra.coordination.world import World, host_identity
-from tf_libra.cost_model.hops import row_of_square
+from tf_libra.cost_model.base import row_of_square
 from tf_libra.internal import validation
 
 # Of which one is chosen.

@@ -25,7 +25,7 @@ from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
 from tf_libra.background_jobs.throttle import Throttle
 from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.process_state import STATE
-from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.telemetry import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
 MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"

@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra.cost_model.base import CostModel
-from tf_libra.cost_model.hops import num_hops
+from tf_libra.cost_model.base import CostModel, num_hops
 from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import Check, Count, Int32Count, NonNegative, Positive, Value
 

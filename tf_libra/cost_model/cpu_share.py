@@ -11,9 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra.cost_model.base import CostModel
+from tf_libra.cost_model.base import CostModel, num_hops
 from tf_libra.cost_model.contention import ContentionModel
-from tf_libra.cost_model.hops import num_hops
 from tf_libra.internal import formatting
 from tf_libra.internal.values import Int32Count, NonNegative, Positive
 

@@ -71,7 +71,7 @@ class Evidence(Value):
 
 def written(model: CostModel, evidence: Evidence) -> str:
     """Return the model as JSON text with its evidence; both readers accept it."""
-    return json.dumps(model.to_document() | {KEY: evidence.to_fields()}, indent=1)
+    return json.dumps(model.to_document() | {KEY: evidence.to_document()}, indent=1)
 
 
 def evidence_of(document: dict[str, Any]) -> Evidence | None:

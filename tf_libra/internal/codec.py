@@ -25,7 +25,7 @@ class Document(Value):
 
     def to_document(self) -> dict[str, Any]:
         """Return the header and the fields as JSON values."""
-        return {"format": self.FORMAT, "version": self.VERSION} | self.to_fields()
+        return {"format": self.FORMAT, "version": self.VERSION} | self._to_fields()
 
     def to_json(self) -> str:
         """Return JSON text, which `from_json` reads back unchanged."""
@@ -56,19 +56,19 @@ class Document(Value):
 class FingerprintedDocument(Document):
     """Document of a plan: its header has the fingerprint of what is executed."""
 
-    def executed(self) -> dict[str, Any]:
+    def _executed(self) -> dict[str, Any]:
         """Return the content that the fingerprint covers."""
         raise NotImplementedError
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hexadecimal SHA-256 of the executed content; predictions and notes are excluded."""
-        return digest(self.FORMAT, self.VERSION, self.executed())
+        return digest(self.FORMAT, self.VERSION, self._executed())
 
     def to_document(self) -> dict[str, Any]:
         """Return the header with the fingerprint, and the fields, as JSON values."""
         header = {"format": self.FORMAT, "version": self.VERSION, "fingerprint": self.fingerprint}
-        return header | self.to_fields()
+        return header | self._to_fields()
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:

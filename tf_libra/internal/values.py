@@ -55,7 +55,7 @@ class Value:
     """Base class of frozen dataclasses with checked fields.
 
     Attributes:
-      SPARSE: fields that `to_fields` omits if they have their default.
+      SPARSE: fields that `_to_fields` omits if they have their default.
     """
 
     SPARSE: ClassVar[tuple[str, ...]] = ()
@@ -71,7 +71,7 @@ class Value:
     def _validate(self) -> None:
         """Check constraints between fields; raises `ValueError`."""
 
-    def to_fields(self) -> dict[str, Any]:
+    def _to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values, which `from_fields` reads back unchanged."""
         return {
             field.name: plain(getattr(self, field.name))
@@ -82,11 +82,11 @@ class Value:
 
     def to_document(self) -> dict[str, Any]:
         """Return the value as JSON values in a field of another one."""
-        return self.to_fields()
+        return self._to_fields()
 
     @classmethod
     def from_fields(cls, name: str, fields: Any) -> Self:
-        """Build a value from what `to_fields` returned.
+        """Build a value from what `_to_fields` returned.
 
         Args:
           name: name of the value, for errors.

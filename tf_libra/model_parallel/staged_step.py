@@ -31,9 +31,9 @@ from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import fingerprint
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
-from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
+from tf_libra.specs.telemetry import BackgroundStats
 from tf_libra.variable_sync import elastic_hooks as commits
 from tf_libra.variable_sync.bound_variables import BoundVariable
 

@@ -1,15 +1,37 @@
 """Protocol and registry of strategies for data-parallel training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal.registry import Registry
 from tf_libra.internal.values import Int32Count, Value, ascending_counts
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.draft import Draft
 from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import TensorGroup
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Groups of a plan, with notes for its reader.
+
+    Attributes:
+      groups: contiguous ranges in backward order that cover all tensors.
+      notes: sentences for the plan's notes.
+      contention: gamma of ASC-WFBP for concurrent groups.
+    """
+
+    groups: tuple[TensorGroup, ...]
+    notes: tuple[str, ...] = ()
+    contention: float = 1.0
+
+
+def groups_from_stops(stops: Sequence[int], threads: Sequence[int]) -> tuple[TensorGroup, ...]:
+    """Return the groups of one stream that end before these tensors, with these threads."""
+    starts = [0, *stops[:-1]]
+    return tuple(map(TensorGroup, starts, map(int, stops), map(int, threads)))
 
 
 class Strategy(Protocol):

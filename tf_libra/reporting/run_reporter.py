@@ -43,13 +43,12 @@ from tf_libra.reporting.text_report import (
     why_another_plan,
 )
 from tf_libra.simulation.viz.pipeline_gantt import Bar
-from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.specs.scaling_profile import ScalingProfile
-from tf_libra.specs.telemetry import AllReduceRecord
+from tf_libra.specs.telemetry import AllReduceRecord, BackgroundStats
 
 
 class RunReporter:

@@ -10,7 +10,7 @@ from tf_libra.coordination.control_plane import Control, EngineError
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
-from tf_libra.specs.dtypes import item_bytes
+from tf_libra.specs.backward_profile import item_bytes
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, of_step
 

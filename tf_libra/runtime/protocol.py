@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tf_libra.autotune import Phase, PlanSource, TuningResult
-from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.telemetry import BackgroundStats
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from tf_libra.runtime.plan_activation import check_plan_fits
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.tuning_session import TuningSession
-from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import BackgroundStats
 from tf_libra.variable_sync.bound_variables import is_named
 from tf_libra.variable_sync.buffers import Buffers, untouched
 from tf_libra.variable_sync.initial_broadcast import InitialBroadcast

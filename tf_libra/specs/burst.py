@@ -185,7 +185,7 @@ class BurstPlan(FingerprintedDocument):
         """Sum of each device's gaps."""
         return tuple(sum(stop - start for start, stop in device) for device in self.gaps)
 
-    def executed(self) -> dict[str, Any]:
+    def _executed(self) -> dict[str, Any]:
         """Return the executed schedule: layers, devices, lanes and order."""
         return {
             "layer_names": self.layer_names,
@@ -195,7 +195,7 @@ class BurstPlan(FingerprintedDocument):
             "order": [[span.kind, span.layer, span.source, span.after] for span in self.spans],
         }
 
-    def to_fields(self) -> dict[str, Any]:
+    def _to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values; infinite amplification is null."""
         amplification = [None if a == _INFINITY else a for a in self.amplification]
-        return super().to_fields() | {"amplification": amplification}
+        return super()._to_fields() | {"amplification": amplification}

@@ -76,13 +76,13 @@ class PipelineStage(Value):
         if not self.devices or len(set(self.devices)) < len(self.devices):
             raise ValueError(f"devices must be at least one, each once, got {self.devices}")
 
-    def to_fields(self) -> dict[str, Any]:
+    def _to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values; the order is text.
 
         "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
         """
         order = " ".join(f"{kind[0].upper()}{microbatch}" for kind, microbatch in self.order)
-        return super().to_fields() | {"order": order}
+        return super()._to_fields() | {"order": order}
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class PipelinePlan(FingerprintedDocument):
         """Number M of microbatches."""
         return len(self.stages[0].order) // 2
 
-    def executed(self) -> dict[str, Any]:
+    def _executed(self) -> dict[str, Any]:
         """Return the executed schedule: layers, stages, devices and orders."""
         return {
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
-            "stages": [stage.to_fields() for stage in self.stages],
+            "stages": [stage._to_fields() for stage in self.stages],
         }

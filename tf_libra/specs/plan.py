@@ -17,8 +17,7 @@ from tf_libra.internal.values import (
     NonNegative,
     Value,
 )
-from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.dtypes import item_bytes
+from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
 
 _SHORT_ID_LENGTH = 16
 
@@ -161,7 +160,7 @@ class Plan(FingerprintedDocument):
             contention=contention,
         )
 
-    def executed(self) -> dict[str, Any]:
+    def _executed(self) -> dict[str, Any]:
         """Return what ranks execute: names, sizes, dtypes, groups and world size."""
         groups: list[list[int | None]] = []
         cuts_tensors = self.cuts_tensors
@@ -229,9 +228,9 @@ class Plan(FingerprintedDocument):
             stream = group.stream
         return tuple(kinds)
 
-    def to_fields(self) -> dict[str, Any]:
+    def _to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values; groups have the keys of cuts if a tensor is cut."""
-        fields = super().to_fields()
+        fields = super()._to_fields()
         if not self.cuts_tensors:
             for group in fields["groups"]:
                 del group["start_byte"], group["stop_byte"]

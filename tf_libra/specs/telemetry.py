@@ -1,4 +1,4 @@
-"""Telemetry of executed all-reduces."""
+"""Telemetry of executed all-reduces, and statistics of background jobs."""
 
 import json
 from collections.abc import Iterable
@@ -63,3 +63,28 @@ def of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRec
     """Return the records of one step's gradients, in the order of execution."""
     chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
     return tuple(sorted(chosen, key=lambda r: r.sequence))
+
+
+@dataclass(frozen=True)
+class BackgroundStats:
+    """Run time and cost of a background job so far.
+
+    Attributes:
+        step: number of settled training steps since the job began.
+        command: command line of the job.
+        max_slowdown: limit on the mean slowdown of training steps, as a share.
+        slowdown: measured mean slowdown of steps that overlap the job, as a share; None if unknown.
+        share_of_steps: share of the settled steps that the job overlapped.
+        num_pauses: number of pauses.
+        seconds: seconds since the job began.
+        num_steps: steps of the job itself; None if it does not count them.
+    """
+
+    step: int
+    command: str
+    max_slowdown: float
+    slowdown: float | None
+    share_of_steps: float
+    num_pauses: int
+    seconds: float
+    num_steps: int | None = None

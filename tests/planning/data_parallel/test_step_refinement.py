@@ -12,7 +12,7 @@ from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning.data_parallel import step_refinement
 from tf_libra.planning.data_parallel.step_refinement import even_groups, least_step
-from tf_libra.planning.draft import groups_from_stops
+from tf_libra.planning.strategy import groups_from_stops
 from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.plan import Plan
 

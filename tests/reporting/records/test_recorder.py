@@ -14,7 +14,7 @@ from tf_libra.reporting.records import record_types, recorder
 from tf_libra.reporting.records.event_writer import run_folder
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.telemetry import BackgroundStats
 
 RECORD = examples.plan_record()
 LOG = logging.getLogger("test")

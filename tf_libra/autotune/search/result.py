@@ -94,7 +94,7 @@ class Search:
 
     def to_document(self) -> list[dict[str, Any]]:
         """Its trials as JSON values; `from_document` reads them back unchanged."""
-        return [trial.to_fields() for trial in self.trials]
+        return [trial.to_document() for trial in self.trials]
 
     @classmethod
     def from_document(cls, document: Any) -> "Search":

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tf_libra.planning.comm_config import CommConfig
-from tf_libra.planning.draft import Draft
-from tf_libra.planning.strategy import Strategy
+from tf_libra.planning.strategy import Draft, Strategy
 from tf_libra.specs.backward_profile import BackwardProfile
 
 

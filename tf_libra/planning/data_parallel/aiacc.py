@@ -13,11 +13,9 @@ from tf_libra.internal.values import AtLeastOne, Count, Natural, NonNegative
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
-from tf_libra.planning.draft import Draft
-from tf_libra.planning.strategy import ChosenThreads, StreamCounts, ThreadCounts, register
+from tf_libra.planning.strategy import ChosenThreads, Draft, StreamCounts, ThreadCounts, register
 from tf_libra.simulation import simulate
-from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.dtypes import item_bytes
+from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # More all-reduces than this in a step are no plan: every one costs a node in the graph, startup,

@@ -16,8 +16,7 @@ from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import AtLeastOne, one_of
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import FixedThreads, register
+from tf_libra.planning.strategy import Draft, FixedThreads, groups_from_stops, register
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup

@@ -6,10 +6,10 @@ from typing import ClassVar
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.api import make_plan
-from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
     BY_NAME,
     ChosenThreads,
+    Draft,
     Strategy,
     StreamCounts,
     known_arguments,

@@ -10,8 +10,7 @@ from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts, NumChunk
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
 from tf_libra.planning.data_parallel.step_refinement import Choice, even_groups, least_step
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import ChosenThreads, register
+from tf_libra.planning.strategy import ChosenThreads, Draft, groups_from_stops, register
 from tf_libra.specs.backward_profile import BackwardProfile
 
 

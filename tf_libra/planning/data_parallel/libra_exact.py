@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
-from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import Draft, groups_from_stops
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

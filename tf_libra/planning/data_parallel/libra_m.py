@@ -12,8 +12,7 @@ from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts, NumChunks
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
 from tf_libra.planning.data_parallel.step_refinement import least_step
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import ChosenThreads, register
+from tf_libra.planning.strategy import ChosenThreads, Draft, groups_from_stops, register
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

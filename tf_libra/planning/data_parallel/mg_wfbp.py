@@ -6,10 +6,8 @@ from typing import ClassVar
 from tf_libra.cost_model import CostModel
 from tf_libra.internal.values import Natural
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import FixedThreads, register
-from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.dtypes import item_bytes
+from tf_libra.planning.strategy import Draft, FixedThreads, groups_from_stops, register
+from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
 
 MIN_ELEMENTS = 8192
 _ITEM_BYTES = 4  # of an unknown dtype

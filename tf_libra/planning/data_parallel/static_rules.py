@@ -8,8 +8,7 @@ import numpy as np
 from tf_libra.cost_model import CostModel
 from tf_libra.internal.values import Natural, Positive
 from tf_libra.planning.arguments import argument
-from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import FixedThreads, register
+from tf_libra.planning.strategy import Draft, FixedThreads, groups_from_stops, register
 from tf_libra.specs.backward_profile import BackwardProfile
 
 _ROUNDING = 1e-9

@@ -6,7 +6,7 @@ from typing import ClassVar
 from tf_libra.internal import validation
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import decode, encode, field_values, set_field
-from tf_libra.specs.background_stats import BackgroundStats
+from tf_libra.specs.telemetry import BackgroundStats
 
 
 @record_types.register

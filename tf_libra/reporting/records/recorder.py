@@ -23,9 +23,8 @@ from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.specs.background_stats import BackgroundStats
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import AllReduceRecord
+from tf_libra.specs.telemetry import AllReduceRecord, BackgroundStats
 
 # Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500

@@ -6,8 +6,13 @@ from typing import Any
 
 from tf_libra.autotune.trial_comparison import why_another
 from tf_libra.cost_model import CostModel
-from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
-from tf_libra.planning.group_costs import bottleneck, losses
+from tf_libra.planning.explain import (
+    GroupExplanation,
+    bottleneck,
+    explain_group,
+    explain_summary,
+    losses,
+)
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard.views.strategies import compared_strategies, scale_out
 from tf_libra.reporting.tensorboard.views.trials import comparison_view, race_view, search_view
