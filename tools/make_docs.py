@@ -264,7 +264,8 @@ def _without_checks(hint: Any) -> Any:
         return _without_checks(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return functools.reduce(operator.or_, map(_without_checks, arguments))
-    return tuple[tuple(map(_without_checks, arguments))] if origin is tuple else hint
+    inside = tuple(map(_without_checks, arguments))
+    return types.GenericAlias(tuple, inside) if origin is tuple else hint
 
 
 def _plain(signature: str) -> str:
