@@ -190,7 +190,7 @@ def test_plan_is_made_anew_for_fewer_and_the_given_one_used_again(story: Elastic
         assert "measure" in {line["phase"] for line in lines if line["size"] == 2}
     with np.load(story.folder / "end.npz") as end:
         assert Plan.from_json(str(end["plan"])).strategy == "by hand"
-    assert story.outputs().count("made for 4 workers, and there are 2 now") == 2
+    assert story.outputs().count("made for 4 workers, but the job has 2 now") == 2
 
 
 def test_weights_are_those_of_one_process(story: ElasticJob, nursery: Nursery) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tf_libra.coordination.signal_handling import Interrupts, of_this_process
+from tf_libra.coordination.signal_handling import Interrupts, step_interrupts
 from tf_libra.launcher import worker_hooks
 
 DEADLINE_SECONDS = 60.0
@@ -217,9 +217,9 @@ def test_signals_of_a_forked_child_are_its_own(
 
 
 def test_forked_child_listens_for_itself() -> None:
-    of_the_parent = of_this_process()
+    of_the_parent = step_interrupts()
     child = os.fork()
     if child == 0:
-        os._exit(7 if of_this_process() is not of_the_parent else 8)
+        os._exit(7 if step_interrupts() is not of_the_parent else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert of_this_process() is of_the_parent
+    assert step_interrupts() is of_the_parent

@@ -69,7 +69,7 @@ def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: An
         "alone": alone_as(kind, dtype, optimizer, num_steps),
         "phase": str(step.phase),
         "plan": None if step.plan is None else step.plan.to_json(),
-        "traces": step._training._call.experimental_get_tracing_count(),
+        "traces": step._training._tracer.function.experimental_get_tracing_count(),
     }
 
 

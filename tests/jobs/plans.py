@@ -338,14 +338,14 @@ def loop_inside_of_the_step() -> Any:
 def closed() -> Any:
     """Returns whether each call was judged as written, by the number of calls before `close`."""
     judged: list[bool] = []
-    usual = ProfilingPolicy.wants
+    usual = ProfilingPolicy.should_trace
 
-    def wants(self: ProfilingPolicy, steps_of_plan: int, is_written: bool) -> bool:
-        judged.append(is_written)
-        return usual(self, steps_of_plan, is_written)
+    def should_trace(self: ProfilingPolicy, calls_under_plan: int, is_recorded: bool) -> bool:
+        judged.append(is_recorded)
+        return usual(self, calls_under_plan, is_recorded)
 
     found = {}
-    with mock.patch.object(ProfilingPolicy, "wants", wants):
+    with mock.patch.object(ProfilingPolicy, "should_trace", should_trace):
         for closed_before in (0, 1, 3):
             model = models.HandWritten("float32", "sgd")
             logdir = FOLDER / f"closed_before_{closed_before}"

@@ -101,7 +101,9 @@ def short_last_batch() -> Any:
         step = wrap(model.step)
         for number, shard in enumerate([4, 4, 3, 4, 4, 3, 1]):
             step(*share(batch(number, shard)))
-        traces = step._training._call.experimental_get_tracing_count() if share is part else 0
+        traces = (
+            step._training._tracer.function.experimental_get_tracing_count() if share is part else 0
+        )
         told = {"traces": traces, "plan": share is part and step.plan.fingerprint}
         return model.variables, told
 

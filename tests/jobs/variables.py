@@ -203,7 +203,7 @@ def variables_as_arguments() -> Any:
     step.check_variables()
     return {
         "bits": [bits(fold.values()) for fold in folds],
-        "traces": step._training._call.experimental_get_tracing_count(),
+        "traces": step._training._tracer.function.experimental_get_tracing_count(),
     }
 
 
@@ -594,7 +594,9 @@ def forgets(at: int, ranks: tuple[int, ...]) -> Any:
     step = tf_libra.optimize(**BRIEFLY)(function)
     number = 0
     training: TrainingFunction = step._training
-    training._call = Forgetful(training._call, function, lambda: number == at and RANK in ranks)
+    training._tracer.function = Forgetful(
+        training._tracer.function, function, lambda: number == at and RANK in ranks
+    )
     for number in range(6):
         inputs, labels = shard(number)
         step(*((inputs[:2], labels[:2]) if number == 5 else (inputs, labels)))
@@ -647,13 +649,13 @@ def one_of_several_steps_reduces_nothing() -> Any:
     model = hand_written(seed=1)
     step = several(model.step)
     training: TrainingFunction = step._training
-    marked = training._call
+    marked = training._tracer.function
 
     def all_but_the_last(batches: Any) -> None:
         marked(batches[:-1])
         model.step(*batches[-1])
 
-    training._call = Forgetful(marked, all_but_the_last, lambda: step.settled)
+    training._tracer.function = Forgetful(marked, all_but_the_last, lambda: step.settled)
     train_several(step)
 
 

@@ -12,7 +12,7 @@ from tf_libra.runtime.plan_activation import PlanActivator
 
 
 @pytest.fixture
-def applying(engine: Engine) -> Iterator[PlanActivator]:
+def activator(engine: Engine) -> Iterator[PlanActivator]:
     """Under the module's engine; whatever becomes of the test, no plan of it stays registered."""
     given = PlanActivator(engine, LANES, RunReporter(config.resolve({})))
     yield given

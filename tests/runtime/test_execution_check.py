@@ -23,29 +23,29 @@ def certain(*names: str, has_conditional: bool = False) -> UnconditionalReduces:
 
 
 def test_what_was_executed_is_all_right() -> None:
-    execution_check.forget(FUNCTION)
-    execution_check.check(FUNCTION, certain(), step=1)
+    execution_check.start_counting(FUNCTION)
+    execution_check.check_executed(FUNCTION, certain(), step=1)
     execute("a", "b", "b")
-    execution_check.check(FUNCTION, certain("a", "b", "b"), step=1)
+    execution_check.check_executed(FUNCTION, certain("a", "b", "b"), step=1)
 
 
 def test_what_is_missing_is_counted_and_named() -> None:
-    execution_check.forget(FUNCTION)
+    execution_check.start_counting(FUNCTION)
     execute("a")
-    with pytest.raises(EngineError, match=r"step 4 of .* without 2 of the 3 .*\('b' first\)"):
-        execution_check.check(FUNCTION, certain("a", "b", "b"), step=4)
+    with pytest.raises(EngineError, match=r"step 4 of .* without 2 of the 3 .*first: 'b'"):
+        execution_check.check_executed(FUNCTION, certain("a", "b", "b"), step=4)
 
 
 def test_others_do_not_make_up_for_it() -> None:
-    execution_check.forget(FUNCTION)
+    execution_check.start_counting(FUNCTION)
     execute("a", "other")
     with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
-        execution_check.check(
+        execution_check.check_executed(
             FUNCTION, certain("a", "b", has_conditional=True), step=4, num_steps=2
         )
 
 
 def test_what_a_condition_leaves_out_is_not_missed() -> None:
-    execution_check.forget(FUNCTION)
+    execution_check.start_counting(FUNCTION)
     execute("a", "sometimes")
-    execution_check.check(FUNCTION, certain("a", has_conditional=True), step=1)
+    execution_check.check_executed(FUNCTION, certain("a", has_conditional=True), step=1)

@@ -45,72 +45,72 @@ def expected(plan: Plan) -> list[tuple[int, int, tuple[str, ...]]]:
 
 
 def test_calls_follow_the_plan_that_was_applied_last(
-    engine: Engine, applying: PlanActivator
+    engine: Engine, activator: PlanActivator
 ) -> None:
     train = step()
-    applying.call(1, lambda: train(INPUTS), traced=False)
+    activator.call(1, lambda: train(INPUTS), traced=False)
     assert [names for _, _, names in executed(engine)] == [(name,) for name in NAMES]
     for number, current in enumerate((ONE, TWO, ONE), start=2):
-        applying.apply(current)
-        assert (applying.plan, applying.num_calls) == (current, 0)
+        activator.activate(current)
+        assert (activator.plan, activator.calls_under_plan) == (current, 0)
         for _ in range(2):
             engine.set_step(number)
-            result, observation = applying.call(number, lambda: train(INPUTS), traced=False)
+            result, observation = activator.call(number, lambda: train(INPUTS), traced=False)
             assert result.dtype == tf.float32
             assert observation is None
         assert executed(engine)[-len(current.groups) :] == expected(current)
-        assert applying.num_calls == 2
+        assert activator.calls_under_plan == 2
     assert len(grappler.report(ONE).graphs) == 1  # TensorFlow has instantiated it once
-    applying.release(all_but=ONE)
+    activator.release(all_but=ONE)
     with pytest.raises(ValueError, match="plan"):
         grappler.unregister(TWO)
 
 
-def test_call_that_fails_does_not_count(engine: Engine, applying: PlanActivator) -> None:
+def test_call_that_fails_does_not_count(engine: Engine, activator: PlanActivator) -> None:
     train = step()
 
     def fail() -> None:
         train(INPUTS)
         raise RuntimeError("the disk is full")
 
-    applying.apply(ONE)
+    activator.activate(ONE)
     with pytest.raises(RuntimeError, match="the disk is full"):
-        applying.call(1, fail, traced=False)
-    assert applying.num_calls == 0
-    applying.call(1, lambda: train(INPUTS), traced=False)
-    assert applying.num_calls == 1
+        activator.call(1, fail, traced=False)
+    assert activator.calls_under_plan == 0
+    activator.call(1, lambda: train(INPUTS), traced=False)
+    assert activator.calls_under_plan == 1
 
 
 def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(
-    engine: Engine, applying: PlanActivator
+    engine: Engine, activator: PlanActivator
 ) -> None:
-    applying.apply(TWO)
+    activator.activate(TWO)
 
     def fail() -> None:
         raise RuntimeError("the disk is full")
 
     with pytest.raises(EngineError, match=r"rank 0 could not rewrite its graph .* disk is full"):
-        applying.call(1, fail, traced=False)
+        activator.call(1, fail, traced=False)
 
 
 def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
-    applying: PlanActivator, caplog: pytest.LogCaptureFixture
+    activator: PlanActivator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    applying.apply(TWO)
+    activator.activate(TWO)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        applying.call(1, lambda: tf.constant(1.0), traced=False)
+        activator.call(1, lambda: tf.constant(1.0), traced=False)
     assert "was not executed as it is: 0 of 4 tensors were all-reduced as planned" in caplog.text
 
 
 def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_from_it(
-    engine: Engine, applying: PlanActivator, caplog: pytest.LogCaptureFixture
+    engine: Engine, activator: PlanActivator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as gradients of averages, which `inner_gradients="average"` asks for."""
     train = step("other")
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        applying.apply(TWO)
+        activator.activate(TWO)
         engine.set_step(1)
-        applying.call(1, lambda: train(INPUTS), traced=False)
+        activator.call(1, lambda: train(INPUTS), traced=False)
     (skipped,) = grappler.report(TWO).latest.skipped
     assert skipped.startswith("node ")
     assert skipped.endswith(": tensor 'other' is not in the plan")
@@ -162,7 +162,7 @@ def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
     for number in range(1, 4):
         engine.set_step(number)
         session.step(number, lambda: train(INPUTS))
-        session.keep_graph(number, graph)
+        session.record_graph(number, graph)
     reporter.close()
     session.close()
     assert (kept, traced) == ([1], [2, 3])

@@ -12,7 +12,7 @@ from tf_libra.runtime.plan_cache import PlanCache
 from tf_libra.specs.plan import Plan
 
 CONCLUSION = examples.plan_record().conclusion
-LOG = logging.getLogger("test of keeping")
+LOG = logging.getLogger("test of cache")
 
 
 def accept(plan: Plan) -> None:
@@ -24,39 +24,39 @@ def refuse(plan: Plan) -> None:
 
 
 def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
-    keeping = PlanCache(tmp_path, "key", LOG)
-    assert keeping.load(accept) is None
-    keeping.store(replace(CONCLUSION, is_complete=False))
-    assert keeping.load(accept) is None
-    keeping.store(CONCLUSION)
-    assert keeping.load(accept) == CONCLUSION
-    assert replace(keeping, key="other").load(accept) is None
+    cache = PlanCache(tmp_path, "key", LOG)
+    assert cache.load(accept) is None
+    cache.store(replace(CONCLUSION, is_complete=False))
+    assert cache.load(accept) is None
+    cache.store(CONCLUSION)
+    assert cache.load(accept) == CONCLUSION
+    assert replace(cache, key="other").load(accept) is None
 
 
 def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) -> None:
     job = JobSignature((LayerSignature(8, "float32"),), 2, 1)
-    keeping = PlanCache(tmp_path, "key", LOG, job, "libra")
+    cache = PlanCache(tmp_path, "key", LOG, job, "libra")
     for rate in (1e8, 1e9):
-        keeping.store(replace(CONCLUSION, bytes_per_second=rate))
-    nearest = keeping.nearest()
+        cache.store(replace(CONCLUSION, bytes_per_second=rate))
+    nearest = cache.nearest()
     for rate, kept in ((1.2e8, 1e8), (2e9, 1e9)):
         found = nearest(rate)
         assert found is not None and found.job == replace(job, bytes_per_second=kept)
     assert nearest(1e11) is None
-    assert replace(keeping, folder=None).nearest()(1e9) is None
+    assert replace(cache, folder=None).nearest()(1e9) is None
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    keeping = PlanCache(None, "key", LOG)
-    keeping.store(CONCLUSION)
-    assert keeping.load(accept) is None
+    cache = PlanCache(None, "key", LOG)
+    cache.store(CONCLUSION)
+    assert cache.load(accept) is None
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeping = PlanCache(tmp_path, "key", LOG)
-    keeping.store(CONCLUSION)
-    assert keeping.load(refuse) is None
-    assert "what is kept cannot be used, measuring anew: made for 3 workers" in caplog.text
+    cache = PlanCache(tmp_path, "key", LOG)
+    cache.store(CONCLUSION)
+    assert cache.load(refuse) is None
+    assert "cannot use the cached plan, measuring again: made for 3 workers" in caplog.text
 
 
 def test_folder_that_cannot_be_made_is_said(
@@ -64,4 +64,4 @@ def test_folder_that_cannot_be_made_is_said(
 ) -> None:
     (tmp_path / "file").touch()
     PlanCache(tmp_path / "file" / "folder", "key", LOG).store(CONCLUSION)
-    assert "cache_dir: nothing could be kept" in caplog.text
+    assert "cache_dir: cannot store the result" in caplog.text

@@ -38,7 +38,7 @@ def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
     one, reporter = meeting()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
-            one.meet(reporter)
+            one.join(reporter)
         assert one.control is None
         assert not one.is_alone and not one.is_over
 
@@ -46,7 +46,7 @@ def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
 @pytest.mark.usefixtures("horovod")
 def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     one, reporter = meeting()
-    one.meet(reporter)
+    one.join(reporter)
     assert one.is_alone
     assert one.control is None
     assert not one.is_over
@@ -57,11 +57,11 @@ def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFix
 def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
     one, reporter = meeting()
     assert one.options.default_threads
-    one.meet(reporter)
+    one.join(reporter)
     lanes = one.options.backend
     assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
     asked, reporter = meeting(threads=(1, 3))
-    asked.meet(reporter)
+    asked.join(reporter)
     assert asked.options.strategy.allowed_threads == (1, 3)
 
 
@@ -69,23 +69,23 @@ def test_when_elastic_mode_resets_the_job_it_is_over_until_it_ends(
     state: elastic.ObjectState,
 ) -> None:
     one, reporter = meeting(plan=ONE)
-    one.meet(reporter)
+    one.join(reporter)
     assert one.is_alone and not one.is_over
     state.on_reset()
     assert one.is_over
     one.end()
     assert not one.is_over and not one.is_alone
     assert one.given == ONE
-    one.meet(reporter)
+    one.join(reporter)
     assert one.is_alone and not one.is_over
 
 
 def test_each_meeting_is_told_of_a_reset_once(state: elastic.ObjectState) -> None:
     one, reporter = meeting()
     for _ in range(3):
-        one.meet(reporter)
+        one.join(reporter)
     assert len(state._reset_callbacks) == 1
     other, reporter = meeting()
-    other.meet(reporter)
+    other.join(reporter)
     state.on_reset()
     assert one.is_over and other.is_over

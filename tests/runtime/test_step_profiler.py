@@ -69,14 +69,14 @@ def engine() -> Iterator[Engine]:
 
 
 def test_traced_step_says_when_gradients_came_and_what_was_reduced(
-    engine: Engine, applying: PlanActivator, tmp_path: Path
+    engine: Engine, activator: PlanActivator, tmp_path: Path
 ) -> None:
     train = step()
-    applying.apply(TWO)
-    applying.call(1, lambda: train(INPUTS), traced=True)
+    activator.activate(TWO)
+    activator.call(1, lambda: train(INPUTS), traced=True)
     for number in (2, 3):
         engine.set_step(number)
-        _, seen = applying.call(number, lambda: train(INPUTS), traced=True)
+        _, seen = activator.call(number, lambda: train(INPUTS), traced=True)
         assert seen is not None and seen.production is not None, seen
         assert seen.problem == ""
         assert seen.production.names == NAMES
@@ -89,7 +89,7 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
     engine.set_step(4)
     tf.profiler.experimental.start(str(tmp_path))
     try:
-        _, seen = applying.call(4, lambda: train(INPUTS), traced=True)
+        _, seen = activator.call(4, lambda: train(INPUTS), traced=True)
     finally:
         tf.profiler.experimental.stop()
     assert seen is not None and seen.production is None
@@ -98,7 +98,7 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
 
 
 def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_same(
-    engine: Engine, applying: PlanActivator, tmp_path: Path
+    engine: Engine, activator: PlanActivator, tmp_path: Path
 ) -> None:
     train = step()
 
@@ -106,13 +106,13 @@ def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_sam
         train(INPUTS)
         raise tf.errors.OutOfRangeError(None, None, "end of sequence")
 
-    applying.apply(TWO)
+    activator.activate(TWO)
     with pytest.raises(tf.errors.OutOfRangeError):
-        applying.call(1, at_the_end, traced=True)
+        activator.call(1, at_the_end, traced=True)
     engine.set_step(2)
-    assert applying.call(2, lambda: train(INPUTS), traced=True)[1] is None  # the first that counts
+    assert activator.call(2, lambda: train(INPUTS), traced=True)[1] is None  # the first that counts
     engine.set_step(3)
-    _, seen = applying.call(3, lambda: train(INPUTS), traced=True)
+    _, seen = activator.call(3, lambda: train(INPUTS), traced=True)
     assert seen is not None and seen.production is not None, seen
 
 
@@ -122,13 +122,13 @@ STEP, TRACED = 0.01, 0.03
 def traced_at(num_steps: int, is_written: bool) -> tuple[list[int], float]:
     """Numbers of the steps that are traced, and the share of time that tracing has taken."""
     now = 0.0
-    checking = ProfilingPolicy(clock=lambda: now)
+    policy = ProfilingPolicy(clock=lambda: now)
     found = []
     for number in range(num_steps):
-        traced = checking.wants(number, is_written)
+        traced = policy.should_trace(number, is_written)
         seconds = TRACED if traced else STEP
         now += seconds
-        checking.took(seconds, usual=number > 0 and not traced, traced=traced)
+        policy.record(seconds, usual=number > 0 and not traced, traced=traced)
         if traced:
             found.append(number)
     return found, len(found) * (TRACED - STEP) / now

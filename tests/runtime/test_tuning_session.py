@@ -293,8 +293,8 @@ def test_what_does_not_fit_is_measured_anew(trouble: Job, job: str, rank: int) -
 
 def test_what_cannot_be_used_is_warned_about(trouble: Job) -> None:
     log = trouble.log("cache_and_log_folders")
-    assert log.count("WARNING cache_dir: what is kept cannot be used, measuring anew") == 8
-    assert log.count("WARNING cache_dir: what is kept cannot be read: tf_libra_start-") == 8
+    assert log.count("WARNING cache_dir: cannot use the cached plan") == 8
+    assert log.count("WARNING cache_dir: cannot read an earlier result: tf_libra_start-") == 8
 
 
 def test_log_folder_holds_profile_model_and_plan(trouble: Job) -> None:
@@ -321,7 +321,7 @@ def test_rank_0_alone_writes(trouble: Job) -> None:
 def test_folder_that_cannot_be_written_does_not_end_the_training(trouble: Job) -> None:
     case = "folders_that_cannot_be_written"
     assert trouble.value(case) == "run"
-    assert "WARNING cache_dir: nothing could be kept" in trouble.log(case)
+    assert "WARNING cache_dir: cannot store the result" in trouble.log(case)
     assert "WARNING logdir: not everything could be written" in trouble.log(case)
 
 

@@ -70,7 +70,7 @@ class StagedTraining:
         self._name = instrumented_function.step_name(function)
         self._identity = fingerprint.function_identity(self._name)
         self._alone = instrumented_function.as_tf_function(function)
-        self._meeting = Rendezvous(self._name, self._identity, options)
+        self._rendezvous = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self._forget()
 
@@ -98,7 +98,7 @@ class StagedTraining:
     @property
     def state(self) -> TuningState:
         """The phase of tuning."""
-        if self._meeting.is_alone:
+        if self._rendezvous.is_alone:
             return TuningState(Phase.PASS_THROUGH)
         if self.plan is not None:
             return TuningState(Phase.RUN)
@@ -107,7 +107,7 @@ class StagedTraining:
     @property
     def settled(self) -> bool:
         """True once no more measurements are made."""
-        return self._meeting.is_alone or self.plan is not None
+        return self._rendezvous.is_alone or self.plan is not None
 
     def explain(self) -> str:
         """Returns the present state of planning as text of at most 100 columns."""
@@ -132,12 +132,12 @@ class StagedTraining:
 
     def synchronize_variables(self) -> None:
         """Brings the variables of all stages up to date on every rank, all of which call it."""
-        if self._meeting.control is None or self._meeting.is_over or not self._executions:
+        if self._rendezvous.control is None or self._rendezvous.is_over or not self._executions:
             return  # no other rank has newer variables
         self._guarded(self._synchronize_where_all_are)
 
     def _synchronize_where_all_are(self) -> None:
-        self._meeting.check_sync_point("synchronize_variables")
+        self._rendezvous.check_sync_point("synchronize_variables")
         self._synchronize()
 
     def _synchronize(self) -> None:
@@ -157,12 +157,12 @@ class StagedTraining:
             raise ValueError(
                 f"{self._name} runs in stages, one step at a time, got {num_steps} steps"
             )
-        if self._meeting.is_over:
-            self._meeting.end()
+        if self._rendezvous.is_over:
+            self._rendezvous.end()
             self._reporter.close()
             self._forget()
-        self._meeting.check()
-        if self._meeting.is_alone:
+        self._rendezvous.check()
+        if self._rendezvous.is_alone:
             return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
         check_call_context(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
@@ -173,13 +173,13 @@ class StagedTraining:
             return step_interrupts().during(call)
         except BaseException as error:
             self._reporter.on_idle()
-            self._meeting.give_up(error, error)
+            self._rendezvous.abort(error, error)
             raise
 
     def _synchronous_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._meeting.control is None:
-            self._meeting.meet(self._reporter)
-            if self._meeting.is_alone:
+        if self._rendezvous.control is None:
+            self._rendezvous.join(self._reporter)
+            if self._rendezvous.is_alone:
                 return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
@@ -212,7 +212,7 @@ class StagedTraining:
         return traces.whole.recording.concrete.function_type.pack_output(flat)
 
     def _refuse_strategies_of_tensorflow(self) -> None:
-        job = self._meeting.job
+        job = self._rendezvous.job
         if job is not None and job.by_strategy:
             raise ValueError(
                 f"{self._name} is to run in stages ({self._planner.asked}), and {job.name} has"
@@ -222,8 +222,8 @@ class StagedTraining:
 
     @property
     def _control(self) -> Control:
-        assert self._meeting.control is not None
-        return self._meeting.control
+        assert self._rendezvous.control is not None
+        return self._rendezvous.control
 
     # Before the first step with arguments of a kind.
 
@@ -232,7 +232,7 @@ class StagedTraining:
         control = self._control
         is_first = not self._traces
         if not is_first:
-            self._meeting.check_sync_point("arguments of another kind")
+            self._rendezvous.check_sync_point("arguments of another kind")
             if self._holding.has_let_go:  # of what these arguments may need
                 self._synchronize()
         agree(control, {"arguments": step_arguments.signature(given)})

@@ -13,7 +13,6 @@ from tf_libra.capture.dataflow.sources import SourceFlow, find_sources
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.instrumented_function import Trace
 from tf_libra.capture.unconditional_reduces import UnconditionalReduces, count_unconditional_reduces
-from tf_libra.capture.variables import handles
 from tf_libra.coordination.consistency_check import (
     NAMES_ADVICE,
     Statement,
@@ -24,23 +23,74 @@ from tf_libra.coordination.consistency_check import (
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
-from tf_libra.variable_sync.bound_variables import BoundVariable, flat_arguments, held
+from tf_libra.variable_sync.bound_variables import (
+    BoundVariable,
+)
+
+
+@dataclass(eq=False)
+class KnownTrace:
+    """One trace, and the facts that are read once from its graph.
+
+    Attributes:
+        trace: the use that it makes of gradients.
+        met: sets of variables, passed as arguments, that the ranks have compared; by identity.
+    """
+
+    trace: Trace
+    met: set[tuple[int, ...]] = field(default_factory=set)
+    _graph: traced_graph.TracedGraph | None = None
+    _certain: UnconditionalReduces | None = None
+    _flow: SourceFlow | None = None
+
+    @property
+    def marked(self) -> tuple[ReducedGradient, ...]:
+        """Gradients that the trace all-reduces."""
+        return self.trace.marked
+
+    @property
+    def left(self) -> dict[str, str]:
+        """Reasons for the gradients that another component reduces, by name."""
+        return self.trace.left
+
+    def certain(self, concrete: Any) -> UnconditionalReduces:
+        """Returns the all-reduces that every execution performs."""
+        if self._certain is None:
+            self._certain = count_unconditional_reduces(self._read(concrete))
+        return self._certain
+
+    def flow(self, concrete: Any, touched: Sequence[BoundVariable]) -> SourceFlow:
+        """Returns the sources of what the trace writes to its variables.
+
+        Args:
+            concrete: the trace.
+            touched: variables of a call. Other calls differ only in values.
+        """
+        if self._flow is None:
+            numbers = [one.index for one in touched if one.is_variable or one.is_number]
+            self._flow = find_sources(self._read(concrete), numbers)
+        return self._flow
+
+    def _read(self, concrete: Any) -> traced_graph.TracedGraph:
+        if self._graph is None:
+            self._graph = traced_graph.read(concrete.graph)
+        return self._graph
 
 
 class ConcreteTraces:
-    """The traces that one training function has so far, in the job that there is now.
+    """The traces of one training function in the current job, compared between ranks.
 
     Attributes:
         names: rank 0's names of variables that this rank's Keras has numbered differently.
-        is_renamed: whether the last trace has shown that `names` are needed, and is to be made
-            again on all ranks.
+        is_renamed: whether the last trace has shown that `names` are needed, so that all ranks
+            trace again.
     """
 
     def __init__(self, name: str) -> None:
-        """Knows no trace.
+        """Begins without traces.
 
         Args:
-            name: of the training function, for messages.
+            name: name of the training function, for messages.
         """
         self._name = name
         self._known: WeakKeyDictionary[tf.Graph, KnownTrace] = WeakKeyDictionary()
@@ -49,8 +99,8 @@ class ConcreteTraces:
         self.names: dict[str, str] = {}
         self.is_renamed = False
 
-    def of(self, concrete: Any) -> "KnownTrace":
-        """Returns what is known of a trace, which is passed as TensorFlow's concrete function."""
+    def of(self, concrete: Any) -> KnownTrace:
+        """Returns the facts about a trace, which is passed as TensorFlow's concrete function."""
         return self._known[concrete.graph]
 
     def add(
@@ -60,14 +110,14 @@ class ConcreteTraces:
         reporter: RunReporter,
         meet: Callable[[], None] | None,
     ) -> None:
-        """Adds the trace whose graph is being built; what it all-reduces is compared.
+        """Adds the trace whose graph is being built, and compares its gradients between ranks.
 
         Args:
-            trace: what it does with gradients.
-            control: reaches the other ranks; None if there are none to compare with.
+            trace: the use that it makes of gradients.
+            control: reaches the other ranks; None if there are none.
             reporter: logs a warning for gradients that no plan covers.
-            meet: returns when all ranks are at a new trace, which may be at a step already with
-                what they have traced before; None for the first trace.
+            meet: waits until all ranks are at a new trace, since another rank may already be at a
+                step with a trace it has; None for the first trace.
 
         Raises:
             ValueError: on every rank: the first difference.
@@ -87,9 +137,11 @@ class ConcreteTraces:
         if meet is not None and not self.is_renamed:
             meet()
         statement: dict[str, Any] = {
-            "averaged gradients": [one.name for one in marked],
-            "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
-            "gathered": {one.name: one.is_gathered for one in marked},
+            "averaged gradients": [gradient.name for gradient in marked],
+            "gradient": {
+                gradient.name: f"{gradient.dtype} {gradient.shape}" for gradient in marked
+            },
+            "gathered": {gradient.name: gradient.is_gathered for gradient in marked},
         }
         everyone = exchange(control, statement)
         if not self.is_renamed and self._match_names(everyone, control.rank, reporter):
@@ -103,11 +155,13 @@ class ConcreteTraces:
         """Finds rank 0's names of gradients that differ in automatic numbers alone.
 
         Returns:
-            Whether names, and nothing else, kept the ranks from agreeing; the same on every rank.
+            Whether the ranks differ in names alone; the same on every rank.
         """
-        of_ranks = [one["averaged gradients"] for one in everyone]
+        of_ranks = [statement["averaged gradients"] for statement in everyone]
         found = [renames(names, of_ranks[0]) for names in of_ranks]
-        renamed = [_renamed(one, names) for one, names in zip(everyone, found, strict=True)]
+        renamed = [
+            _renamed(statement, names) for statement, names in zip(everyone, found, strict=True)
+        ]
         if not any(found) or first_difference(renamed) is not None:
             return False
         other = next(other for other, names in enumerate(found) if names)
@@ -121,9 +175,9 @@ class ConcreteTraces:
         return True
 
     def _warn_of(self, trace: Trace, reporter: RunReporter) -> None:
-        """Says once what no plan is about, though a script may take it for averaged."""
-        in_datasets = [one.name for one in trace.marked if one.in_dataset]
-        for names, what in (
+        """Warns, once per kind, of gradients that the user may take for averaged."""
+        in_datasets = [gradient.name for gradient in trace.marked if gradient.in_dataset]
+        for names, message in (
             (trace.missing, "%s computes no gradient for %s: it is None, as without TF-Libra"),
             (trace.jacobians, "%s returns gradients per example of %s, of each rank's own data"),
             (
@@ -137,9 +191,9 @@ class ConcreteTraces:
                 " Horovod, which averages them in other traces and not in this one",
             ),
         ):
-            if names and what not in self._warned:
-                self._warned.add(what)
-                reporter.log.warning(what, self._name, listed(names))
+            if names and message not in self._warned:
+                self._warned.add(message)
+                reporter.log.warning(message, self._name, listed(names))
 
 
 def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
@@ -147,94 +201,11 @@ def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
 
     def rename(value: Any) -> Any:
         if isinstance(value, dict):
-            return {names.get(name, name): one for name, one in value.items()}
+            return {names.get(name, name): item for name, item in value.items()}
         return [names.get(name, name) for name in value]
 
     return {key: rename(value) for key, value in statement.items()}
 
 
 def _have_same_names(everyone: Sequence[Statement]) -> bool:
-    return len({tuple(sorted(one["averaged gradients"])) for one in everyone}) == 1
-
-
-@dataclass(eq=False)
-class KnownTrace:
-    """One trace, and what its graph tells.
-
-    Attributes:
-        trace: what it does with gradients.
-        met: sets of variables, given as arguments, of which the ranks have talked; by identity.
-    """
-
-    trace: Trace
-    met: set[tuple[int, ...]] = field(default_factory=set)
-    _graph: traced_graph.TracedGraph | None = None
-    _certain: UnconditionalReduces | None = None
-    _flow: SourceFlow | None = None
-
-    @property
-    def marked(self) -> tuple[ReducedGradient, ...]:
-        """The gradients that it all-reduces."""
-        return self.trace.marked
-
-    @property
-    def left(self) -> dict[str, str]:
-        """Gradients that it leaves to others, with the reasons."""
-        return self.trace.left
-
-    def certain(self, concrete: Any) -> UnconditionalReduces:
-        """Returns the all-reduces that every execution is certain to make."""
-        if self._certain is None:
-            self._certain = count_unconditional_reduces(self._read(concrete))
-        return self._certain
-
-    def flow(self, concrete: Any, touched: Sequence[BoundVariable]) -> SourceFlow:
-        """Returns what flows into the trace's variables.
-
-        Args:
-            concrete: the trace.
-            touched: by a call; of another call only the values are others.
-        """
-        if self._flow is None:
-            numbers = [one.index for one in touched if one.is_variable or one.is_number]
-            self._flow = find_sources(self._read(concrete), numbers)
-        return self._flow
-
-    def _read(self, concrete: Any) -> traced_graph.TracedGraph:
-        if self._graph is None:
-            self._graph = traced_graph.read(concrete.graph)
-        return self._graph
-
-
-@dataclass(frozen=True)
-class Call:
-    """A trace, called with certain arguments.
-
-    Attributes:
-        trace: what is known of the trace.
-        concrete: the trace as TensorFlow has it.
-        arguments: its inputs that are no captures, see `flat_arguments`.
-    """
-
-    trace: KnownTrace
-    concrete: Any
-    arguments: list[Any]
-
-    @classmethod
-    def of(cls, trace: KnownTrace, concrete: Any, function: Any, args: Any, kwargs: Any) -> "Call":
-        """A call of a `tf.function`."""
-        return cls(trace, concrete, flat_arguments(function, concrete, args, kwargs))
-
-    @property
-    def given(self) -> tuple[int, ...]:
-        """Identities of the variables that are arguments."""
-        return tuple(
-            int(handle._id)
-            for one in self.arguments
-            if isinstance(one, tf.Variable)
-            for handle in handles(one)
-        )
-
-    def touched(self) -> tuple[BoundVariable, ...]:
-        """All variables that it can touch, and tensors that were captured."""
-        return held(self.concrete, self.arguments)
+    return len({tuple(sorted(statement["averaged gradients"])) for statement in everyone}) == 1

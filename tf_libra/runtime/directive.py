@@ -9,7 +9,7 @@ from tf_libra.specs.plan import Plan
 
 @dataclass(frozen=True)
 class KeepPlan:
-    """Instruction to run this step under the active plan.
+    """Decision to run this step under the active plan.
 
     Attributes:
         then_try: whether trials begin with the next step.
@@ -18,25 +18,28 @@ class KeepPlan:
     then_try: bool = False
 
 
+# A trial to run, a result to activate from this step on, or no change.
+Decision = Trial | TuningResult | KeepPlan | Postponed
+
+
 @dataclass(frozen=True)
 class Directive:
-    """Instruction to every rank for the next step.
+    """Decision about the next step, for every rank.
 
     Attributes:
         function: identity of the training function.
         step: number of the step.
-        what: the trial to make, the result that is active from this step on, that the active one
-            stays so, or that the trial is postponed.
-        origin: how the result came to be, if `what` is one.
+        what: the decision.
+        origin: source of the result, if the decision is one.
     """
 
     function: str
     step: int
-    what: Trial | TuningResult | KeepPlan | Postponed
+    what: Decision
     origin: PlanSource = PlanSource.MADE
 
     def to_message(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns JSON values."""
         message: dict[str, Any] = {"function": self.function, "step": self.step}
         if isinstance(self.what, TuningResult):
             return message | {
@@ -55,7 +58,7 @@ class Directive:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> "Directive":
-        """Reads what `to_message` wrote."""
+        """Reads the JSON values of `to_message`."""
         function, step = message["function"], message["step"]
         if "conclusion" in message:
             conclusion = TuningResult.from_document(message["conclusion"])
@@ -68,14 +71,14 @@ class Directive:
         return cls(function, step, Trial(Phase(message["phase"]), plan, message["traced"]))
 
     def check(self, function: str, step: int, rank: int) -> None:
-        """Raises `ValueError` if this rank is elsewhere in its script than rank 0."""
+        """Raises `ValueError` if this rank is at another place of its script than rank 0."""
         if self.function != function:
             raise ValueError(
-                f"rank {rank} is at a step of {function}, rank 0 at one of"
-                f" {self.function}: every rank must call training functions in the same order"
+                f"rank {rank} is at a step of {function}, rank 0 at a step of {self.function}:"
+                " every rank must call training functions in the same order"
             )
         if self.step != step:
             raise ValueError(
-                f"rank {rank} is at step {step}, rank 0 at step {self.step}: every"
-                " rank must call the training step equally often"
+                f"rank {rank} is at step {step}, rank 0 at step {self.step}: every rank must call"
+                " the training step equally often"
             )

@@ -1,6 +1,6 @@
-"""Check that a step has executed the all-reduces that its graph is certain to have.
+"""Check that a step has executed the all-reduces that its graph performs unconditionally.
 
-A graph that was rewritten wrongly may leave them out in silence, and train nothing.
+A wrongly rewritten graph may silently leave them out, so that nothing is trained.
 """
 
 import ctypes
@@ -12,26 +12,24 @@ from tf_libra.coordination.control_plane import EngineError
 from tf_libra.internal import native, tf_internal
 
 
-def forget(function: str) -> None:
-    """Counts from here on.
-
-    Args:
-        function: identity of the training function.
-    """
+def start_counting(function: str) -> None:
+    """Starts to count the all-reduces of a training function, given by its identity."""
     native.load().c.TfLibraTakeExecuted(function.encode(), None)
 
 
-def check(function: str, certain: UnconditionalReduces, step: int, num_steps: int = 1) -> None:
-    """Checks what was executed since `forget`, which takes microseconds if all is well.
+def check_executed(
+    function: str, certain: UnconditionalReduces, step: int, num_steps: int = 1
+) -> None:
+    """Checks the all-reduces since `start_counting`; takes microseconds if none is missing.
 
     Args:
         function: identity of the training function.
-        certain: what had to be.
-        step: number of the step, or of the last one in the graph, for the message.
-        num_steps: how many the graph has.
+        certain: all-reduces that must have been executed.
+        step: number of the step, or of the last step in the graph, for the message.
+        num_steps: number of steps in the graph.
 
     Raises:
-        EngineError: an all-reduce that nothing makes conditional was not executed.
+        EngineError: an unconditional all-reduce was not executed.
     """
     if tf_internal.eager_context().is_async():
         tf_internal.wait_for_async_ops()
@@ -50,9 +48,7 @@ def check(function: str, certain: UnconditionalReduces, step: int, num_steps: in
             steps = f"steps {first} to {step} of {function}, which are one graph, have"
         raise EngineError(
             f"{steps} ended without {missing.total()} of the {certain.num_tensors} all-reduces"
-            " that nothing in the graph makes conditional"
-            f" ({next(iter(missing))!r} first), so that nothing, or not the same everywhere, was"
-            " trained: the graph that ran is not the one that was traced. Without plans, and right,"
-            " it runs"
-            " after tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})"
+            f" that the traced graph performs unconditionally (first: {next(iter(missing))!r}):"
+            " TensorFlow has executed another graph, and the update is wrong. Train without plans:"
+            " tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})"
         )

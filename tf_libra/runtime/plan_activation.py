@@ -1,4 +1,4 @@
-"""Activates plans for the calls of one set of gradients, on all ranks alike."""
+"""Activation of plans for the calls of one set of gradients, on all ranks alike."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ class PlanActivator:
     """Makes calls under one plan after the other.
 
     Attributes:
-        plan: under which calls are made; None before the first.
+        plan: plan of the next call; None before the first plan.
     """
 
     def __init__(self, control: Control, backend: Backend, reporter: RunReporter) -> None:
-        """Applies nothing yet.
+        """Begins without a plan.
 
         Args:
             control: reaches the other ranks.
             backend: executes all-reduces.
-            reporter: reports what was not done as planned.
+            reporter: receives deviations from the plan.
         """
         self._control = control
         self._backend = backend
@@ -36,24 +36,24 @@ class PlanActivator:
         self.plan: Plan | None = None
         self._num_calls: Counter[str] = Counter()  # by plan
         self._registered: dict[str, Plan] = {}
-        self._observers: dict[str, StepProfiler] = {}
+        self._profilers: dict[str, StepProfiler] = {}
         self._call_options: Any = None
 
     @property
-    def num_calls(self) -> int:
-        """Number of calls under the plan since `apply` last set the count to 0."""
+    def calls_under_plan(self) -> int:
+        """Number of calls under the plan since `activate` last reset it."""
         return self._num_calls[self._key]
 
     @property
     def _key(self) -> str:
         return "" if self.plan is None else self.plan.fingerprint
 
-    def apply(self, plan: Plan, anew: bool = True) -> None:
-        """The next calls are made under this plan.
+    def activate(self, plan: Plan, reset: bool = True) -> None:
+        """Makes the next calls run under a plan.
 
         Args:
-            plan: for these gradients.
-            anew: whether the next call counts as its first, although there were others.
+            plan: a plan for these gradients.
+            reset: whether to count calls under the plan from 0.
         """
         if plan.fingerprint not in self._registered:
             grappler.register(plan)
@@ -61,27 +61,31 @@ class PlanActivator:
         self.plan = plan
         self._call_options = grappler.call_options(plan, self._backend.op)
         self._backend.apply(plan)
-        if anew:
+        if reset:
             self._num_calls[self._key] = 0
 
     def release(self, all_but: Plan | None) -> None:
-        """Forgets plans that no call is going to be made under."""
+        """Unregisters plans under which no call will be made."""
         kept = None if all_but is None else all_but.fingerprint
-        for fingerprint in [one for one in self._registered if one != kept]:
+        for fingerprint in [other for other in self._registered if other != kept]:
             grappler.unregister(self._registered.pop(fingerprint))
-            self._observers.pop(fingerprint, None)
+            self._profilers.pop(fingerprint, None)
             self._num_calls.pop(fingerprint, None)
 
     def call(
         self, step: int, function: Callable[[], Any], traced: bool, observed: bool = False
     ) -> tuple[Any, TrialResult | None]:
-        """Makes a call under the plan, or as it is where there is none.
+        """Makes a call under the plan, or without one before the first plan.
 
         Args:
-            step: its number.
-            function: what to call.
-            traced: whether to trace it, on rank 0, unless it is the first under its plan.
-            observed: whether to see there, without a trace, when it and its all-reduces ran.
+            step: number of the step.
+            function: makes the call.
+            traced: whether rank 0 traces the call. The first call under a plan is never traced.
+            observed: whether rank 0 records, without a trace, when the call and its all-reduces
+                ran.
+
+        Returns:
+            The call's result, and the observation if the call was traced or observed.
 
         Raises:
             EngineError: on every rank: the ranks would not run the same graph, or one is gone.
@@ -96,38 +100,38 @@ class PlanActivator:
         if self.plan is None:
             return function(), None
         with grappler.calling(self._call_options):
-            if self.num_calls == 0:
+            if self.calls_under_plan == 0:
                 return self._first(self.plan, step, function), None
             if traced and self._control.rank == 0:
-                return self._observers[self.plan.fingerprint].traced(step, function)
+                return self._profilers[self.plan.fingerprint].traced(step, function)
             if observed and self._control.rank == 0:
-                return self._observers[self.plan.fingerprint].timed(step, function)
+                return self._profilers[self.plan.fingerprint].timed(step, function)
             return function(), None
 
     def _first(self, plan: Plan, step: int, function: Callable[[], Any]) -> Any:
-        """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
+        """Makes the first call, in which TensorFlow instantiates the graph and runs the pass."""
         self._backend.executed()
         try:
-            result = self._observed_first(plan, function)
+            result = self._profiled_first(plan, function)
         except Exception as error:
-            why = self._why_not_rewritten(plan)
-            if why:  # and so it did not do what the others did
-                raise EngineError(f"{why}: {error}") from error
+            reason = self._why_not_rewritten(plan)
+            if reason:  # this rank did not run the graph that the others ran
+                raise EngineError(f"{reason}: {error}") from error
             raise
         records = of_step(self._backend.executed(), step)
         self._compare_rewrites(plan)
         self._check_executed(plan, records)
         return result
 
-    def _observed_first(self, plan: Plan, function: Callable[[], Any]) -> Any:
-        if self._control.rank > 0 or plan.fingerprint in self._observers:
-            # Of a plan that it has instantiated before, TensorFlow leaves no graph again.
+    def _profiled_first(self, plan: Plan, function: Callable[[], Any]) -> Any:
+        if self._control.rank > 0 or plan.fingerprint in self._profilers:
+            # TensorFlow shows the graph of a plan only when it instantiates the graph.
             return function()
-        observer = self._observers[plan.fingerprint] = StepProfiler(self._backend, plan)
-        return observer.first(function)
+        profiler = self._profilers[plan.fingerprint] = StepProfiler(self._backend, plan)
+        return profiler.first(function)
 
     def _why_not_rewritten(self, plan: Plan) -> str:
-        """Why this rank's graph is not the plan's, in words; empty if it is."""
+        """Returns why this rank's graph does not follow the plan; empty if it does."""
         graph = grappler.report(plan).latest
         if graph.in_force and graph.groups:
             return ""
@@ -140,57 +144,57 @@ class PlanActivator:
         )
 
     def _compare_rewrites(self, plan: Plan) -> None:
-        """Sees to it that what runs from here on is the same on every rank.
+        """Checks that all ranks run the same graph from now on.
 
         Raises:
-            EngineError: on every rank: one has another graph, or a rank is gone.
+            EngineError: on every rank: a rank has another graph, or is gone.
         """
         mine = [grappler.digest(plan), self._why_not_rewritten(plan)]
         everyone = self._control.all_gather(mine)
         for rank, (digest, _) in enumerate(everyone):
             if digest != everyone[0][0]:
-                whys = [one for _, one in everyone if one]
-                reason = "; ".join(whys) or f"rank {rank} groups other tensors than rank 0"
+                reasons = [theirs for _, theirs in everyone if theirs]
+                reason = "; ".join(reasons) or f"rank {rank} groups other tensors than rank 0"
                 raise EngineError(
                     f"the ranks do not run the same graph under plan {plan.short_id}: {reason}"
                 )
 
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
-        """Log a warning if what was executed is not the plan.
+        """Logs a warning if the executed all-reduces deviate from the plan.
 
-        A tensor that this step did not come to, as in a branch that was not taken, is judged by
-        what the pass has written. All-reduces of tensors that are not in the plan, such as the
-        gradient of an average (`inner_gradients="average"`), are no deviation from it.
+        A tensor that this step did not reach, such as one in a branch that was not taken, counts as
+        executed if the pass has grouped it. All-reduces of unplanned tensors, such as the gradient
+        of an average (`inner_gradients="average"`), are no deviation.
         """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
         graph = grappler.report(plan).latest
         leaves_records = self._backend.leaves_records
         written = graph.groups if graph.in_force else ()
         executed |= {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
-        asked = {
+        requested = {
             (index, group.num_threads, plan.tensor_names[i])
             for index, group in enumerate(plan.groups)
             for i in range(group.start, group.stop)
             if plan.num_bytes[i] > 0
         }
         unplanned = {name for r in records if r.plan != plan.short_id for name in r.tensor_names}
-        done = {one for one in executed & asked if one[2] not in unplanned}
-        if done == asked:
-            if asked and not records and leaves_records:
+        done = {planned for planned in executed & requested if planned[2] not in unplanned}
+        if done == requested:
+            if requested and not records and leaves_records:
                 self._reporter.on_step_without_reductions()
             return
         self._reporter.log.warning(
             "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
-            " training is right, but slower. Reasons: %s",
+            " training is correct, but slower. Reasons: %s",
             plan.short_id,
             len(done),
-            len(asked),
+            len(requested),
             "; ".join(graph.skipped[:5]) or "none given by the pass",
         )
 
 
 def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:
-    """Raises `ValueError` if the plan is for other workers, or more than the backend can do now."""
+    """Raises `ValueError` if the number of workers differs, or the backend cannot run the plan."""
     if plan.num_workers != num_workers:
         raise ValueError(
             f"plan: num_workers is {plan.num_workers}, but this job has {num_workers} workers"
@@ -199,7 +203,7 @@ def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:
 
 
 def check_plan_fits(plan: Plan, tensors: Sequence[TensorSpec]) -> None:
-    """Raises `ValueError` if the plan is of another model."""
+    """Raises `ValueError` if the plan is for another model."""
     sizes = {tensor.name: tensor.num_bytes for tensor in tensors}
     dtypes = {tensor.name: tensor.dtype for tensor in tensors}
     planned = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))

@@ -23,11 +23,11 @@ class PlanCache:
     """Cache of the tuning result for one set of gradients.
 
     Attributes:
-        folder: None to cache nothing.
-        key: what has to be the same for it to be used again.
-        log: where to say what fails, which is no reason to end the training.
-        job: for which others may be looked up that are alike; None for none.
-        strategy: what it is planned with.
+        folder: cache folder; None to cache nothing.
+        key: digest of everything that has to be the same to use the result again.
+        log: receives warnings: a cache that fails does not end the training.
+        job: description of this job, to find similar jobs; None to find none.
+        strategy: name of the strategy.
     """
 
     folder: Path | None
@@ -37,22 +37,22 @@ class PlanCache:
     strategy: str = ""
 
     @classmethod
-    def of(
+    def for_gradients(
         cls,
         folder: Path | None,
         log: logging.Logger,
         tensors: Sequence[TensorSpec],
         strategy: Any,
         num_workers: int,
-        circumstances: Mapping[str, str],
+        environment: Mapping[str, str],
     ) -> "PlanCache":
-        """For these gradients, in backward order, under these circumstances."""
-        key = plan_store.fingerprint(tensors, strategy, num_workers, dict(circumstances))
-        job = JobSignature.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
+        """Returns the cache of these gradients, in backward order, in this environment."""
+        key = plan_store.fingerprint(tensors, strategy, num_workers, dict(environment))
+        job = JobSignature.of(tensors, num_workers, int(environment.get("local_size", "1")))
         return cls(folder, key, log, job, strategy.name)
 
     def load(self, check: Callable[[Plan], None]) -> TuningResult | None:
-        """Returns the result that an earlier job has cached; None if there is nothing to use.
+        """Returns the result that an earlier job has cached; None if there is no usable result.
 
         Args:
             check: raises `ValueError` for a plan that cannot be used here.
@@ -64,28 +64,28 @@ class PlanCache:
             if conclusion is not None:
                 check(conclusion.plan)
         except (OSError, ValueError) as error:
-            self.log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
+            self.log.warning("cache_dir: cannot use the cached plan, measuring again: %s", error)
             return None
         return conclusion
 
     def nearest(self) -> Callable[[float | None], WarmStart | None]:
         """Returns a function that finds the most similar job, by the network's bytes per second.
 
-        The cache is read now, and graphs are compared, which may take seconds. So call it before
-        the first step: other ranks would wait for it between two steps.
+        Call it before the first step. It reads the cache and compares graphs, which may take
+        seconds, and between two steps the other ranks would wait for it.
         """
         job = self.job
         if self.folder is None or job is None:
             return lambda bytes_per_second: None
         known, problems = plan_store.load_warm_starts(self.folder)
         for problem in problems:
-            self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
-        # What was found in the same way, if there is any: the rest says less.
-        own = [one for one in known if one.strategy == self.strategy]
+            self.log.warning("cache_dir: cannot read an earlier result: %s", problem)
+        # Results of the same strategy are better starting points.
+        own = [start for start in known if start.strategy == self.strategy]
         return JobComparison.of(job, own or known).nearest
 
     def store(self, conclusion: TuningResult) -> None:
-        """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""
+        """Caches a result, unless a short budget or a busy profiler cut the tuning short."""
         if self.folder is None or not conclusion.is_complete:
             return
         try:
@@ -100,4 +100,4 @@ class PlanCache:
                 self.folder, WarmStart(job, self.strategy, outline, settings)
             )
         except OSError as error:
-            self.log.warning("cache_dir: nothing could be kept: %s", error)
+            self.log.warning("cache_dir: cannot store the result: %s", error)

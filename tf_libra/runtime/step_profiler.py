@@ -1,4 +1,4 @@
-"""Runs a step and, on rank 0, writes down what happened in it."""
+"""Profiles of single steps on rank 0, and the choice of the steps that are profiled."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,52 @@ from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, of_step
 
+# Steps under a plan that are traced in any case, after the first.
+CHECKED_STEPS = 5
+# Share of a run's time that tracing later steps may cost.
+CHECK_SHARE = 0.01
+# A long run leaves a bounded file: the next step is traced only after the time since the plan's
+# activation has grown by this share.
+_CHECK_GROWTH = 0.1
 # Engine and Python read the clock one after the other, at the beginning of a step.
 _CLOCKS_APART_NS = 10_000_000
 
 
+class ProfilingPolicy:
+    """Decides which steps under a plan are traced: the first few, then ever fewer."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begins when the plan is activated."""
+        self._clock = clock
+        self._activated_at = clock()
+        self._due = float("inf")
+        self._usual_seconds = 0.0
+
+    def should_trace(self, calls_under_plan: int, is_recorded: bool) -> bool:
+        """Returns whether to trace the next step.
+
+        Args:
+            calls_under_plan: number of calls so far.
+            is_recorded: whether observations are written to a log directory.
+        """
+        if 0 < calls_under_plan <= CHECKED_STEPS:
+            return True
+        return calls_under_plan > 0 and is_recorded and self._clock() >= self._due
+
+    def record(self, seconds: float, usual: bool, traced: bool) -> None:
+        """Records the seconds of a step; `usual` unless it was traced or the plan's first."""
+        if traced:
+            now = self._clock()
+            cost = max(seconds - self._usual_seconds, 0.0)
+            growth = _CHECK_GROWTH * (now - self._activated_at)
+            self._due = now + max(cost / CHECK_SHARE, growth)
+        if usual:
+            self._usual_seconds = seconds
+
+
 @dataclass
 class StepProfiler:
-    """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
+    """Profiles the steps of one plan. The first call provides the graph, later calls traces."""
 
     backend: Backend
     plan: Plan
@@ -36,7 +75,8 @@ class StepProfiler:
     def first(self, call: Callable[[], Any]) -> Any:
         """Makes the plan's first call, in which TensorFlow instantiates the graph.
 
-        It does so once: what it leaves is kept also where the call fails, as at the end of data.
+        TensorFlow does so once, so the graph is stored even if the call fails, as at the end of the
+        data.
         """
         capture = GraphCapture()
         try:
@@ -53,7 +93,7 @@ class StepProfiler:
                     self._problem = str(error)
 
     def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, TrialResult]:
-        """Makes another call, under the profiler unless someone else is using it."""
+        """Makes another call, under the profiler unless another component uses it."""
         with TraceSession() as session:
             result, seen = self.timed(step, call)
         called_ns, records = seen.called_ns, seen.records
@@ -79,19 +119,19 @@ class StepProfiler:
         return result, TrialResult(production, records, "", called_ns)
 
     def timed(self, step: int, call: Callable[[], Any]) -> tuple[Any, TrialResult]:
-        """Makes another call that costs no more than any other."""
+        """Makes another call, without the cost of the profiler."""
         self.backend.executed()
         result, called_ns = timed(call)
         records = of_step(self.backend.executed(), step)
         if not lie_within(records, called_ns):
-            return result, TrialResult(None, (), "the clock was set meanwhile", called_ns)
+            return result, TrialResult(None, (), "the clock was set during the step", called_ns)
         return result, TrialResult(None, records, "", called_ns)
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:
-    """Returns a call's result, and when it began and ended, in nanoseconds since the epoch.
+    """Returns the result of a call, with its begin and end in nanoseconds since the epoch.
 
-    The time between the two is right even if the system clock is set meanwhile.
+    The difference is right even if the system clock is set during the call.
     """
     start_ns, begin = time.time_ns(), time.monotonic_ns()
     result = call()
@@ -99,7 +139,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:
 
 
 def lie_within(records: Sequence[AllReduceRecord], called_ns: tuple[int, int]) -> bool:
-    """Returns whether all-reduces of a call show the same clock as the call itself."""
+    """Returns whether the all-reduces of a call were timed by the same clock as the call."""
     start_ns, stop_ns = called_ns
     return all(
         start_ns - _CLOCKS_APART_NS <= r.enqueued_ns and r.finished_ns <= stop_ns + _CLOCKS_APART_NS
@@ -108,48 +148,8 @@ def lie_within(records: Sequence[AllReduceRecord], called_ns: tuple[int, int]) -
 
 
 def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:
-    """The same, with producers in the order of the tensors, whatever the plan groups."""
+    """Returns the sources with producers in tensor order, which plans may not follow."""
     producers: Mapping[str, tuple[str, ...]] = {
         name: sources.producers[name] for name in order if name in sources.producers
     }
     return GradientSources(producers, sources.inputs)
-
-
-# Steps under the plan that are traced, after the first, anyway.
-CHECKED_STEPS = 5
-# What tracing further steps of a run may cost. So that a long run leaves a bounded file, the next
-# step is also not traced before the time since the plan's activation has grown by a tenth.
-CHECK_SHARE = 0.01
-_CHECK_GROWTH = 0.1
-
-
-class ProfilingPolicy:
-    """Decides it, on rank 0, for one plan: the first steps, and later few enough to cost little."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins when the plan is activated."""
-        self._clock = clock
-        self._in_force_at = clock()
-        self._due = float("inf")
-        self._usual_seconds = 0.0
-
-    def wants(self, steps_of_plan: int, is_written: bool) -> bool:
-        """Returns whether to trace the next step.
-
-        Args:
-            steps_of_plan: how many calls were made under the plan.
-            is_written: whether what is observed is written down for later.
-        """
-        if 0 < steps_of_plan <= CHECKED_STEPS:
-            return True
-        return steps_of_plan > 0 and is_written and self._clock() >= self._due
-
-    def took(self, seconds: float, usual: bool, traced: bool) -> None:
-        """A step took so long; `usual` unless it was the plan's first or traced."""
-        if traced:
-            now = self._clock()
-            cost = max(seconds - self._usual_seconds, 0.0)
-            growth = _CHECK_GROWTH * (now - self._in_force_at)
-            self._due = now + max(cost / CHECK_SHARE, growth)
-        if usual:
-            self._usual_seconds = seconds

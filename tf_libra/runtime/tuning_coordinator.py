@@ -1,0 +1,182 @@
+"""Rank 0's decisions: the plan that each trial runs, and whether the active plan is kept."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tf_libra import config
+from tf_libra.autotune import (
+    Budget,
+    DriftVerdict,
+    Pause,
+    PlanSource,
+    PostponingTuner,
+    Retuner,
+    TensorSpec,
+    TrialResult,
+    Tuner,
+    TuningResult,
+    asks_for_a_start,
+    postponing,
+)
+from tf_libra.coordination.control_plane import Control
+from tf_libra.profiling.profiler_session import in_use
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.directive import Decision, KeepPlan
+from tf_libra.runtime.plan_activation import check_plan_can_run, check_plan_fits
+from tf_libra.runtime.plan_cache import PlanCache
+from tf_libra.specs.plan import Plan
+
+
+class TuningCoordinator:
+    """Decides for one set of gradients. Rank 0 alone has one; the other ranks follow."""
+
+    def __init__(
+        self,
+        control: Control,
+        options: config.Options,
+        reporter: RunReporter,
+        tensors: tuple[TensorSpec, ...],
+        environment: Mapping[str, str],
+        tuner: Callable[..., Tuner],
+    ) -> None:
+        """Reads the plan cache, and begins to tune if it has no result.
+
+        Args:
+            control: reaches the other ranks.
+            options: the user's options.
+            reporter: receives activities and drift checks.
+            tensors: gradients that are all-reduced, in backward order.
+            environment: conditions on which measured times depend, by name.
+            tuner: called like `tf_libra.autotune.tune`.
+        """
+        self._control = control
+        self._options = options
+        self._backend = options.backend
+        self._reporter = reporter
+        self._tensors = tensors
+        self._make_tuner = tuner
+        self._retuner: Retuner | None = None
+        self._cache = PlanCache.for_gradients(
+            options.cache_dir,
+            reporter.log,
+            tensors,
+            options.strategy,
+            control.world_size,
+            environment,
+        )
+        self._cached = self._cache.load(self._check_plan)
+        # Reading earlier results may take seconds, and other ranks would wait for it later.
+        start: dict[str, Any] = {}
+        if self._cached is None and asks_for_a_start(options.strategy):
+            start["start"] = self._cache.nearest()
+        self._tuner: PostponingTuner | None = self._new_tuner(options.budget, **start)
+
+    def _check_plan(self, plan: Plan) -> None:
+        check_plan_can_run(plan, self._control.world_size, self._backend)
+        check_plan_fits(plan, self._tensors)
+
+    def _new_tuner(self, budget: Budget, **more: Any) -> PostponingTuner:
+        def make(pause: Pause) -> Tuner:
+            return self._make_tuner(
+                self._tensors,
+                self._backend.applicable(self._options.strategy),
+                self._control.world_size,
+                budget,
+                self._options.tuning.max_model_error,
+                clock=pause.clock,
+                begins=self._reporter.on_activity,
+                hops=self._backend.hops,
+                workers_per_host=self._backend.workers_per_host(),
+                runs_streams=self._backend.runs_streams,
+                is_over=lambda: pause.is_spent,
+                **more,
+            )
+
+        # Trials of a retuning lie steps apart, so the time between them is not the trials'.
+        limit = replace(budget, max_seconds=math.inf) if "in_force" in more else budget
+        return postponing(make, Pause(limit), in_use, self._reporter.log.info)
+
+    def _new_retuning_tuner(self, in_force: Plan) -> PostponingTuner:
+        """Returns a tuner that leaves the active plan only for a clearly faster plan."""
+        if self._cached is not None:
+            self._cached = None  # the cached result is stale: tune as if there had been none
+            start = self._cache.nearest()
+            return self._new_tuner(self._options.budget, in_force=in_force, start=start)
+        # Retuning bursts may lie far apart; `again_share` limits their cost.
+        budget = Budget(self._options.tuning.max_steps, math.inf)
+        return self._new_tuner(budget, in_force=in_force)
+
+    def decide(
+        self, step: int, observation: TrialResult | None, is_running: bool
+    ) -> tuple[Decision, PlanSource]:
+        """Returns the decision for a step, and its source if it is a result.
+
+        Args:
+            step: number of the step.
+            observation: result of the trial before, if there was one.
+            is_running: whether a plan is active, so that this is a drift check.
+        """
+        decision: Decision
+        if self._tuner is None:
+            decision = self._check_drift(step) if is_running else self._next_trial(observation)
+        elif self._cached is not None:
+            return self._cached, PlanSource.KEPT
+        else:
+            try:
+                decision = self._tuner.send(observation)
+            except StopIteration as finished:
+                decision = finished.value
+        if isinstance(decision, TuningResult):
+            self._cache.store(decision)
+        return decision, PlanSource.MADE
+
+    def _check_drift(self, step: int) -> KeepPlan:
+        assert self._retuner is not None
+        found = self._retuner.look()
+        self._reporter.on_drift_check(found, self._retuner.drift, step)
+        return KeepPlan(
+            then_try=found in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL)
+        )
+
+    def _next_trial(self, observation: TrialResult | None) -> Decision:
+        assert self._retuner is not None
+        trial = self._retuner.next(observation)
+        return KeepPlan() if trial is None else trial
+
+    def on_activated(self, result: TuningResult, source: PlanSource, is_watched: bool) -> None:
+        """Ends tuning, and begins to watch the active plan for drift.
+
+        Args:
+            result: the active result.
+            source: source of the result.
+            is_watched: whether drift checks follow.
+        """
+        self._tuner = None
+        if not is_watched:
+            self._retuner = None
+        elif self._retuner is None:
+            share = self._options.tuning.again_share
+            is_cached = source is PlanSource.KEPT
+            self._retuner = Retuner(share, result, self._new_retuning_tuner, is_cached)
+
+    def record_step(self, seconds: float, usual: bool, num_steps: int) -> None:
+        """Records a call under the active plan.
+
+        Args:
+            seconds: seconds per step.
+            usual: whether the call neither instantiated a graph nor was traced.
+            num_steps: number of steps in the graph.
+        """
+        if self._retuner is None:
+            return
+        if usual:
+            self._retuner.drift.ran(seconds, num_steps)
+        else:
+            self._retuner.drift.tried(seconds)
+
+    def record_trial(self, seconds: float) -> None:
+        """Records the seconds of a step under a plan that is tried out."""
+        if self._retuner is not None:
+            self._retuner.drift.tried(seconds)
