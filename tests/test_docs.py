@@ -97,7 +97,7 @@ def test_a_name_that_is_gone_is_noticed() -> None:
     """Names of a module, its members, a class's members; and names that packages re-export."""
     there = (
         "autotune.search_tuner.SearchTuner",
-        "model_parallel.partition.layout.Layout.of_burst",
+        "model_parallel.partition.layout.Layout.from_burst_plan",
         "optimize",
     )
     assert all(map(resolves, (*there, "keras.optimize", "planning.burst", "strategies.Libra")))

@@ -10,7 +10,7 @@ from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 from tests.model_parallel import models
-from tests.model_parallel.job import batches, burst_plan, fresh, names_of
+from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.planning.burst import DataParallel, SearchLinear
 from tf_libra.strategies import DeepPool
 
@@ -26,7 +26,7 @@ LOGDIR = harness.FOLDER / "logdir"
 
 
 def train(make, strategy, num_steps, **options):
-    trained = fresh(make)
+    trained = build_model(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     returned, phases = [], []
     for images, labels in batches(num_steps, SAMPLES):
@@ -48,15 +48,15 @@ def train(make, strategy, num_steps, **options):
 
 
 def given(make):
-    plan = burst_plan(names_of(make), PATTERNS[harness.SIZE], harness.SIZE)
+    plan = make_burst_plan(burst_layer_names(make), PATTERNS[harness.SIZE], harness.SIZE)
     return train(make, DeepPool(), STEPS, plan=plan)
 
 
 def beside():
     """The branches of an Inception block on devices of their own."""
-    names = names_of(models.inception)
+    names = burst_layer_names(models.inception)
     half = harness.SIZE // 2
-    plan = burst_plan(names, [half], harness.SIZE)
+    plan = make_burst_plan(names, [half], harness.SIZE)
     firsts = [half * (number % 2) for number in range(len(names))]
     plan = dataclasses.replace(plan, first_devices=tuple(firsts))
     return train(models.inception, DeepPool(), STEPS, plan=plan)
@@ -76,13 +76,13 @@ if harness.SIZE == 4:  # three are not among those that are measured otherwise
 
 
 def of_other_layers():
-    plan = burst_plan(["one", "two"], (1,), harness.SIZE)
+    plan = make_burst_plan(["one", "two"], (1,), harness.SIZE)
     refused(models.mlp, DeepPool(), plan=plan)
 
 
 def of_more_workers():
     count = 2 * harness.SIZE
-    plan = burst_plan(names_of(models.mlp), (count,), count)
+    plan = make_burst_plan(burst_layer_names(models.mlp), (count,), count)
     refused(models.mlp, DeepPool(), plan=plan)
 
 

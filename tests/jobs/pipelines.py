@@ -17,9 +17,9 @@ import tf_libra
 import tf_libra.elastic
 from benchmarks.rendezvous_env import meeting
 from tests.model_parallel import models
-from tests.model_parallel.job import batches, fresh, plan_of, rank_of, run
+from tests.model_parallel.job import batches, build_model, make_plan, make_rank, run
 from tf_libra.capture.variables import plain
-from tf_libra.model_parallel.execution.lanes_transport import Lanes
+from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.strategies import DataParallel, GPipe, Spp
 
@@ -31,7 +31,7 @@ SHORT = (24, 24, 3, 24, 1)  # samples of each rank
 
 
 def train(make, strategy, **options):
-    trained = fresh(make)
+    trained = build_model(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     returned = []
     for images, labels in batches(STEPS, SAMPLES):
@@ -77,7 +77,7 @@ if harness.SIZE != 3:
 
 def released():
     """Variables of other stages have no elements between steps, and are restored on request."""
-    trained = fresh(models.deep)
+    trained = build_model(models.deep)
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.flagged))
     sizes = []
 
@@ -113,21 +113,21 @@ def grouped():
     make, steps = models.convolutional, batches(2, SAMPLES)
 
     def layout(names):
-        return Layout.of_pipeline(plan_of(names, (0, 2), (2, 2), MICROBATCHES))
+        return Layout.from_pipeline_plan(make_plan(names, (0, 2), (2, 2), MICROBATCHES))
 
-    lanes = Lanes(harness.RANK, "grouped", contextlib.nullcontext)
-    one = rank_of(make, lanes, layout, harness.SIZE, MICROBATCHES, steps, num_groups=3)
-    run(one, harness.RANK)
-    alone = fresh(make)
+    lanes = LanesTransport(harness.RANK, "grouped", contextlib.nullcontext)
+    rank = make_rank(make, lanes, layout, harness.SIZE, MICROBATCHES, steps, num_groups=3)
+    run(rank, harness.RANK)
+    alone = build_model(make)
     for step in steps:
         alone.accumulated(*step, MICROBATCHES)
     differences = []
-    for own_one, wanted in zip(one.trained.variables, alone.variables, strict=True):
-        handle = one.graph.placeholder_of(plain(own_one))
-        if one.cut.stage_of_variable(handle) in one.execution.stages:
-            difference = tf.abs(tf.convert_to_tensor(own_one) - tf.convert_to_tensor(wanted))
+    for own, wanted in zip(rank.trained.variables, alone.variables, strict=True):
+        handle = rank.graph.placeholder_of(plain(own))
+        if rank.partition.stage_of_variable(handle) in rank.executor.stages:
+            difference = tf.abs(tf.convert_to_tensor(own) - tf.convert_to_tensor(wanted))
             differences.append(float(tf.reduce_max(difference)))
-    return {"groups": [len(some) for some in one.execution.layout.groups], "differ": differences}
+    return {"groups": [len(group) for group in rank.executor.layout.groups], "differ": differences}
 
 
 if harness.SIZE == 4:
@@ -142,7 +142,7 @@ def short_batches(**options):
 
     class Trainer:
         def __init__(self):
-            self.trained = fresh(models.deep)
+            self.trained = build_model(models.deep)
 
         @tf_libra.optimize(in_stages(2), **options)
         @tf.function
@@ -273,7 +273,7 @@ def ends():
     """A script's main ends with the step and all that it has trained."""
 
     def main():
-        trained = fresh(models.deep)
+        trained = build_model(models.deep)
         return tf_libra.optimize(in_stages(2))(tf.function(trained.step)), trained
 
     def train_and_leave():
@@ -392,7 +392,7 @@ if harness.SIZE == 2:
 
 def another_job():
     """The same processes, who have changed places; variables as the last job has left them."""
-    trained = fresh(models.deep)
+    trained = build_model(models.deep)
     first, second = (tf.function(trained.step) for _ in range(2))
     staged = tf_libra.optimize(in_stages(2))(first)
     shares = [(harness.own(images), harness.own(labels)) for images, labels in batches(4, SAMPLES)]
@@ -403,7 +403,7 @@ def another_job():
     parallel = tf_libra.optimize("syneasgd", max_tuning_steps=2)(second)
     for step, share in zip((parallel, staged, parallel), shares[1:], strict=True):
         step(*share)
-    expected = fresh(models.deep)
+    expected = build_model(models.deep)
     alone = tf.function(expected.step)
     copies = [*expected.variables, *expected.state, *expected.optimizer.variables]
     for one, value in zip(copies, start, strict=True):

@@ -10,12 +10,12 @@ import tensorflow as tf
 import tf_libra
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-from tests.model_parallel.job import batches, fresh
+from tests.model_parallel.job import batches, build_model
 
 
 def refused(make, strategy, samples=8, **options):
     """Runs a step that has to be rejected, and has to leave all variables as they are."""
-    trained = fresh(make)
+    trained = build_model(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     images, labels = batches(1, samples * harness.SIZE)[0]
     before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]

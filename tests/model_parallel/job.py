@@ -1,4 +1,4 @@
-"""Trains a pipeline whose ranks are threads of this process."""
+"""Model-parallel training with ranks that are threads of this process."""
 
 import concurrent.futures
 import copy
@@ -21,7 +21,7 @@ from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.sized_traces import Traced, Traces
+from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.gradient_buckets import in_production_order
 from tf_libra.planning.burst import given_devices
@@ -32,15 +32,15 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 
 @dataclass(frozen=True)
-class Made:
-    """A model that tests use one after another, which takes less time than to build one for each.
+class CachedModel:
+    """A model that several tests use one after another, to save the time of building it.
 
     Attributes:
-        trained: it.
-        variables: all that were made for it, in order.
-        values: theirs at first.
-        recorder: of its step, which keeps its traces; where an update needs selections, the first
-            test finds that out, and it goes on making them.
+        trained: the model with its step.
+        variables: all its variables, in order of creation.
+        values: their initial values.
+        recorder: recorder of the step, with cached traces. Branch selection, once enabled for an
+            update, stays enabled.
     """
 
     trained: Trained
@@ -48,40 +48,40 @@ class Made:
     values: Sequence[Any]
     recorder: StepRecorder
 
-    def handles(self, other: "Made") -> dict[int, Any]:
-        """Returns this model's handle for the id of each handle of another such model."""
+    def handles(self, other: "CachedModel") -> dict[int, Any]:
+        """Returns this model's handle by `id` of the corresponding handle of another model."""
         pairs = zip(other.variables, self.variables, strict=True)
         return {id(theirs.handle): own.handle for theirs, own in pairs}
 
 
-def made(make: Callable[[], Trained], number: int) -> Made:
-    """Returns the model of this number, reset to its initial values, also for earlier users."""
-    one = _made(make, number)
-    for variable, value in zip(one.variables, one.values, strict=True):
+def cached_model(make: Callable[[], Trained], number: int) -> CachedModel:
+    """Returns the model of this number, reset to its initial values."""
+    model = _cached_model(make, number)
+    for variable, value in zip(model.variables, model.values, strict=True):
         variable.assign(value)
-    return one
+    return model
 
 
 @functools.cache
-def _made(make: Callable[[], Trained], number: int) -> Made:
-    trained, variables = _created(make)
-    values = [tf.identity(one) for one in variables]
-    return Made(trained, variables, values, StepRecorder(tf.function(trained.step)))
+def _cached_model(make: Callable[[], Trained], number: int) -> CachedModel:
+    trained, variables = _build_model(make)
+    values = [tf.identity(variable) for variable in variables]
+    return CachedModel(trained, variables, values, StepRecorder(tf.function(trained.step)))
 
 
-def fresh(make: Callable[[], Trained]) -> Trained:
-    """A model that is the same every time, with the same names."""
-    return _created(make)[0]
+def build_model(make: Callable[[], Trained]) -> Trained:
+    """Returns a new model, with the same names and initial values every time."""
+    return _build_model(make)[0]
 
 
-def _created(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable]]:
-    """Such a model, and all variables that were made for it, in order."""
-    tf.keras.backend.clear_session(free_memory=False)  # which would take longer than many models
+def _build_model(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable]]:
+    """Returns a new model, and all its variables in order of creation."""
+    tf.keras.backend.clear_session(free_memory=False)  # freeing takes longer than many models
     tf.keras.utils.set_random_seed(7)
     variables: list[tf.Variable] = []
 
-    def create(following: Callable[..., tf.Variable], **how: Any) -> tf.Variable:
-        variables.append(following(**how))
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        variables.append(next_creator(**kwargs))
         return variables[-1]
 
     with tf.variable_creator_scope(create):
@@ -91,35 +91,36 @@ def _created(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable]]:
 
 
 @functools.cache
-def trained_alone(
-    make: Callable[[], Trained], num_steps: int, samples: int, num_microbatches: int
+def train_alone(
+    make: Callable[[], Trained], num_steps: int, batch_size: int, num_microbatches: int
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Trains one process alone; the result is cached for any number of workers.
+    """Trains in one process with accumulated microbatches; the result is cached.
 
     Returns:
-        The outputs of every step; and by number and name variables, state, optimizer's variables.
+        The results of every step; and the final values of all variables by number and name.
     """
-    alone = made(make, -1).trained
-    returned = [
+    alone = cached_model(make, -1).trained
+    results = [
         {name: value.numpy() for name, value in alone.accumulated(*step, num_microbatches).items()}
-        for step in batches(num_steps, samples)
+        for step in batches(num_steps, batch_size)
     ]
     values = {
-        f"{number} {one.name}": tf.convert_to_tensor(one).numpy()
-        for number, one in enumerate(alone.every_variable)
+        f"{number} {variable.name}": tf.convert_to_tensor(variable).numpy()
+        for number, variable in enumerate(alone.every_variable)
     }
-    return returned, values
+    return results, values
 
 
-def traced(recorder: StepRecorder, images: Any, labels: Any, size: int) -> StepGraph:
-    specs = [tf.TensorSpec([size, *one.shape[1:]], one.dtype) for one in (images, labels)]
+def trace(recorder: StepRecorder, images: Any, labels: Any, size: int) -> StepGraph:
+    """Returns the step, traced for a batch size."""
+    specs = [tf.TensorSpec([size, *each.shape[1:]], each.dtype) for each in (images, labels)]
     return StepGraph(recorder.record(specs, {}))
 
 
-def plan_of(
+def make_plan(
     names: Sequence[str], starts: Sequence[int], replicas: Sequence[int], num_microbatches: int
 ) -> PipelinePlan:
-    """Stages on consecutive ranks, in the order of SPP."""
+    """Returns a pipeline plan with stages on consecutive ranks, in SPP's execution order."""
     orders = execution_orders(len(starts), num_microbatches)
     stops = [*starts[1:], len(names)]
     stages, first = [], 0
@@ -131,12 +132,23 @@ def plan_of(
 
 @dataclass
 class Rank:
+    """One rank of a model-parallel training.
+
+    Attributes:
+        trained: the rank's model.
+        graph: the trace with the rank's variables.
+        partition: the step in stages.
+        executor: executor of the rank.
+        batches: joint batches to train on.
+        results: results of the steps so far.
+    """
+
     trained: Trained
     graph: StepGraph
-    cut: StagePartition
-    execution: StageExecutor
+    partition: StagePartition
+    executor: StageExecutor
     batches: Sequence[tuple[Any, Any]]
-    returned: list[dict[str, Any]]
+    results: list[dict[str, Any]]
 
 
 def train(
@@ -147,165 +159,190 @@ def train(
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
 ) -> list[Rank]:
-    """Trains a pipeline on joint batches; what each rank has then.
+    """Trains a pipeline on joint batches and returns all ranks.
 
-    With `num_groups` stages with replicas all-reduce so many groups within their last backward.
+    Stages with replicas all-reduce `num_groups` groups within their last backward computation.
     """
 
     def layout(names: Sequence[str]) -> Layout:
-        return Layout.of_pipeline(plan_of(names, starts, replicas, num_microbatches))
+        return Layout.from_pipeline_plan(make_plan(names, starts, replicas, num_microbatches))
 
-    return train_laid_out(make, layout, sum(replicas), num_microbatches, batches, num_groups)
+    return train_with_layout(make, layout, sum(replicas), num_microbatches, batches, num_groups)
 
 
-def train_laid_out(
+def train_with_layout(
     make: Callable[[], Trained],
-    layout_of: Callable[[Sequence[str]], Layout],
+    make_layout: Callable[[Sequence[str]], Layout],
     num_ranks: int,
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
     has_branches: bool = False,
 ) -> list[Rank]:
-    """Trains on joint batches, with the layout for layers of these names.
+    """Trains on joint batches and returns all ranks.
 
-    Tracing takes longest, so the step is traced once and not by every rank, as processes have to,
-    nor by every test: the ranks have the same trace, with variables of their own.
+    Tracing takes longest, so the step is traced once, and ranks share the trace, each with its own
+    variables.
+
+    Args:
+        make: returns a new model.
+        make_layout: returns the layout for the names of layers.
+        num_ranks: number of ranks.
+        num_microbatches: number of microbatches.
+        batches: joint batches.
+        num_groups: see `train`.
+        has_branches: see `StepGraph`.
     """
-    how = (layout_of, num_ranks, num_microbatches, batches, num_groups, has_branches)
-    models = [made(make, number) for number in range(num_ranks)]
-    traces, layout = _planned(models[0].recorder, *how)
+    options = (make_layout, num_ranks, num_microbatches, batches, num_groups, has_branches)
+    models = [cached_model(make, number) for number in range(num_ranks)]
+    traces, layout = _trace_and_plan(models[0].recorder, *options)
     return run_together(models, traces, layout, batches)
 
 
 def run_together(
-    models: Sequence[Made], traces: Traces, layout: Layout, batches: Sequence[tuple[Any, Any]]
+    models: Sequence[CachedModel],
+    traces: SizedTraces,
+    layout: Layout,
+    batches: Sequence[tuple[Any, Any]],
 ) -> list[Rank]:
-    """Runs the ranks' steps under a trace of the first model; returns each rank afterwards."""
+    """Runs the steps of all ranks with traces of the first model, and returns the ranks."""
     threads = Threads(len(models))
     ranks = [
-        _rank(one.trained, traces, layout, threads.of(number), batches, one.handles(models[0]))
-        for number, one in enumerate(models)
+        _make_rank(
+            model.trained,
+            traces,
+            layout,
+            threads.transport(number),
+            batches,
+            model.handles(models[0]),
+        )
+        for number, model in enumerate(models)
     ]
     with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
-        for future in [pool.submit(run, one, number) for number, one in enumerate(ranks)]:
+        for future in [pool.submit(run, rank, number) for number, rank in enumerate(ranks)]:
             future.result()
     return ranks
 
 
-def rank_of(
+def make_rank(
     make: Callable[[], Trained],
     transport: Transport,
-    layout_of: Callable[[Sequence[str]], Layout],
+    make_layout: Callable[[Sequence[str]], Layout],
     num_ranks: int,
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
 ) -> Rank:
-    """Returns one rank, a process of its own, before the first step; see `train_laid_out`."""
-    trained = fresh(make)
-    how = (layout_of, num_ranks, num_microbatches, batches, num_groups)
+    """Returns the rank of this process before its first step; see `train_with_layout`."""
+    trained = build_model(make)
+    options = (make_layout, num_ranks, num_microbatches, batches, num_groups)
     recorder = StepRecorder(tf.function(trained.step))
-    return _rank(trained, *_planned(recorder, *how), transport, batches)
+    return _make_rank(trained, *_trace_and_plan(recorder, *options), transport, batches)
 
 
-def _planned(
+def _trace_and_plan(
     recorder: StepRecorder,
-    layout_of: Callable[[Sequence[str]], Layout],
+    make_layout: Callable[[Sequence[str]], Layout],
     num_ranks: int,
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
     has_branches: bool = False,
-) -> tuple[Traces, Layout]:
-    """The traces of a model's step, and its layout."""
+) -> tuple[SizedTraces, Layout]:
+    """Returns the traces of a model's step, and its layout."""
     images, labels = batches[0]
-    share = images.shape[0] // num_ranks
-    given = ((images, labels), {})
-    size = images.shape[0] // num_microbatches
-    options = {"num_ranks": num_ranks, "has_branches": has_branches}
-    traces = Traces(recorder, given, share, size, **options)
-    layout = layout_of([one.name for one in traces.whole.layers])
+    traces = SizedTraces(
+        recorder,
+        ((images, labels), {}),
+        images.shape[0] // num_ranks,
+        images.shape[0] // num_microbatches,
+        num_ranks=num_ranks,
+        has_branches=has_branches,
+    )
+    layout = make_layout([layer.name for layer in traces.microbatch_graph.layers])
     if num_groups:
-        cut = traces.cut(layout.starts)
-        groups = [_groups(cut, stage, num_groups) for stage in range(layout.num_stages)]
-        has_replicas = [len(ranks) > 1 for ranks in layout.ranks]
-        kept = zip(groups, has_replicas, strict=True)
-        layout = dataclasses.replace(layout, groups=tuple(g if has else () for g, has in kept))
+        partition = traces.partition(layout.starts)
+        groups = [
+            _split_gradients(partition, stage, num_groups) if len(ranks) > 1 else ()
+            for stage, ranks in enumerate(layout.ranks)
+        ]
+        layout = dataclasses.replace(layout, groups=tuple(groups))
     return traces, layout
 
 
-def _rank(
+def _make_rank(
     trained: Trained,
-    traces: Traces,
+    traces: SizedTraces,
     layout: Layout,
     transport: Transport,
     batches: Sequence[tuple[Any, Any]],
     handles: Mapping[int, Any] | None = None,
 ) -> Rank:
-    """One rank; where another has traced, `handles` are by the id of each of its own the rank's."""
-    shares = BatchShards(layout, traces.samples_per_rank)
-    sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
-    traced = {size: traces.traced(size, layout.starts) for size in sizes}
+    """Returns a rank; `handles` has its handles by `id` of those in the traces, if they differ."""
+    shards = BatchShards(layout, traces.examples_per_rank)
+    sizes = {shards.examples_per_replica(stage) for stage in layout.rank_stages(transport.rank)}
+    partitions = {
+        size: traces.sized_partition(size, layout.starts)
+        for size in sizes or {traces.microbatch_size}
+    }
     if handles is not None:
-        traced = {size: _with_handles(one, handles) for size, one in traced.items()}
-    execution = StageExecutor(layout, traced, traces.samples_per_rank, transport)
-    cut = next(iter(traced.values())).cut
-    return Rank(trained, cut.graph, cut, execution, batches, [])
+        partitions = {size: _with_handles(each, handles) for size, each in partitions.items()}
+    executor = StageExecutor(layout, partitions, traces.examples_per_rank, transport)
+    partition = next(iter(partitions.values())).partition
+    return Rank(trained, partition.graph, partition, executor, batches, [])
 
 
-def _with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
-    """The same trace of other variables."""
+def _with_handles(sized: SizedPartition, handles: Mapping[int, Any]) -> SizedPartition:
+    """Returns the same trace with other variables."""
 
-    def other(captured: Any) -> Any:
+    def replace(captured: Any) -> Any:
         return handles[id(captured)] if captured.dtype == tf.resource else captured
 
-    cut, extraction = copy.copy(traced.cut), copy.copy(traced.extraction)
-    cut.graph = graph = copy.copy(cut.graph)
-    graph.captures = {name: other(one) for name, one in graph.captures.items()}
-    # What the trace says of its variables is found by their own handles as before.
+    partition, extractor = copy.copy(sized.partition), copy.copy(sized.extractor)
+    partition.graph = graph = copy.copy(partition.graph)
+    graph.captures = {name: replace(tensor) for name, tensor in graph.captures.items()}
+    # The trace finds its own variables by their handles as before.
     graph._placeholders = graph._placeholders | {
-        id(one): name for name, one in graph.captures.items()
+        id(tensor): name for name, tensor in graph.captures.items()
     }
-    extraction._captures = {name: other(one) for name, one in extraction._captures.items()}
-    return Traced(cut, traced.axes, extraction)
+    extractor._captures = {name: replace(tensor) for name, tensor in extractor._captures.items()}
+    return SizedPartition(partition, sized.axes, extractor)
 
 
-def _groups(cut: StagePartition, stage: int, count: int) -> Groups:
-    parts = np.array_split(in_production_order(cut, stage), count)
-    return tuple(tuple(map(str, some)) for some in parts if len(some))
+def _split_gradients(partition: StagePartition, stage: int, count: int) -> Groups:
+    groups = np.array_split(in_production_order(partition, stage), count)
+    return tuple(tuple(map(str, group)) for group in groups if len(group))
 
 
-def run(one: Rank, number: int) -> None:
-    """The steps of one rank."""
-    num_ranks = one.execution.layout.num_ranks
-    for images, labels in one.batches:
-        share = images.shape[0] // num_ranks
-        own = slice(number * share, (number + 1) * share)
-        flat = one.execution.step([images[own], labels[own]])
-        packed = one.graph.recording.concrete.function_type.pack_output(flat)
-        one.returned.append({name: np.array(value) for name, value in packed.items()})
+def run(rank: Rank, number: int) -> None:
+    """Runs the steps of one rank."""
+    num_ranks = rank.executor.layout.num_ranks
+    for images, labels in rank.batches:
+        size = images.shape[0] // num_ranks
+        own = slice(number * size, (number + 1) * size)
+        flat = rank.executor.step([images[own], labels[own]])
+        packed = rank.graph.recording.concrete.function_type.pack_output(flat)
+        rank.results.append({name: np.array(value) for name, value in packed.items()})
 
 
-def names_of(make: Callable[[], Trained]) -> list[str]:
-    """Names of a model's layers, as bursts have them."""
-    images, labels = batches(1, 4)[0]
-    given = ((images, labels), {})
-    traces = Traces(StepRecorder(tf.function(fresh(make).step)), given, 4, 4, has_branches=True)
-    return [one.name for one in traces.whole.layers]
+def burst_layer_names(make: Callable[[], Trained]) -> list[str]:
+    """Returns the names of a model's layers, if branches count."""
+    recorder = StepRecorder(tf.function(build_model(make).step))
+    traces = SizedTraces(recorder, (batches(1, 4)[0], {}), 4, 4, has_branches=True)
+    return [layer.name for layer in traces.microbatch_graph.layers]
 
 
-def burst_plan(names: Sequence[str], num_devices: Sequence[int], cluster: int) -> BurstPlan:
-    """Layers on these numbers of devices, in turn."""
+def make_burst_plan(names: Sequence[str], num_devices: Sequence[int], cluster: int) -> BurstPlan:
+    """Returns a plan with layers on these numbers of devices, cyclically."""
     counts = sorted({1, *num_devices, cluster})
     ones = np.ones([len(names), len(counts)])
     moves = np.zeros([len(names) - 1, len(counts), len(counts)])
     scaling = ScalingProfile.chain(counts, ones, 0 * ones, moves, names)
-    turn = itertools.cycle(num_devices)
-    return given_devices(scaling, [next(turn) for _ in names])
+    return given_devices(scaling, list(itertools.islice(itertools.cycle(num_devices), len(names))))
 
 
 def batches(count: int, size: int) -> list[tuple[Any, Any]]:
+    """Returns batches of random images and labels, the same every time."""
     generator = np.random.default_rng(0)
     return [
         (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model_parallel.job import batches, fresh, trained_alone
+from tests.model_parallel.job import batches, build_model, train_alone
 from tests.model_parallel.models import EVERY, deepest
 from tests.worker_processes import Job
 from tf_libra.cli import main
@@ -33,7 +33,7 @@ def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) 
     for name in cases:
         is_deepest = name == "deep" and trained.world_size == 4
         make = deepest if is_deepest else EVERY[OTHERS.get(name, name)]
-        wanted, every = trained_alone(make, STEPS, SAMPLES, MICROBATCHES)
+        wanted, every = train_alone(make, STEPS, SAMPLES, MICROBATCHES)
         for rank in range(trained.world_size):
             value = trained.value(name, rank)
             for got, want in zip(value["returned"], wanted, strict=True):
@@ -73,7 +73,7 @@ def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
 @pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
     """Between steps, for arguments of another kind, and on request; an evaluation has them."""
-    alone = fresh(EVERY["deep"])
+    alone = build_model(EVERY["deep"])
     first, second, third = batches(3, SAMPLES)
     halves = [tuple(one[part] for one in third) for part in (slice(0, 24), slice(24, 48))]
     for step in (first, second):
@@ -105,7 +105,7 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
 @pytest.mark.parametrize("case", ["short_batches", "short_batches_released"])
 def test_batches_that_are_not_divided_run_in_fewer_microbatches(trained: Job, case: str) -> None:
     """Or in one stage on all ranks, and the next as before."""
-    alone = fresh(EVERY["deep"])
+    alone = build_model(EVERY["deep"])
     for size in (24, 24, 3, 24, 1):
         alone.accumulated(*batches(1, trained.world_size * size)[0], 1)
     for rank in range(trained.world_size):
@@ -137,18 +137,20 @@ def test_objects_whose_method_is_decorated_train_apart(trained: Job) -> None:
 def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
     """The ranks that lack some of its results log it, while its variables are there."""
     for rank in range(trained.world_size):
-        told = [line for line in trained.log("gone", rank).splitlines() if "is gone" in line]
+        told = [
+            line for line in trained.log("gone", rank).splitlines() if "garbage-collected" in line
+        ]
         # Rank 1 has kept it until its weights were used: no code has requested its momentum.
         assert len(told) == 1, told
         assert all(line.startswith("WARNING ") for line in told)
-        assert all("call synchronize_variables() while" in line for line in told)
+        assert all("synchronize_variables()" in line for line in told)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_nothing_is_told_of_a_step_that_goes_with_its_variables(trained: Job) -> None:
     for rank in range(trained.world_size):
         assert trained.value("ends", rank) is None
-        assert "is gone" not in trained.log("ends", rank)
+        assert "garbage-collected" not in trained.log("ends", rank)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
@@ -174,8 +176,7 @@ def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
 def test_what_was_let_go_and_never_restored_is_refused_by_name(trained: Job) -> None:
     for rank in range(trained.world_size):
         error = trained.error("let_go_when_ranks_were_lost", rank)
-        assert error.startswith("ValueError: variable ") and "has no elements" in error
-        assert "Give it to the elastic state" in error
+        assert error.startswith("ValueError: variable ") and "release_variables" in error
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
@@ -278,7 +279,10 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("a_batch_not_divided", "num_microbatches must divide the batch of all ranks, 2 times 8"),
+        (
+            "a_batch_not_divided",
+            "num_microbatches must divide the joint batch of 2 ranks with 8 examples",
+        ),
         ("more_stages_than_layers", "cannot be cut into stages: it has one layer"),
         ("more_stages_than_workers", "num_stages must be at most the number of workers, 2, got 3"),
         ("a_layer_too_large", "fits no device: its parameters and their gradients take"),

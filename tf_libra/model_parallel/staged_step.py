@@ -19,13 +19,13 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
-from tf_libra.model_parallel.execution.lanes_transport import Lanes
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
-from tf_libra.model_parallel.execution.stage_variables import StageVariables, owned
+from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
+from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.sized_traces import Traces
-from tf_libra.model_parallel.partition.update_phase import Update
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.protocol import Planner
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import fingerprint
@@ -79,7 +79,7 @@ class StagedTraining:
         self._planner = self._make_planner()
         self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
-        self._traces: dict[tuple[Hashable, ...], Traces] = {}
+        self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # of the current layout
         self._layout: Layout | None = None
         self._current: StageExecutor | None = None
@@ -191,25 +191,25 @@ class StagedTraining:
         if key not in self._traces:
             self._traces[key] = self._met(given)
         else:
-            self._holding.prepare(self._traces[key].variables)
+            self._holding.synchronize_with_others(self._traces[key].variables)
         layout = self._planner.next_layout()
-        fitting = layout.for_batch(self._traces[key].samples_per_rank)
+        fitting = layout.for_batch(self._traces[key].examples_per_rank)
         # Where a batch is laid out on other ranks, so are the variables.
-        self._use(layout if fitting.teams == layout.teams else fitting)
+        self._use(layout if fitting.replica_groups == layout.replica_groups else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
         execution, traces = self._executions[key], self._traces[key]
-        if not traces.whole.recording.is_evaluation:
+        if not traces.microbatch_graph.recording.is_evaluation:
             self._current = execution
         commits.stepped(self._control)
         if self._options.release_variables:
-            self._holding.let_go(self._control.rank, self._held)
-        self._holding.divide(self._control.rank, self._held)
+            self._holding.release(self._control.rank, self._held)
+        self._holding.split_sums(self._control.rank, self._held)
         leaves = step_arguments.flatten_tensors(given)
-        arguments = [leaves[place] for place in traces.order]
+        arguments = [leaves[place] for place in traces.input_order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
-        self._holding.stepped()
-        return traces.whole.recording.concrete.function_type.pack_output(flat)
+        self._holding.mark_stale()
+        return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
 
     def _refuse_strategies_of_tensorflow(self) -> None:
         job = self._rendezvous.job
@@ -227,13 +227,13 @@ class StagedTraining:
 
     # Before the first step with arguments of a kind.
 
-    def _met(self, given: Any) -> Traces:
+    def _met(self, given: Any) -> SizedTraces:
         """Traces the step for arguments of another kind; the first ones are planned for."""
         control = self._control
         is_first = not self._traces
         if not is_first:
             self._rendezvous.check_sync_point("arguments of another kind")
-            if self._holding.has_let_go:  # of what these arguments may need
+            if self._holding.has_released:  # of what these arguments may need
                 self._synchronize()
         agree(control, {"arguments": step_arguments.signature(given)})
         samples = step_arguments.batch_size(self._name, given)
@@ -244,36 +244,38 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
-        traces = Traces(
+        traces = SizedTraces(
             self._recorder,
             given,
             samples,
             size,
             num_ranks=control.world_size,
             has_branches=self._planner.has_branches,
-            trained=None if is_first else self._first.whole,
+            trained=None if is_first else self._first.microbatch_graph,
         )
-        computation = {"computation": batch_axes.computation_digest(traces.whole)}
+        computation = {"computation": batch_axes.computation_digest(traces.microbatch_graph)}
         check_equal(exchange(control, computation), NAMES_ADVICE)
-        self._holding.prepare(traces.variables)
+        self._holding.synchronize_with_others(traces.variables)
         self._share(traces)
         if is_first:
-            transport = Lanes(control.rank, self._identity, self._waiting)
+            transport = LanesTransport(control.rank, self._identity, self._waiting)
             self._planner.begin(traces, given, control, transport, self._reporter)
         else:
-            traces.check_layers(self._first)
+            traces.check_same_layers(self._first)
         return traces
 
     @property
-    def _first(self) -> Traces:
+    def _first(self) -> SizedTraces:
         """The traces that the plan was made for: those of a training step."""
         return next(iter(self._traces.values()))
 
-    def _share(self, traces: Traces) -> None:
+    def _share(self, traces: SizedTraces) -> None:
         """Lets all variables start as those of rank 0."""
         may_copy = self._options.broadcast_variables is not False
         self._held |= traces.variables
-        copied, count = self._holding.share(self._control, traces.captured.values(), may_copy)
+        copied, count = self._holding.broadcast_initial_values(
+            self._control, traces.captured_variables.values(), may_copy
+        )
         if copied:
             self._reporter.on_variables_broadcast(copied, count)
 
@@ -287,29 +289,34 @@ class StagedTraining:
         if not self._executions:
             return
         old = next(iter(self._executions.values())).layout
-        if old.teams != layout.teams or len(layout.teams) > 1:
+        if old.replica_groups != layout.replica_groups or len(layout.replica_groups) > 1:
             self._synchronize()
-        self._holding.forget_owners()
+        self._holding.clear_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
-            if layout.for_batch(self._traces[key].samples_per_rank).teams == layout.teams:
+            if (
+                layout.for_batch(self._traces[key].examples_per_rank).replica_groups
+                == layout.replica_groups
+            ):
                 self._executions[key] = self._execution(self._traces[key])
 
-    def _execution(self, traces: Traces) -> StageExecutor:
+    def _execution(self, traces: SizedTraces) -> StageExecutor:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
-        layout = layout.for_batch(traces.samples_per_rank)
-        if traces.whole.recording.is_evaluation:
-            layout = layout.forward()
-        shares = BatchShards(layout, traces.samples_per_rank)
-        sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
-        traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
-        lanes = Lanes(rank, self._identity, self._waiting)
-        execution = StageExecutor(layout, traced, traces.samples_per_rank, lanes)
+        layout = layout.for_batch(traces.examples_per_rank)
+        if traces.microbatch_graph.recording.is_evaluation:
+            layout = layout.forward_only()
+        shares = BatchShards(layout, traces.examples_per_rank)
+        sizes = {shares.examples_per_replica(stage) for stage in layout.rank_stages(rank)} or {
+            traces.microbatch_size
+        }
+        traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
+        lanes = LanesTransport(rank, self._identity, self._waiting)
+        execution = StageExecutor(layout, traced, traces.examples_per_rank, lanes)
         self._warn_of_averages(execution)
-        variables = owned(
-            traces.whole,
-            traces.captured,
+        variables = find_owned_variables(
+            traces.microbatch_graph,
+            traces.captured_variables,
             execution.variables,
             layout.ranks,
             execution.captures,
@@ -317,28 +324,28 @@ class StagedTraining:
         if traces is not self._first:
             trained = self._trained(layout)
             self._check_stages(traces, execution, trained)
-            if traces.whole.recording.is_evaluation:
+            if traces.microbatch_graph.recording.is_evaluation:
                 # What the update keeps equal on all ranks is no stage's.
                 variables = [one for one in variables if trained.get(one.key, 0) is not None]
-        self._holding.own(variables, self._control.world_size, lanes)
+        self._holding.set_owners(variables, self._control.world_size, lanes)
         return execution
 
     def _trained(self, layout: Layout) -> dict[int, int | None]:
         """Returns the stage of each planned variable by key; None: it belongs to every rank."""
         first = self._first
-        stages = Update(first.cut(layout.starts)).variables
-        return {one.key: stages.get(name) for name, one in first.captured.items()}
+        stages = UpdatePhase(first.partition(layout.starts)).variables
+        return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
 
     def _check_stages(
-        self, traces: Traces, execution: StageExecutor, trained: dict[int, int | None]
+        self, traces: SizedTraces, execution: StageExecutor, trained: dict[int, int | None]
     ) -> None:
         """Raises `ValueError` where a variable moves: its new stage would have old values of it."""
         for name, stage in execution.variables.items():
-            one = traces.captured.get(name)
+            one = traces.captured_variables.get(name)
             before = None if one is None else trained.get(one.key)
             if one is None or before in (None, stage):
                 continue
-            if traces.whole.recording.is_evaluation:
+            if traces.microbatch_graph.recording.is_evaluation:
                 how = "where it takes no gradient, and trains it"
                 instead = "evaluate in a function of its own, after synchronize_variables()"
             else:
@@ -351,7 +358,7 @@ class StagedTraining:
             )
 
     def _warn_of_averages(self, execution: StageExecutor) -> None:
-        for names in set(execution.averaged.values()) - self._warned:
+        for names in set(execution.averaged_metrics.values()) - self._warned:
             self._warned.add(names)
             self._reporter.log.warning(
                 "%s returns what is computed of %s, and not of sums over samples alone: it is"

@@ -1,4 +1,4 @@
-"""Stages that run as ranks do train to the weights of one process that accumulates."""
+"""Stages train to the weights of one process that accumulates the same microbatches."""
 
 from typing import Any
 
@@ -9,24 +9,24 @@ import tensorflow as tf
 
 from tests.model_parallel.job import (
     batches,
-    fresh,
-    made,
-    names_of,
-    plan_of,
+    build_model,
+    burst_layer_names,
+    cached_model,
+    make_plan,
     run_together,
-    traced,
+    trace,
     train,
-    train_laid_out,
-    trained_alone,
+    train_alone,
+    train_with_layout,
 )
 from tests.model_parallel.models import BURSTS, COUNTED, EVERY, Trained
 from tf_libra.capture.variables import plain
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.update_phase import Update
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.scaling_measurement import flows
 from tf_libra.planning.burst.graph_reduction import reduce_graph
 
@@ -37,8 +37,8 @@ def read(value: Any) -> Any:
     return tf.convert_to_tensor(value).numpy()
 
 
-def close(one: Any, other: Any) -> None:
-    np.testing.assert_allclose(read(one), read(other), rtol=2e-4, atol=2e-5)
+def assert_close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(read(actual), read(expected), rtol=2e-4, atol=2e-5)
 
 
 def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_groups=0):
@@ -48,21 +48,20 @@ def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_
 
 
 def compare(model, ranks, num_steps, batch, num_microbatches):
-    """With one process that accumulates."""
-    wanted, alone = trained_alone(
+    """Compares ranks with one process that accumulates microbatches."""
+    expected, alone = train_alone(
         (EVERY | BURSTS | COUNTED)[model], num_steps, batch, num_microbatches
     )
     for rank in ranks:
-        for got, want in zip(rank.returned, wanted, strict=True):
-            assert got.keys() == want.keys()
-            for name in want:
-                close(got[name], want[name])
+        for actual, wanted in zip(rank.results, expected, strict=True):
+            assert actual.keys() == wanted.keys()
+            for name in wanted:
+                assert_close(actual[name], wanted[name])
     check_variables(ranks, alone)
 
 
 @pytest.mark.parametrize("model", EVERY)
-def test_weights_are_those_of_one_process(model):
-    """Models of all kinds, in as many stages as they have cuts of, up to three."""
+def test_pipeline_of_three_stages_trains_like_one_process(model):
     check(model, (0, 1, 2), (1, 1, 1), 4)
 
 
@@ -70,15 +69,15 @@ def test_weights_are_those_of_one_process(model):
     ("starts", "replicas", "num_microbatches"),
     [((0,), (2,), 3), ((0, 2), (2, 1), 2), ((0, 1), (1, 2), 4), ((0, 2, 3), (2, 2, 1), 1)],
 )
-def test_replicas_share_each_microbatch(starts, replicas, num_microbatches):
-    """Layers between weights of all sizes, an update that takes the norm of all gradients."""
+def test_stages_with_replicas_train_like_one_process(starts, replicas, num_microbatches):
+    """The layers have weights of all sizes, and the update takes the norm of all gradients."""
     batch = 24 if sum(replicas) != 5 else 40
     check("convolutional", starts, replicas, num_microbatches, batch=batch)
 
 
 @pytest.mark.parametrize(("starts", "replicas"), [((0,), (2,)), ((0, 2), (1, 3)), ((0, 1), (3, 2))])
-def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
-    """Ratios, whose denominators differ between replicas, sums, and what is computed of these."""
+def test_metrics_cover_the_examples_of_all_replicas(starts, replicas):
+    """Metrics are sums, ratios with other denominators on each replica, and functions of these."""
     batch = 24 if sum(replicas) != 5 else 60
     check("counted", starts, replicas, 2, batch=batch)
 
@@ -87,52 +86,52 @@ def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
     ("model", "starts", "replicas"),
     [("counted", (0, 2), (1, 2)), ("convolutional", (0, 1), (2, 1))],
 )
-def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, replicas):
-    """The evaluation's outputs cover all samples, and no variable is trained."""
+def test_evaluation_runs_forward_and_trains_no_variable(model, starts, replicas):
+    """Results of the evaluation cover the joint batch."""
     make, [(images, labels)] = (EVERY | COUNTED)[model], batches(1, 12)
-    alone = made(make, -1).trained
-    wanted = alone.flagged(images, labels, False)
-    models = [made(make, number) for number in range(3)]
+    alone = cached_model(make, -1).trained
+    expected = alone.flagged(images, labels, False)
+    models = [cached_model(make, number) for number in range(3)]
     recorder = StepRecorder(tf.function(models[0].trained.flagged))
-    training = Traces(recorder, ((images, labels), {}), 4, 6, num_ranks=3)
+    training = SizedTraces(recorder, ((images, labels), {}), 4, 6, num_ranks=3)
     given = ((images, labels), {"training": False})
-    traces = Traces(recorder, given, 4, 6, num_ranks=3, trained=training.whole)
-    traces.check_layers(training)
-    names = [one.name for one in traces.whole.layers]
-    layout = Layout.of_pipeline(plan_of(names, starts, replicas, 2)).forward()
+    traces = SizedTraces(recorder, given, 4, 6, num_ranks=3, trained=training.microbatch_graph)
+    traces.check_same_layers(training)
+    names = [layer.name for layer in traces.microbatch_graph.layers]
+    layout = Layout.from_pipeline_plan(make_plan(names, starts, replicas, 2)).forward_only()
     for rank in run_together(models, traces, layout, [(images, labels)]):
-        assert {one.kind for one in rank.execution.executed} == {"forward"}
-        [returned] = rank.returned
-        assert returned.keys() == wanted.keys()
-        for name, want in wanted.items():
-            close(returned[name], want)
-        for got, want in zip(rank.trained.variables, alone.variables, strict=True):
-            np.testing.assert_array_equal(read(got), read(want))
+        assert {span.kind for span in rank.executor.task_spans} == {"forward"}
+        [result] = rank.results
+        assert result.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_close(result[name], value)
+        for variable, wanted in zip(rank.trained.variables, alone.variables, strict=True):
+            np.testing.assert_array_equal(read(variable), read(wanted))
 
 
-def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
-    """Metrics that take something other than sums are listed, by the variables that they write."""
+def test_metrics_of_other_values_than_sums_are_averaged():
+    """The executor lists them by the variables that they write."""
     steps = batches(1, 24)
     averages = {"mixed": {"mixed/total", "mixed/count"}, "greatest": {"greatest/value"}}
     for model, averaged in (averages | {"counted": set()}).items():
         ranks = train(COUNTED[model], (0, 2), (1, 2), 2, steps)
         for rank in ranks:
             assert {
-                name for names in rank.execution.averaged.values() for name in names
+                name for names in rank.executor.averaged_metrics.values() for name in names
             } == averaged
     whole = train(COUNTED["mixed"], (0, 2), (2, 1), 2, steps)
-    assert not any(rank.execution.averaged for rank in whole)
+    assert not any(rank.executor.averaged_metrics for rank in whole)
 
 
 @pytest.mark.parametrize("model", ["dropping_twice", "iterated", "running_mean"])
-def test_what_no_metric_adds_up_is_averaged_without_a_word(model):
-    """Though it follows from variables that are read after microbatches have written them."""
+def test_state_of_no_metric_is_not_reported_as_averaged(model):
+    """The state is read after microbatches have written it, as the variables of metrics are."""
     ranks = train(EVERY[model], (0, 1), (1, 2), 2, batches(1, 36))
-    assert not any(rank.execution.averaged for rank in ranks)
+    assert not any(rank.executor.averaged_metrics for rank in ranks)
 
 
-class Told(Trained):
-    """A step that returns what microbatches count: labels, and themselves."""
+class Counting(Trained):
+    """A step that returns the sum of labels and the number of microbatches so far."""
 
     def step(self, images: Any, labels: Any) -> dict[str, Any]:
         seen, calls = self.state
@@ -146,23 +145,23 @@ class Told(Trained):
         return {"loss": loss, "seen": seen.read_value(), "calls": calls.read_value()}
 
 
-def told() -> Trained:
-    return Told(**vars(EVERY["deep"]()) | {"state": (tf.Variable(0), tf.Variable(0.0))})
+def counting() -> Trained:
+    return Counting(**vars(EVERY["deep"]()) | {"state": (tf.Variable(0), tf.Variable(0.0))})
 
 
 @pytest.mark.parametrize("replicas", [(1, 1), (1, 2)])
-def test_of_what_microbatches_count_the_last_one_s_is_returned(replicas):
-    """Equal counts of replicas are not summed over them, and are no metric to warn of."""
+def test_counter_of_microbatches_is_returned_as_the_last_value(replicas):
+    """Replicas have equal counts, which are not added, and are not reported as averaged."""
     joint = batches(2, 24)
     seen = np.cumsum([int(tf.reduce_sum(labels)) for _, labels in joint])
-    for rank in train(told, (0, 2), replicas, 2, joint):
-        assert [int(one["seen"]) for one in rank.returned] == seen.tolist()
-        assert [float(one["calls"]) for one in rank.returned] == [2.0, 4.0]
-        assert not rank.execution.averaged
+    for rank in train(counting, (0, 2), replicas, 2, joint):
+        assert [int(result["seen"]) for result in rank.results] == seen.tolist()
+        assert [float(result["calls"]) for result in rank.results] == [2.0, 4.0]
+        assert not rank.executor.averaged_metrics
 
 
-class ByHorovod(Trained):
-    """A step that is written for Horovod; `accumulated` is that of one process, without."""
+class WithHorovodTape(Trained):
+    """A step that is written for Horovod; `accumulated` works without Horovod."""
 
     def step(self, images: Any, labels: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
@@ -176,15 +175,15 @@ class ByHorovod(Trained):
         return list(hvd.DistributedGradientTape(tape).gradient(loss, self.variables))
 
 
-class AddedUp(ByHorovod):
-    """Over two ranks, as by scripts that divide by their number."""
+class WithHorovodSum(WithHorovodTape):
+    """A step that divides Horovod's sums by the number of ranks, 2."""
 
     def reduced(self, tape: Any, loss: Any) -> list[Any]:
         tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, sparse_as_dense=True)
-        return [one / 2 for one in tape.gradient(loss, self.variables)]
+        return [gradient / 2 for gradient in tape.gradient(loss, self.variables)]
 
 
-class OneByOne(ByHorovod):
+class WithGroupedAllReduce(WithHorovodTape):
     def reduced(self, tape: Any, loss: Any) -> list[Any]:
         gradients = tape.gradient(loss, self.variables)
         return hvd.grouped_allreduce(gradients, prescale_factor=0.5, postscale_factor=2.0)
@@ -194,13 +193,13 @@ class OneByOne(ByHorovod):
 @pytest.mark.parametrize(
     ("kind", "model", "starts", "replicas", "num_groups"),
     [
-        (ByHorovod, "deep", (0,), (2,), 2),
-        (AddedUp, "embedded", (0, 1), (1, 1), 0),
-        (OneByOne, "deep", (0, 2), (1, 1), 0),
+        (WithHorovodTape, "deep", (0,), (2,), 2),
+        (WithHorovodSum, "embedded", (0, 1), (1, 1), 0),
+        (WithGroupedAllReduce, "deep", (0, 2), (1, 1), 0),
     ],
 )
-def test_stages_average_what_horovod_would(kind, model, starts, replicas, num_groups):
-    """Tapes and all-reduces of gradients are left out, as under data parallelism."""
+def test_horovod_reductions_are_replaced(kind, model, starts, replicas, num_groups):
+    """Stages average the gradients, and the trace contains no Horovod op."""
     ranks = train(
         lambda: kind(**vars(EVERY[model]())), starts, replicas, 2, batches(2, 24), num_groups
     )
@@ -208,8 +207,8 @@ def test_stages_average_what_horovod_would(kind, model, starts, replicas, num_gr
     assert not any(op.type.startswith("Horovod") for op in ranks[0].graph.ops)
 
 
-def test_gradients_of_a_last_stage_in_which_no_layer_ends():
-    """Its backward computation waits for nothing."""
+def test_last_stage_without_a_layer_end_trains_like_one_process():
+    """Its backward computation has no inputs from other stages."""
     check("transformer", (0, 3), (2, 1), 2)
 
 
@@ -217,109 +216,108 @@ def test_gradients_of_a_last_stage_in_which_no_layer_ends():
     ("starts", "replicas", "num_microbatches"),
     [((0,), (2,), 3), ((0,), (2,), 1), ((0, 2), (2, 1), 2), ((0, 1, 3), (1, 2, 2), 2)],
 )
-def test_replicas_all_reduce_groups_within_their_last_backward(starts, replicas, num_microbatches):
-    """To the same weights, with microbatches before that are added up and without.
-
-    Stages before them get what they wait for.
-    """
+def test_gradient_groups_within_the_backward_computation_train_like_one_process(
+    starts, replicas, num_microbatches
+):
+    """Cases include stages with accumulated microbatches, and earlier stages that wait."""
     batch = 24 if sum(replicas) != 5 else 40
     check("convolutional", starts, replicas, num_microbatches, batch=batch, num_groups=3)
 
 
-def test_no_stage_updates_where_a_gradient_is_not_finite():
-    """Nor any other: what scales the loss is halved on every rank."""
+def test_gradient_that_is_not_finite_prevents_the_update_of_all_stages():
+    """The loss scale is halved on every rank."""
     steps = batches(4, 24)
     steps[2] = (tf.where(steps[2][0] > 2, np.inf, steps[2][0]), steps[2][1])
-    alone = made(EVERY["conditional"], -1).trained
+    alone = cached_model(EVERY["conditional"], -1).trained
     for step in steps:
         alone.accumulated(*step, 4)
     ranks = train(EVERY["conditional"], (0, 1, 2), (1, 2, 1), 4, steps)
-    check_variables(ranks, {str(i): one for i, one in enumerate(alone.variables)})
+    check_variables(ranks, {str(i): variable for i, variable in enumerate(alone.variables)})
     for rank in ranks:
-        own, wanted = rank.trained.optimizer, alone.optimizer
-        assert read(own.dynamic_scale) == read(wanted.dynamic_scale) == 8 * 2 / 2
-        assert read(own.iterations) == read(wanted.iterations)
+        own, expected = rank.trained.optimizer, alone.optimizer
+        assert read(own.dynamic_scale) == read(expected.dynamic_scale) == 8 * 2 / 2
+        assert read(own.iterations) == read(expected.iterations)
 
 
 @pytest.mark.parametrize(("replicas", "num_microbatches"), [((2, 1), 3), ((1, 2), 1)])
-def test_what_normalizes_weights_goes_on_with_every_microbatch(replicas, num_microbatches):
-    """On every replica, from what the update has left."""
+def test_spectral_normalization_advances_with_every_microbatch(replicas, num_microbatches):
+    """Every replica continues from the updated weights."""
     check("spectral", (0, 2), replicas, num_microbatches, batch=36)
 
 
-def test_a_tensor_that_is_no_sample_goes_to_replicas():
-    """The table of a language model crosses all cuts, and its gradient comes back."""
+def test_tensor_without_batch_axis_is_sent_to_replicas():
+    """The embedding table of a language model crosses all cuts, and its gradient returns."""
     check("tied", (0, 2), (1, 2), 2)
 
 
-def test_integers_of_no_sample_come_from_replicas_once():
+def test_integers_without_batch_axis_are_received_from_one_replica():
     check("permuted", (0, 1), (2, 1), 2)
 
 
 def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
-    """Layers on as many ranks as they are given; the last number goes for all that are left."""
+    """Trains layers on the given numbers of ranks; the last number applies to all later layers."""
     steps = batches(2, batch)
 
     def layout(names):
         counts = [*num_devices, *num_devices[-1:] * len(names)]
         firsts = [*(first_devices or ()), *[0] * len(names)]
         ranks = [tuple(range(f, f + n)) for f, n in zip(firsts, counts, strict=False)]
-        return Layout.at_once(ranks[: len(names)], num_ranks)
+        return Layout.for_layers(ranks[: len(names)], num_ranks)
 
     make = (EVERY | BURSTS)[model]
-    ranks = train_laid_out(make, layout, num_ranks, 1, steps, has_branches=True)
+    ranks = train_with_layout(make, layout, num_ranks, 1, steps, has_branches=True)
     compare(model, ranks, 2, batch, 1)
     return ranks
 
 
-# Batch normalization sees the samples that a rank computes together, as do other means.
+# Batch normalization and other means depend on the examples that a rank computes together.
 @pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "running_mean"}))
-def test_layers_on_their_own_numbers_of_ranks(model):
+def test_burst_layers_train_like_one_process(model):
     check_burst(model, (2, 1, 2, 1), 2)
 
 
 @pytest.mark.parametrize("num_devices", [(4, 2, 1, 4), (1, 4, 2), (2, 2, 3, 1)])
-def test_bursts_on_more_ranks(num_devices):
-    """Some of which have no layer, or one that others do not divide."""
+def test_burst_on_four_ranks_trains_like_one_process(num_devices):
+    """Some ranks have no layer, or numbers of ranks do not divide each other."""
     check_burst("convolutional", num_devices, 4)
 
 
-def test_what_begins_or_joins_branches_is_a_layer_where_they_count():
-    """Branches are then blocks, which can be planned in parallel."""
+def test_ops_that_begin_or_join_branches_are_layers_of_a_burst():
+    """Branches can then be planned in parallel."""
     images, labels = batches(1, 4)[0]
-    recorder = StepRecorder(tf.function(fresh(BURSTS["inception"]).step))
-    traces = Traces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
-    names = [one.name for one in traces.whole.layers]
-    assert sum("average_pooling" in one for one in names) == 2
-    assert sum("concatenate" in one for one in names) == 2
-    cut = StagePartition(traces.whole, range(len(names)))
-    reduce_graph(len(names), list(flows(cut, traces.axes(4))), names)
-    assert names_of(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
+    recorder = StepRecorder(tf.function(build_model(BURSTS["inception"]).step))
+    traces = SizedTraces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
+    names = [layer.name for layer in traces.microbatch_graph.layers]
+    assert sum("average_pooling" in name for name in names) == 2
+    assert sum("concatenate" in name for name in names) == 2
+    partition = StagePartition(traces.microbatch_graph, range(len(names)))
+    reduce_graph(len(names), list(flows(partition, traces.axes(4))), names)
+    assert burst_layer_names(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
                                        *("dense", "dense_1", "dense_2")]  # fmt: skip
 
 
-def test_branches_beside_each_other():
-    """The second layer on other ranks than the third."""
+def test_parallel_branches_on_different_ranks_train_like_one_process():
+    """The second layer is on other ranks than the third."""
     check_burst("branching", (4, 2, 1, 4), 4, first_devices=(0, 2))
     check_burst("branching", (2, 1, 1, 1), 2, first_devices=(0, 1))
 
 
 @pytest.mark.parametrize(("model", "seed"), [("inception", 0), ("branching", 1), ("tied", 2)])
-def test_any_layers_on_any_ranks(model, seed):
-    """Each layer on some of four ranks that follow each other."""
+def test_burst_with_random_placement_trains_like_one_process(model, seed):
+    """Each layer is on consecutive ranks, any of four."""
     generator = np.random.default_rng(seed)
     counts = generator.integers(1, 5, 20)
     firsts = [int(generator.integers(0, 5 - count)) for count in counts]
     check_burst(model, counts.tolist(), 4, firsts)
 
 
-def test_a_rank_without_a_layer_takes_part():
+def test_rank_without_a_layer_trains_like_one_process():
     ranks = check_burst("convolutional", (1,), 2)
-    assert ranks[1].execution.executed == ()
+    assert ranks[1].executor.task_spans == ()
 
 
-def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank():
-    """Batch normalization on one rank, the other layers on two."""
+def test_batch_normalization_on_one_rank_trains_like_one_process():
+    """The other layers are on two ranks."""
     check_burst("normalized", (1, 1, 2), 2)
 
 
@@ -333,69 +331,65 @@ def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank():
         ("generating", (0, 2), (1, 2)),
     ],
 )
-def test_replicas_draw_what_one_process_does(model, starts, replicas):
-    """Each its samples' part: of dropout's masks, and of a generator's noise, which moves on.
-
-    Or has moved on within the microbatch, as the seed of dropout that is called twice.
-    """
+def test_random_ops_of_replicas_generate_values_of_one_process(model, starts, replicas):
+    """Cases are dropout masks, the noise of a generator, and dropout that is called twice."""
     check(model, starts, replicas, 2)
 
 
-def test_samples_of_other_replicas_have_other_masks():
-    """And each sample the same under two plans, of other stages and replicas."""
+def test_dropout_masks_differ_between_replicas_but_not_between_plans():
     images, labels = batches(1, 24)[0]
-    equal = [(tf.ones_like(images), labels)]
-    found = []
+    equal_examples = [(tf.ones_like(images), labels)]
+    logits = []
     for starts, replicas in (((0,), (2,)), ((0, 1), (1, 3))):
-        ranks = train(EVERY["dropping"], starts, replicas, 2, equal)
-        found.append(ranks[0].returned[0]["logits"])
-    close(*found)
-    of_first, of_second = (found[0][start : start + 6] for start in (0, 6))
-    assert np.abs(of_first - of_second).max() > 1e-2
+        ranks = train(EVERY["dropping"], starts, replicas, 2, equal_examples)
+        logits.append(ranks[0].results[0]["logits"])
+    assert_close(*logits)
+    first, second = (logits[0][start : start + 6] for start in (0, 6))
+    assert np.abs(first - second).max() > 1e-2
 
 
 @pytest.mark.parametrize("options", [{"reduce_retracing": True}, {"input_signature": SIGNATURE}])
-def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
-    """Every tensor that crosses a cut has samples along a known axis."""
-    trained = fresh(EVERY["convolutional"])
+def test_step_with_relaxed_shapes_is_traced_separately_for_each_size(options):
+    """Batch axes of all tensors that cross a cut are known."""
+    trained = build_model(EVERY["convolutional"])
     recorder = StepRecorder(tf.function(trained.step, **options))
     images, labels = batches(1, 8)[0]
-    graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
+    graphs = [trace(recorder, images, labels, size) for size in (4, 8)]
     axes = BatchAxes(graphs[0], 4, graphs[1], 8)
-    cut = StagePartition(graphs[0], range(len(graphs[0].layers)))
-    found = {axes.batch_axis(message.tensor) for message in cut.messages}
+    partition = StagePartition(graphs[0], range(len(graphs[0].layers)))
+    found = {axes.batch_axis(message.tensor) for message in partition.messages}
     assert 0 in found
 
 
 @pytest.mark.parametrize("model", ["deep", "convolutional"])
-def test_an_optimizer_may_be_built_by_the_first_trace(model):
-    """Its trace has other ops than later ones: plain descent has no slots, momentum has."""
+def test_optimizer_built_by_the_first_trace_is_supported(model):
+    """The first trace has other ops than later ones. Plain descent has no slots; momentum has."""
     trained = EVERY[model]()
     images, labels = batches(1, 8)[0]
-    traces = Traces(StepRecorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
-    cut = StagePartition(traces.whole, range(len(traces.whole.layers)))
-    assert 0 in {traces.axes(8).batch_axis(message.tensor) for message in cut.messages}
+    traces = SizedTraces(StepRecorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
+    partition = StagePartition(traces.microbatch_graph, range(len(traces.microbatch_graph.layers)))
+    assert 0 in {traces.axes(8).batch_axis(message.tensor) for message in partition.messages}
 
 
-def test_of_a_condition_only_what_decides_it_is_exchanged():
-    """Only each gradient's finiteness and norm are exchanged; every rank knows the loss scale."""
-    trained = fresh(EVERY["conditional"])
+def test_conditional_update_broadcasts_only_its_predicate():
+    """Stages broadcast finiteness and norm of each gradient; every rank has the loss scale."""
+    trained = build_model(EVERY["conditional"])
     images, labels = batches(1, 8)[0]
     recorder = StepRecorder(tf.function(trained.step))
     recorder.enable_branch_selection()
-    graph = traced(recorder, images, labels, 8)
-    cut = StagePartition(graph, (0, 2))
-    update = Update(cut)
-    tensors = [cut.tensor(one.tensor) for one in update.exchanged]
+    graph = trace(recorder, images, labels, 8)
+    partition = StagePartition(graph, (0, 2))
+    update = UpdatePhase(partition)
+    tensors = [partition.tensor(broadcast.tensor) for broadcast in update.broadcasts]
     assert len(tensors) == 2 * len(trained.variables)
-    assert all(one.shape.rank == 0 for one in tensors)
+    assert all(tensor.shape.rank == 0 for tensor in tensors)
     assert graph.placeholder_of(plain(trained.optimizer.dynamic_scale)) not in update.variables
     assert not any(op.type in ("If", "StatelessIf") for op in graph.ops)
 
 
-def test_a_condition_that_one_stage_can_run_stays_one():
-    """Its other branch is not computed, which here would divide by zero."""
-    trained = fresh(EVERY["deep"])
+def test_condition_that_one_stage_can_run_is_not_replaced_by_a_selection():
+    """The branch that is not taken would divide by zero."""
+    trained = build_model(EVERY["deep"])
     count, mean = tf.Variable(0), tf.Variable(0)
 
     def step(images, labels):
@@ -403,30 +397,30 @@ def test_a_condition_that_one_stage_can_run_stays_one():
         tf.cond(count > 0, lambda: mean.assign(7 // count), mean.read_value)
         return result
 
-    traces = Traces(StepRecorder(tf.function(step)), (batches(1, 8)[0], {}), 8, 8)
-    assert any(op.type == "If" for op in traces.whole.ops)
+    traces = SizedTraces(StepRecorder(tf.function(step)), (batches(1, 8)[0], {}), 8, 8)
+    assert any(op.type == "If" for op in traces.microbatch_graph.ops)
 
 
-def test_gradients_stay_with_their_stages():
-    """Keras' optimizers all-reduce them among the replicas of a strategy, by one op: of one."""
-    trained = fresh(EVERY["two_optimizers"])
+def test_two_optimizers_need_no_broadcast():
+    """Keras' optimizers would all-reduce all gradients by one op, over one replica."""
+    trained = build_model(EVERY["two_optimizers"])
     images, labels = batches(1, 8)[0]
-    graph = traced(StepRecorder(tf.function(trained.step)), images, labels, 8)
-    update = Update(StagePartition(graph, (0, 2)))
-    assert update.exchanged == ()
+    graph = trace(StepRecorder(tf.function(trained.step)), images, labels, 8)
+    update = UpdatePhase(StagePartition(graph, (0, 2)))
+    assert update.broadcasts == ()
     assert len(update.variables) >= 2 * len(trained.variables)  # half of them have two slots
 
 
 def check_variables(ranks, alone):
-    """Each variable on the ranks of its stage."""
-    owned = [[*rank.trained.variables, *rank.trained.state] for rank in ranks]
-    for number, (name, want) in zip(range(len(owned[0])), alone.items(), strict=False):
-        seen = 0
-        for rank, variables in zip(ranks, owned, strict=True):
-            own = variables[number]
-            handle = rank.graph.placeholder_of(plain(own))
-            if handle is None or rank.cut.stage_of_variable(handle) not in rank.execution.stages:
+    """Compares each variable on the ranks of its stage."""
+    variables = [[*rank.trained.variables, *rank.trained.state] for rank in ranks]
+    for number, (name, expected) in zip(range(len(variables[0])), alone.items(), strict=False):
+        num_owners = 0
+        for rank, own in zip(ranks, variables, strict=True):
+            handle = rank.graph.placeholder_of(plain(own[number]))
+            if handle is None:
                 continue
-            seen += 1
-            close(own, want)
-        assert seen, name
+            if rank.partition.stage_of_variable(handle) in rank.executor.stages:
+                num_owners += 1
+                assert_close(own[number], expected)
+        assert num_owners, name

@@ -1,4 +1,4 @@
-"""The pieces that replicas of one stage send to those of another, for any numbers of replicas."""
+"""Pieces that replicas of one stage send to those of another, for any numbers of replicas."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,145 +9,154 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.model_parallel.partition.test_batch_sharding import layout_of
-from tf_libra.model_parallel.partition.batch_sharding import BatchShards, Range
-from tf_libra.model_parallel.partition.resharding import Resharding, exchange_of, joined, sliced
+from tests.model_parallel.partition.test_batch_sharding import make_layout
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
+from tf_libra.model_parallel.partition.resharding import (
+    Resharding,
+    concat,
+    plan_resharding,
+    slice_range,
+)
 from tf_libra.model_parallel.partition.stage_partition import StageMessage
 
-ROWS = 2  # of a tensor for each sample
+ROWS = 2  # rows of a tensor for each example
 
 
-class Exchanged:
-    """One tensor of a microbatch, which one stage sends to another.
+def reshard(
+    shards: BatchShards, source: int, target: int, axis: int | None, values: dict[int, Any]
+) -> dict[int, np.ndarray]:
+    """Sends a tensor of a microbatch from one stage to another.
 
-    Attributes:
-        arrived: by rank of the stage that receives it, what it has then.
+    Args:
+        shards: division of examples among ranks.
+        source: the stage that sends.
+        target: the stage that receives.
+        axis: batch axis of the tensor.
+        values: by rank of the source, its part.
+
+    Returns:
+        By rank of the target, its part.
     """
+    layout = shards.layout
+    message = StageMessage("tensor", source, target, 0, 1)
+    sample = next(iter(values.values()))
 
-    def __init__(
-        self,
-        shares: BatchShards,
-        source: int,
-        target: int,
-        axis: int | None,
-        values: dict[int, Any],
-    ) -> None:
-        layout = shares.layout
-        message = StageMessage("tensor", source, target, 0, 1)
+    def plan(stage: int, rank: int, is_sender: bool) -> Resharding:
+        shape = list(sample.shape)
+        if axis is not None:
+            shape[axis] = ROWS * shards.examples_per_replica(stage)
+        # Each rank has a trace for its own number of examples.
+        tensor = SimpleNamespace(shape=shape, dtype=tf.as_dtype(sample.dtype))
+        partition: Any = SimpleNamespace(tensor=lambda name: tensor)
+        axes: Any = SimpleNamespace(batch_axis=lambda name: axis)
+        return plan_resharding(partition, axes, shards, message, rank, is_sender)
 
-        def exchange(stage: int, rank: int, sends: bool) -> Resharding:
-            shape = list(next(iter(values.values())).shape)
-            if axis is not None:
-                shape[axis] = ROWS * shares.size_in(stage)
-            dtype = tf.as_dtype(next(iter(values.values())).dtype)
-            # What each rank's own trace says, for its number of samples.
-            tensor = SimpleNamespace(shape=shape, dtype=dtype)
-            cut: Any = SimpleNamespace(tensor=lambda name: tensor)
-            axes: Any = SimpleNamespace(batch_axis=lambda name: axis)
-            return exchange_of(cut, axes, shares, message, rank, sends)
-
-        sent = {}
-        for rank, array in values.items():
-            value = tf.constant(array)
-            _, along, pieces = exchange(source, rank, sends=True)
-            for piece in pieces:
-                part = value
-                if along is not None:
-                    part = sliced(value, along, Range(0, value.shape[along]), piece.own)
-                assert (rank, piece.rank) not in sent
-                sent[rank, piece.rank] = part
-        self.arrived = {}
-        for rank in layout.ranks[target]:
-            _, along, pieces = exchange(target, rank, sends=False)
-            parts = []
-            for piece in pieces:
-                part = sent.pop((piece.rank, rank))  # else a receiver would wait until it times out
-                if along is not None:
-                    assert part.shape[along] == piece.own.size
-                if piece.weight != 1:
-                    part = part * tf.constant(piece.weight, part.dtype)
-                parts.append(part)
-            one = joined(parts, along) if along is not None or len(parts) == 1 else tf.add_n(parts)
-            self.arrived[rank] = np.array(one)
-        assert not sent  # else it would be in the way of what comes next
+    sent = {}
+    for rank, array in values.items():
+        value = tf.constant(array)
+        _, along, pieces = plan(source, rank, is_sender=True)
+        for piece in pieces:
+            part = value
+            if along is not None:
+                whole = ExampleRange(0, value.shape[along])
+                part = slice_range(value, along, whole, piece.local_range)
+            assert (rank, piece.peer) not in sent
+            sent[rank, piece.peer] = part
+    received = {}
+    for rank in layout.ranks[target]:
+        _, along, pieces = plan(target, rank, is_sender=False)
+        parts = []
+        for piece in pieces:
+            part = sent.pop((piece.peer, rank))  # a missing piece would block the receiver
+            if along is not None:
+                assert part.shape[along] == piece.local_range.size
+            if piece.weight != 1:
+                part = part * tf.constant(piece.weight, part.dtype)
+            parts.append(part)
+        is_concatenated = along is not None or len(parts) == 1
+        received[rank] = np.array(concat(parts, along) if is_concatenated else tf.add_n(parts))
+    assert not sent  # a piece without a receiver would be received as the next message
+    return received
 
 
 @st.composite
 def stages(draw: Any) -> tuple[BatchShards, int, int]:
-    """Two stages of any numbers of replicas, of which the first or the second sends."""
+    """Two stages with any numbers of replicas, of which the first or the second sends."""
     replicas = [draw(st.integers(1, 6)) for _ in range(2)]
-    samples = int(np.lcm(*replicas)) * draw(st.integers(1, 2))
+    examples = int(np.lcm(*replicas)) * draw(st.integers(1, 2))
     source = draw(st.integers(0, 1))
-    return BatchShards(layout_of(replicas, sum(replicas)), samples), source, 1 - source
+    return BatchShards(make_layout(replicas, sum(replicas)), examples), source, 1 - source
 
 
-def share(shares: BatchShards, stage: int, rank: int) -> np.ndarray:
-    """The samples of a microbatch that a rank computes."""
-    own = shares.computed(shares.layout.ranks[stage], rank, 0)
+def examples_of(shards: BatchShards, stage: int, rank: int) -> np.ndarray:
+    """Returns the examples of the first microbatch that a rank computes."""
+    own = shards.computed_range(shards.layout.ranks[stage], rank, 0)
     return np.arange(own.start, own.stop)
 
 
 @settings(max_examples=60)
 @given(stages(), st.integers(0, 1))
-def test_everyone_gets_its_samples_once_and_in_order(
+def test_resharding_along_a_batch_axis_delivers_examples_once_in_order(
     case: tuple[BatchShards, int, int], axis: int
 ) -> None:
-    shares, source, target = case
+    shards, source, target = case
 
     def numbers(stage: int, rank: int) -> np.ndarray:
-        rows = np.repeat(share(shares, stage, rank), ROWS).astype(np.int32)
+        rows = np.repeat(examples_of(shards, stage, rank), ROWS).astype(np.int32)
         return rows[:, None] if axis == 0 else rows[None]
 
-    values = {rank: numbers(source, rank) for rank in shares.layout.ranks[source]}
-    arrived = Exchanged(shares, source, target, axis, values).arrived
-    assert arrived.keys() == set(shares.layout.ranks[target])
-    for rank, found in arrived.items():
-        np.testing.assert_array_equal(found, numbers(target, rank))
+    values = {rank: numbers(source, rank) for rank in shards.layout.ranks[source]}
+    received = reshard(shards, source, target, axis, values)
+    assert received.keys() == set(shards.layout.ranks[target])
+    for rank, value in received.items():
+        np.testing.assert_array_equal(value, numbers(target, rank))
 
 
 @settings(max_examples=60)
 @given(stages())
-def test_gradients_are_those_of_the_mean_over_what_each_computes(
+def test_resharded_gradients_are_scaled_to_the_receivers_mean(
     case: tuple[BatchShards, int, int],
 ) -> None:
-    """Each replica divides by its own number of samples, and the other stage by another."""
-    shares, source, target = case
-    of_sample = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
+    """The loss of a replica is a mean over its own number of examples."""
+    shards, source, target = case
+    by_example = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
 
     def gradient(stage: int, rank: int) -> np.ndarray:
-        own = share(shares, stage, rank)
-        # What is computed forward is no mean, and so is what it is.
-        return np.repeat(of_sample[own] / (len(own) if source > target else 1), ROWS)
+        own = examples_of(shards, stage, rank)
+        # An activation, which is sent forward, is no mean and is not scaled.
+        return np.repeat(by_example[own] / (len(own) if source > target else 1), ROWS)
 
-    values = {rank: gradient(source, rank) for rank in shares.layout.ranks[source]}
-    for rank, found in Exchanged(shares, source, target, 0, values).arrived.items():
-        np.testing.assert_allclose(found, gradient(target, rank), rtol=1e-6)
+    values = {rank: gradient(source, rank) for rank in shards.layout.ranks[source]}
+    for rank, value in reshard(shards, source, target, 0, values).items():
+        np.testing.assert_allclose(value, gradient(target, rank), rtol=1e-6)
 
 
 @settings(max_examples=60)
 @given(stages())
-def test_of_a_mean_everyone_gets_that_of_the_replicas_that_had_its_samples(
+def test_resharding_without_a_batch_axis_averages_weighted_by_common_examples(
     case: tuple[BatchShards, int, int],
 ) -> None:
-    """Weighed by how many of them they had: together as one that had them all."""
-    shares, source, target = case
-    of_sample = np.random.default_rng(0).normal(size=10_000)
-    ranks = shares.layout.ranks[source]
-    values = {rank: np.float64(of_sample[share(shares, source, rank)].mean()) for rank in ranks}
-    of_source = np.concatenate(
-        [np.full(len(share(shares, source, rank)), values[rank]) for rank in ranks]
+    """Together the receivers have the mean that one device would have."""
+    shards, source, target = case
+    by_example = np.random.default_rng(0).normal(size=10_000)
+    ranks = shards.layout.ranks[source]
+    values = {
+        rank: np.float64(by_example[examples_of(shards, source, rank)].mean()) for rank in ranks
+    }
+    source_mean = np.concatenate(
+        [np.full(len(examples_of(shards, source, rank)), values[rank]) for rank in ranks]
     )
-    for rank, found in Exchanged(shares, source, target, None, values).arrived.items():
-        np.testing.assert_allclose(found, of_source[share(shares, target, rank)].mean())
+    for rank, value in reshard(shards, source, target, None, values).items():
+        np.testing.assert_allclose(value, source_mean[examples_of(shards, target, rank)].mean())
 
 
 @pytest.mark.parametrize("value", [np.int64(7), np.array([True, False])])
 @settings(max_examples=40)
 @given(stages())
-def test_what_is_no_mean_is_the_same_everywhere(
+def test_resharding_of_integers_without_a_batch_axis_copies_one_replica(
     value: Any, case: tuple[BatchShards, int, int]
 ) -> None:
-    shares, source, target = case
-    values = dict.fromkeys(shares.layout.ranks[source], value)
-    for found in Exchanged(shares, source, target, None, values).arrived.values():
-        np.testing.assert_array_equal(found, value)
+    shards, source, target = case
+    values = dict.fromkeys(shards.layout.ranks[source], value)
+    for received in reshard(shards, source, target, None, values).values():
+        np.testing.assert_array_equal(received, value)

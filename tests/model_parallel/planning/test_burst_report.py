@@ -8,13 +8,13 @@ import pytest
 
 from tests.reporting.tensorboard import examples
 from tf_libra.internal import formatting
-from tf_libra.model_parallel.execution.stage_executor import TaskRecord
+from tf_libra.model_parallel.execution.stage_executor import TaskSpan
 from tf_libra.model_parallel.planning.burst_report import explained, in_a_line, took
 from tf_libra.model_parallel.planning.step_measurement import MeasuredLayers
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(5))
 NOTE = " ".join(f"word{i}" for i in range(60))
-NOTHING: Any = SimpleNamespace(executed=())
+NOTHING: Any = SimpleNamespace(task_spans=())
 
 
 def words(text: str) -> str:
@@ -57,10 +57,10 @@ def test_it_is_said_what_this_rank_did_in_the_last_step() -> None:
     plan = replace(examples.burst_record().plan, max_amplification=None)
     assert "this rank has no layer" in explained("step", plan, NOTHING)
     did: Any = SimpleNamespace(
-        executed=(
-            TaskRecord("forward", 0, 1.0, 1.5),
-            TaskRecord("forward", 0, 2.0, 2.25, 2),
-            TaskRecord("backward", 0, 3.0, 4.0),
+        task_spans=(
+            TaskSpan("forward", 0, 1.0, 1.5),
+            TaskSpan("forward", 0, 2.0, 2.25, 2),
+            TaskSpan("backward", 0, 3.0, 4.0),
         )
     )
     text = explained("step", plan, did)

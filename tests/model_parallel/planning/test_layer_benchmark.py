@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.model_parallel.job import batches, fresh
+from tests.model_parallel.job import batches, build_model
 from tests.model_parallel.models import EVERY
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.layer_benchmark import (
     averaged,
     measured_layers,
@@ -21,15 +21,15 @@ from tf_libra.specs.layer_graph import LayerGraph
 @pytest.mark.parametrize("name", ["normalized", "dropping"])
 def test_layers_and_updates_are_measured_without_any_effect(name):
     """Neither on variables, nor on what an optimizer keeps, nor on random states."""
-    trained = fresh(EVERY[name])
+    trained = build_model(EVERY[name])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(one).numpy() for one in every]
     given = (batches(1, 8)[0], {})
-    traces = Traces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     found = measured_layers(traces, given, 2)
     for one, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
-    assert found.names == tuple(layer.name for layer in traces.whole.layers)
+    assert found.names == tuple(layer.name for layer in traces.microbatch_graph.layers)
     assert found.input_shares == (0.5, 1.0)
     assert min(found.forward_seconds.min(), found.backward_seconds.min()) >= 0
     assert found.update_seconds.sum() > 0
@@ -44,7 +44,7 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
 
 def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
     """Time is taken for proportional to samples then."""
-    trained = fresh(EVERY["deep"])
+    trained = build_model(EVERY["deep"])
 
     def step(images, labels):
         if images.shape[0] % 4:
@@ -52,7 +52,7 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
         return trained.step(images, labels)
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(StepRecorder(tf.function(step)), given, 4, 4, num_ranks=2)
+    traces = SizedTraces(StepRecorder(tf.function(step)), given, 4, 4, num_ranks=2)
     found = measured_layers(traces, given, 2)
     assert found.input_shares == ()
     assert found.forward_seconds.sum() > 0
@@ -61,7 +61,7 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
 @pytest.mark.parametrize("in_condition", [False, True])
 def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
     """The update's time stays unknown, and only steps run it."""
-    trained = fresh(EVERY["deep"])
+    trained = build_model(EVERY["deep"])
     calls = []
 
     steps = tf.Variable(0)
@@ -76,7 +76,7 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
         return result
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(StepRecorder(tf.function(step)), given, 4, 4)
+    traces = SizedTraces(StepRecorder(tf.function(step)), given, 4, 4)
     found = measured_layers(traces, given, 2)
     assert not calls
     assert found.update_seconds.sum() == 0
@@ -85,25 +85,25 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
 
 def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
     """Without any effect; so many seconds for each message that nothing else counts."""
-    trained = fresh(EVERY["normalized"])
+    trained = build_model(EVERY["normalized"])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(one).numpy() for one in every]
     given = (batches(1, 8)[0], {})
-    traces = Traces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     layers = measured_layers(traces, given, 2)
     last = len(layers.layers) - 1
-    cut = traces.cut((0, last))
+    cut = traces.partition((0, last))
     links = LinkRates(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
     found = measured_stages(traces, given, 2, layers, (0, last), links)
     for one, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
     for stage, own in enumerate((slice(0, last), slice(last, None))):
         for phase, seconds in (
-            (cut.forward(stage), found.forward_seconds),
-            (cut.backward(stage), found.backward_seconds),
+            (cut.forward_phase(stage), found.forward_seconds),
+            (cut.backward_phase(stage), found.backward_seconds),
         ):
             handled = sum(
-                1e3 * (one.sent_in == phase) + 1e6 * (one.needed_in == phase)
+                1e3 * (one.send_phase == phase) + 1e6 * (one.receive_phase == phase)
                 for one in cut.messages
             )
             assert seconds[own].sum() - handled == pytest.approx(0.5, abs=0.5)

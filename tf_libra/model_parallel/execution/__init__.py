@@ -1,1 +1,1 @@
-"""One rank's part of a step in stages, at work."""
+"""Execution of one rank's part of a step in stages."""

@@ -1,4 +1,4 @@
-"""A stage's gradients: summed over microbatches, all-reduced among its replicas, averaged."""
+"""Reduction of a stage's gradients: accumulation, all-reduce among replicas, and average."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,69 +10,67 @@ from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 Groups = tuple[tuple[str, ...], ...]
-"""Names of the reductions that are fused, in the order in which their gradients are produced."""
+"""Names of reductions by fused group, in the order in which gradients are produced."""
 
-
-# A tensor of so many bytes goes by itself: putting it with others would take longer than one more
-# all-reduce does.
-_ALONE_BYTES = 1 << 20
+# Tensors of at least this size are not fused: the copy would take longer than one more all-reduce.
+_MAX_FUSED_BYTES = 1 << 20
 
 
 def fused_all_reduce(
     tensors: Mapping[str, Any], ranks: Sequence[int], transport: Transport, name: str
 ) -> dict[str, Any]:
-    """Sums tensors over ranks: large ones one by one, others by one all-reduce per dtype.
+    """Returns the sums of tensors over ranks; small tensors share one all-reduce per dtype.
 
     Args:
-        tensors: of known shapes.
-        ranks: all of which call it, for the same tensors in the same order.
-        transport: reaches them.
-        name: unique among the concurrent all-reduces between the same ranks.
+        tensors: tensors of static shapes.
+        ranks: ranks that call this, for the same tensors in the same order.
+        transport: transport between them.
+        name: unique name among the concurrent all-reduces between the same ranks.
     """
-    totals: dict[str, Any] = {}
-    for number, (key, one) in enumerate(tensors.items()):
-        if one.shape.num_elements() * one.dtype.size >= _ALONE_BYTES:
-            totals[key] = transport.all_reduce(one, ranks, f"gradients {name}: {number}")
-    small = {key: one for key, one in tensors.items() if key not in totals}
-    for dtype in dict.fromkeys(one.dtype for one in small.values()):
-        some = {key: one for key, one in small.items() if one.dtype == dtype}
-        flat = tf.concat([tf.reshape(one, [-1]) for one in some.values()], 0)
-        total = transport.all_reduce(flat, ranks, f"gradients {name}: {dtype.name}")
-        pieces = tf.split(total, [one.shape.num_elements() for one in some.values()])
-        for (key, one), piece in zip(some.items(), pieces, strict=True):
-            totals[key] = tf.reshape(piece, one.shape)
-    return totals
+    sums: dict[str, Any] = {}
+    for index, (key, tensor) in enumerate(tensors.items()):
+        if tensor.shape.num_elements() * tensor.dtype.size >= _MAX_FUSED_BYTES:
+            sums[key] = transport.all_reduce(tensor, ranks, f"gradients {name}: {index}")
+    small = {key: tensor for key, tensor in tensors.items() if key not in sums}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in small.values()):
+        fused = {key: tensor for key, tensor in small.items() if tensor.dtype == dtype}
+        buffer = tf.concat([tf.reshape(tensor, [-1]) for tensor in fused.values()], 0)
+        total = transport.all_reduce(buffer, ranks, f"gradients {name}: {dtype.name}")
+        parts = tf.split(total, [tensor.shape.num_elements() for tensor in fused.values()])
+        for (key, tensor), part in zip(fused.items(), parts, strict=True):
+            sums[key] = tf.reshape(part, tensor.shape)
+    return sums
 
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """The processing of gradients at the end of a stage's backward pass of a microbatch.
+    """Epilogue of a stage's backward computation of a microbatch, which reduces its gradients.
 
-    The gradients are added to the sums over the microbatches before, all-reduced group by group,
-    and averaged. This happens in the function that has computed them, where TensorFlow adds in
-    place. Tensors that other stages wait for are sent as soon as they are computed, without
-    waiting for an all-reduce.
+    It adds gradients to the sums over earlier microbatches, all-reduces the sums group by group,
+    and averages them. It runs in the function that computes the gradients, in which TensorFlow
+    adds in place. Tensors for other stages are sent as soon as they are computed, before any
+    all-reduce has ended.
 
     Attributes:
-        names: of the stage's reductions, in the order in which sums are given and returned.
-        places: by reduction, which of the computed tensors is its gradient.
-        kept: which of the computed tensors are returned: those that are not only gradients.
-        variables: by reduction, of what it is the gradient.
-        name: tells its all-reduces apart from others between the same ranks.
-        adds: whether it is given the sums over the microbatches before.
-        divisor: what the sums are divided by in the end; 1 before the last microbatch.
-        groups: of reductions, all-reduced; the others are not.
-        ranks: the stage's replicas, where there are groups.
-        transport: reaches the replicas, if there are groups.
-        send: sends the computed tensors that other stages need; None: the caller sends them.
+        names: names of the stage's reductions, in the order of the sums among inputs and outputs.
+        gradient_index: by reduction, index of its gradient among the computed tensors.
+        kept_outputs: indices of the computed tensors that are not only gradients, and are returned.
+        variables: by reduction, the variable of its gradient.
+        label: part of the names of its all-reduces, unique between the same ranks.
+        accumulates: whether it takes the sums over earlier microbatches.
+        divisor: divisor of the final sums; 1 before the last microbatch.
+        groups: groups of reductions to all-reduce; other gradients stay local sums.
+        ranks: the stage's replicas, if there are groups.
+        transport: transport between the replicas, if there are groups.
+        send: sends the computed tensors that other stages need; None if the caller does.
     """
 
     names: tuple[str, ...]
-    places: Mapping[str, int]
-    kept: tuple[int, ...]
+    gradient_index: Mapping[str, int]
+    kept_outputs: tuple[int, ...]
     variables: Mapping[str, Any]
-    name: str
-    adds: bool = False
+    label: str
+    accumulates: bool = False
     divisor: int = 1
     groups: Groups = ()
     ranks: tuple[int, ...] = ()
@@ -80,51 +78,59 @@ class GradientReduction:
     send: Callable[[list[Any]], None] | None = None
 
     @classmethod
-    def of(cls, cut: StagePartition, stage: int, others: Collection[str]) -> "GradientReduction":
-        """The end of a stage's backward computation of the first microbatch of several.
+    def for_stage(
+        cls, partition: StagePartition, stage: int, kept: Collection[str]
+    ) -> "GradientReduction":
+        """Returns the reduction for the first of several microbatches.
 
         Args:
-            cut: the step in stages.
-            stage: which.
-            others: names of the tensors that are needed for themselves.
+            partition: the step in stages.
+            stage: index of the stage.
+            kept: names of the computed tensors that are needed besides their sums.
         """
-        gradients = {name: cut.graph.gradients[name].name for name in cut.variables[stage]}
-        gives = cut.parts[cut.backward(stage)].gives
-        only_summed = set(gradients.values()) - set(others)
+        graph = partition.graph
+        gradients = {name: graph.gradients[name].name for name in partition.reductions[stage]}
+        outputs = partition.subgraphs[partition.backward_phase(stage)].outputs
+        only_summed = set(gradients.values()) - set(kept)
         return cls(
             tuple(gradients),
-            {name: gives.index(one) for name, one in gradients.items()},
-            tuple(place for place, one in enumerate(gives) if one not in only_summed),
-            {name: cut.graph.recording.variables[name] for name in gradients},
+            {name: outputs.index(gradient) for name, gradient in gradients.items()},
+            tuple(index for index, name in enumerate(outputs) if name not in only_summed),
+            {name: graph.recording.variables[name] for name in gradients},
             f"of stage {stage}",
         )
 
     @property
     def specs(self) -> list[Any]:
-        """The specs of the sums over the microbatches before."""
-        if not self.adds:
+        """The specs of the sums over earlier microbatches."""
+        if not self.accumulates:
             return []
-        return [tf.TensorSpec(self.variables[n].shape, self.variables[n].dtype) for n in self.names]
+        variables = [self.variables[name] for name in self.names]
+        return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
-    def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
+    def __call__(self, outputs: list[Any], inputs: Sequence[Any]) -> list[Any]:
         """Returns the kept tensors, followed by the sums or, in the last microbatch, averages."""
-        # Of gradients the shape is not always known.
+        # The static shape of a gradient may be unknown.
         sums = {
-            name: tf.ensure_shape(computed[self.places[name]], self.variables[name].shape)
+            name: tf.ensure_shape(outputs[self.gradient_index[name]], self.variables[name].shape)
             for name in self.names
         }
-        if self.adds:
-            sums = {name: sums[name] + before for name, before in zip(sums, given, strict=True)}
-        for number, group in enumerate(self.groups):
+        if self.accumulates:
+            sums = {name: sums[name] + before for name, before in zip(sums, inputs, strict=True)}
+        for index, group in enumerate(self.groups):
             assert self.transport is not None
-            name = f"{self.name}, group {number}"
-            sums |= fused_all_reduce(
-                {one: sums[one] for one in group}, self.ranks, self.transport, name
-            )
+            tensors = {name: sums[name] for name in group}
+            label = f"{self.label}, group {index}"
+            sums |= fused_all_reduce(tensors, self.ranks, self.transport, label)
         if self.divisor != 1:
-            sums = {name: one / tf.cast(self.divisor, one.dtype) for name, one in sums.items()}
-        # Traced last: TensorFlow lets what has an effect begin in the order of the trace, and what
-        # is sent is among the last that is computed.
+            sums = {
+                name: total / tf.cast(self.divisor, total.dtype) for name, total in sums.items()
+            }
+        # Sends are traced last: TensorFlow starts ops with effects in the order of the trace, and
+        # the sent tensors are among the last that are computed.
         if self.send is not None:
-            self.send(computed)
-        return [*(computed[place] for place in self.kept), *(sums[name] for name in self.names)]
+            self.send(outputs)
+        return [
+            *(outputs[index] for index in self.kept_outputs),
+            *(sums[name] for name in self.names),
+        ]

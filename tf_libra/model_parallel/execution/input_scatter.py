@@ -1,186 +1,200 @@
-"""Samples go from the ranks that pass them to those that compute them."""
+"""Transfer of examples from the ranks that pass them to the ranks that compute them."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_libra.model_parallel.execution.output_gather import resized
+from tf_libra.model_parallel.execution.output_gather import resize_axis
 from tf_libra.model_parallel.execution.transport import Transport
-from tf_libra.model_parallel.partition.batch_sharding import BatchShards, Range
-from tf_libra.model_parallel.partition.resharding import joined, sliced
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
+from tf_libra.model_parallel.partition.resharding import concat, slice_range
 
 Values = dict[str, Any]
-Team = tuple[int, ...]
+ReplicaGroup = tuple[int, ...]
 
 
-class _Passed(NamedTuple):
-    """The samples of an argument that one rank sends to another, or keeps.
-
-    Attributes:
-        rank: the other; or this one.
-        parts: by microbatch, of the joint batch.
-    """
-
-    rank: int
-    parts: tuple[Range, ...]
-
-
-class _Coming(NamedTuple):
-    """The samples of an argument that a rank takes from one rank to compute with.
+class _Transfer(NamedTuple):
+    """Examples that one rank passes and another computes.
 
     Attributes:
-        get: waits for it.
-        whole: which samples of the joint batch, or of these samples, it is.
-        places: by microbatch, which of them.
+        peer: the other rank, or this one.
+        ranges: by microbatch, the examples.
     """
 
-    get: Callable[[], Any]
-    whole: Range
-    places: tuple[Range, ...]
+    peer: int
+    ranges: tuple[ExampleRange, ...]
 
 
-class Samples:
-    """The arguments that a rank computes with in one step.
+class _PendingInput(NamedTuple):
+    """Examples of an argument that come from one rank.
 
-    A rank waits only for the samples that it needs next. Other ranks' samples arrive while it
-    computes with the samples that are there.
+    Attributes:
+        wait: waits for the tensor and returns it.
+        available: range that the tensor covers.
+        ranges: by microbatch, the part of this range.
+    """
+
+    wait: Callable[[], Any]
+    available: ExampleRange
+    ranges: tuple[ExampleRange, ...]
+
+
+class MicrobatchInputs:
+    """Arguments that a rank computes with in one step.
+
+    A rank waits only for the examples of the requested microbatch. Later examples arrive while it
+    computes.
     """
 
     def __init__(
         self,
         axes: Mapping[str, int | None],
-        needed: Mapping[Team, Mapping[str, Any]],
-        coming: Mapping[Team, Mapping[str, Sequence[_Coming]]],
+        shared: Mapping[ReplicaGroup, Mapping[str, Any]],
+        pending: Mapping[ReplicaGroup, Mapping[str, Sequence[_PendingInput]]],
     ) -> None:
-        """Waits for nothing.
+        """Waits for nothing yet.
 
         Args:
-            axes: by argument that has samples, along which axis.
-            needed: by team, arguments that have no samples.
-            coming: by team, those that have.
+            axes: by argument with examples, its batch axis.
+            shared: by replica group, arguments without examples.
+            pending: by replica group, arguments with examples.
         """
         self._axes = axes
-        self._needed = needed
-        self._coming = coming
-        self._found: dict[tuple[Team, int], Values] = {}
+        self._shared = shared
+        self._pending = pending
+        self._cache: dict[tuple[ReplicaGroup, int], Values] = {}
 
-    def of(self, team: Team, microbatch: int) -> Values:
-        """This rank's samples of one microbatch, by argument. Errors as for `receive`."""
-        key = (team, microbatch)
-        if key not in self._found:
-            self._found[key] = self._joined(team, microbatch)
-        return self._found[key]
+    def get(self, group: ReplicaGroup, microbatch: int) -> Values:
+        """Returns this rank's examples of a microbatch, by argument; raises as `receive` does."""
+        key = (group, microbatch)
+        if key not in self._cache:
+            self._cache[key] = self._assemble(group, microbatch)
+        return self._cache[key]
 
-    def _joined(self, team: Team, microbatch: int) -> Values:
-        found = dict(self._needed[team])
-        for name, pieces in self._coming[team].items():
+    def _assemble(self, group: ReplicaGroup, microbatch: int) -> Values:
+        values = dict(self._shared[group])
+        for name, inputs in self._pending[group].items():
             axis = self._axes[name]
-            assert axis is not None
             parts = [
-                sliced(one.get(), axis, one.whole, one.places[microbatch])
-                for one in pieces
-                if one.places[microbatch].size
+                slice_range(source.wait(), axis, source.available, source.ranges[microbatch])
+                for source in inputs
+                if source.ranges[microbatch].size
             ]
-            found[name] = joined(parts, axis)
-        return found
+            values[name] = concat(parts, axis)
+        return values
 
 
 class InputScatter:
-    """The exchange of samples between ranks in every step, on one rank."""
+    """Transfers of examples in every step, on one rank."""
 
     def __init__(
         self,
-        shares: BatchShards,
-        needs: Mapping[Team, Collection[str]],
+        shards: BatchShards,
+        needs: Mapping[ReplicaGroup, Collection[str]],
         axes: Mapping[str, int | None],
         arguments: Sequence[str],
         transport: Transport,
     ) -> None:
-        """Sends nothing yet.
+        """Plans the transfers.
 
         Args:
-            shares: who passes and who computes which samples.
-            needs: by ranks that share each microbatch, the arguments that they need.
-            axes: by argument that has samples, along which axis.
-            arguments: all of them, in the order of the step's.
-            transport: reaches the other ranks.
+            shards: division of examples among ranks.
+            needs: by replica group, the arguments that it needs.
+            axes: by argument with examples, its batch axis.
+            arguments: all arguments, in the step's order.
+            transport: transport to the other ranks.
         """
-        self._shares = shares
+        self._shards = shards
         self._axes = axes
         self._needs = {
-            team: [name for name in arguments if name in names] for team, names in needs.items()
+            group: [name for name in arguments if name in names] for group, names in needs.items()
         }
         self._transport = transport
-        own, layout = transport.rank, shares.layout
-        ranks, self._microbatches = range(layout.num_ranks), range(layout.num_microbatches)
-        self._passes = {
-            team: [_Passed(rank, self._common(team, rank, own)) for rank in team if rank != own]
-            for team in layout.teams
+        own, layout = transport.rank, shards.layout
+        self._sends = {
+            group: [
+                _Transfer(rank, self._common_ranges(group, rank, own))
+                for rank in group
+                if rank != own
+            ]
+            for group in layout.replica_groups
         }
-        self._takes = {
-            team: [_Passed(rank, self._common(team, own, rank)) for rank in ranks]
-            for team in layout.teams
-            if own in team
+        self._receives = {
+            group: [
+                _Transfer(rank, self._common_ranges(group, own, rank))
+                for rank in range(layout.num_ranks)
+            ]
+            for group in layout.replica_groups
+            if own in group
         }
 
-    def _common(self, team: Team, computing: int, passing: int) -> tuple[Range, ...]:
-        """Returns, by microbatch, the samples that one rank computes and another one passes."""
-        passed = self._shares.passed(passing)
+    def _common_ranges(
+        self, group: ReplicaGroup, computing: int, passing: int
+    ) -> tuple[ExampleRange, ...]:
+        """Returns, by microbatch, the examples that one rank computes and another one passes."""
+        passed = self._shards.passed_range(passing)
         return tuple(
-            self._shares.computed(team, computing, number) & passed for number in self._microbatches
+            self._shards.computed_range(group, computing, microbatch) & passed
+            for microbatch in range(self._shards.layout.num_microbatches)
         )
 
-    def __call__(self, given: Mapping[str, Any]) -> Samples:
-        """Sends samples to who needs them, and begins to receive those that this rank needs.
+    def scatter(self, arguments: Mapping[str, Any]) -> MicrobatchInputs:
+        """Sends examples to other ranks, and starts to receive those that this rank computes.
 
         Args:
-            given: the arguments that this rank passes.
+            arguments: the arguments that this rank passes.
         """
         for name, axis in self._axes.items():
-            for number, (team, passes) in enumerate(self._passes.items()):
-                if name in self._needs[team]:
-                    self._send(given[name], axis, passes, f"argument {name} {number}")
-        needed: dict[Team, dict[str, Any]] = {team: {} for team in self._takes}
-        coming: dict[Team, dict[str, list[_Coming]]] = {team: {} for team in self._takes}
-        for team, takes in self._takes.items():
-            number = self._shares.layout.teams.index(team)
-            for name in self._needs[team]:
+            for number, (group, transfers) in enumerate(self._sends.items()):
+                if name in self._needs[group]:
+                    self._send(arguments[name], axis, transfers, f"argument {name} {number}")
+        shared: dict[ReplicaGroup, dict[str, Any]] = {group: {} for group in self._receives}
+        pending: dict[ReplicaGroup, dict[str, list[_PendingInput]]] = {
+            group: {} for group in self._receives
+        }
+        for group, transfers in self._receives.items():
+            number = self._shards.layout.replica_groups.index(group)
+            for name in self._needs[group]:
                 if name in self._axes:
-                    key = f"argument {name} {number}"
-                    coming[team][name] = self._begun(given[name], self._axes[name], takes, key)
+                    pending[group][name] = self._start_receives(
+                        arguments[name], self._axes[name], transfers, f"argument {name} {number}"
+                    )
                 else:
-                    needed[team][name] = given[name]
-        return Samples(self._axes, needed, coming)
+                    shared[group][name] = arguments[name]
+        return MicrobatchInputs(self._axes, shared, pending)
 
-    def _send(self, given: Any, axis: int | None, passes: Sequence[_Passed], key: str) -> None:
-        passed = self._shares.passed(self._transport.rank)
-        for rank, wanted in passes:
-            parts = [sliced(given, axis, passed, one) for one in wanted if one.size]
+    def _send(
+        self, argument: Any, axis: int | None, transfers: Sequence[_Transfer], name: str
+    ) -> None:
+        passed = self._shards.passed_range(self._transport.rank)
+        for peer, ranges in transfers:
+            parts = [slice_range(argument, axis, passed, each) for each in ranges if each.size]
             if parts:
-                self._transport.send(joined(parts, axis), rank, key)
+                self._transport.send(concat(parts, axis), peer, name)
 
-    def _begun(
-        self, given: Any, axis: int | None, takes: Sequence[_Passed], key: str
-    ) -> list[_Coming]:
-        """Begins to receive the samples of an argument that all ranks pass."""
+    def _start_receives(
+        self, argument: Any, axis: int | None, transfers: Sequence[_Transfer], name: str
+    ) -> list[_PendingInput]:
+        """Starts to receive the examples of an argument from all ranks that pass some."""
         assert axis is not None
-        found = []
-        for rank, wanted in takes:
-            size = sum(one.size for one in wanted)
-            if rank == self._transport.rank:
-                whole = self._shares.passed(rank)
-                found.append(_Coming(lambda: given, whole, wanted))
+        inputs = []
+        for peer, ranges in transfers:
+            size = sum(each.size for each in ranges)
+            if peer == self._transport.rank:
+                passed = self._shards.passed_range(peer)
+                inputs.append(_PendingInput(lambda: argument, passed, ranges))
             elif size:
-                shape = resized(given.shape, axis, size)
-                expected = self._transport.expect(given.dtype, shape, rank, key)
-                places = _one_behind_the_other(wanted)
-                found.append(_Coming(functools.cache(expected), Range(0, size), places))
-        return found
+                shape = resize_axis(argument.shape, axis, size)
+                wait = self._transport.start_receive(argument.dtype, shape, peer, name)
+                packed = _pack_ranges(ranges)
+                inputs.append(_PendingInput(functools.cache(wait), ExampleRange(0, size), packed))
+        return inputs
 
 
-def _one_behind_the_other(parts: Sequence[Range]) -> tuple[Range, ...]:
-    found, start = [], 0
-    for one in parts:
-        found.append(Range(start, start + one.size))
-        start += one.size
-    return tuple(found)
+def _pack_ranges(ranges: Sequence[ExampleRange]) -> tuple[ExampleRange, ...]:
+    """Returns ranges of the same sizes that follow each other from 0."""
+    packed, start = [], 0
+    for each in ranges:
+        packed.append(ExampleRange(start, start + each.size))
+        start += each.size
+    return tuple(packed)

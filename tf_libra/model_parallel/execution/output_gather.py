@@ -1,4 +1,4 @@
-"""Assembly of the tensors that a step returns from their values for microbatches."""
+"""Assembly of the tensors that a step returns from their values by microbatch and replica."""
 
 import functools
 import operator
@@ -14,82 +14,90 @@ from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 @dataclass(frozen=True)
 class GatheredOutput:
-    """The assembly of a returned tensor from its values for microbatches.
+    """Assembly of a returned tensor.
+
+    Values with a batch axis are concatenated. Other floating-point values are averaged, and other
+    integers are added.
 
     Attributes:
-        axis: along which samples lie; None: it is one value for all of them.
-        is_running: whether a variable has it that every microbatch writes: the last counts.
-        is_same: whether all replicas have the same.
-        is_floating: then values are averaged, else added up.
-        static: its shape for a replica's samples.
-        size: how many those are.
+        axis: batch axis; None if the tensor has none.
+        is_running_total: whether microbatches accumulate it in a variable; the last value counts.
+        is_replicated: whether all replicas have the same value.
+        is_floating: whether its dtype is a floating-point type.
+        local_shape: its shape in a replica's trace.
+        num_examples: number of examples of this trace; 1 without a batch axis.
     """
 
     axis: int | None
-    is_running: bool
-    is_same: bool
+    is_running_total: bool
+    is_replicated: bool
     is_floating: bool
-    static: tuple[int, ...]
-    size: int
+    local_shape: tuple[int, ...]
+    num_examples: int
 
     @classmethod
-    def of(cls, cut: StagePartition, axes: BatchAxes, tensor: Any) -> "GatheredOutput":
+    def from_tensor(
+        cls, partition: StagePartition, axes: BatchAxes, tensor: Any
+    ) -> "GatheredOutput":
         """Returns the assembly of a tensor that the step returns.
 
         Raises:
-            ValueError: it cannot be put together from microbatches.
+            ValueError: its values cannot be combined.
         """
-        name = cut.graph.recording.name
+        graph = partition.graph
+        name = graph.recording.name
         axis = axes.batch_axis(tensor.name)
         if not tensor.shape.is_fully_defined():
             raise ValueError(
-                f"{name} returns {tensor.name}, whose shape, {tensor.shape}, is known only in a"
-                " step: it cannot be put together from microbatches"
+                f"{name}: values of the result {tensor.name} cannot be combined over microbatches:"
+                f" its shape {tensor.shape} is not static"
             )
-        number = tensor.dtype.is_floating or tensor.dtype.is_integer
-        is_running = cut.graph.is_running_total(tensor)
-        if axis is None and not number and not is_running:
+        is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+        is_running_total = graph.is_running_total(tensor)
+        if axis is None and not is_number and not is_running_total:
             raise ValueError(
-                f"{name} returns {tensor.name}, a {tensor.dtype.name} that depends on samples, and"
-                " those of microbatches cannot be put together: return a number"
+                f"{name}: values of the result {tensor.name} cannot be combined over microbatches:"
+                f" its dtype is {tensor.dtype.name}; return a number instead"
             )
         return cls(
             axis,
-            is_running,
-            not cut.graph.is_per_example[cut.graph.op_index[tensor.op.name]],
+            is_running_total,
+            not graph.is_per_example[graph.op_index[tensor.op.name]],
             bool(tensor.dtype.is_floating),
             tuple(tensor.shape.as_list()),
             1 if axis is None else axes.batch_size,
         )
 
-    def shape(self, samples: int) -> tuple[int, ...]:
-        """Its shape for so many samples."""
+    def shape(self, num_examples: int) -> tuple[int, ...]:
+        """Returns its shape for a number of examples."""
         if self.axis is None:
-            return self.static
-        return resized(self.static, self.axis, self.static[self.axis] // self.size * samples)
+            return self.local_shape
+        per_example = self.local_shape[self.axis] // self.num_examples
+        return resize_axis(self.local_shape, self.axis, per_example * num_examples)
 
-    def joined(self, values: list[Any]) -> Any:
-        """Joins the values of all microbatches of a replica."""
+    def combine_microbatches(self, values: list[Any]) -> Any:
+        """Returns the combination of a replica's values of all microbatches."""
         if self.axis is not None:
             return tf.concat(values, self.axis)
-        if self.is_running:
+        if self.is_running_total:
             return values[-1]
-        return self._added_up(values)
+        return self._reduce(values)
 
-    def of_replicas(self, parts: list[Any], num_microbatches: int) -> Any:
-        """Joins the values of all replicas."""
-        if len(parts) == 1 or self.is_same:
-            return parts[0]
-        if self.axis is not None:  # microbatch by microbatch
-            split = [tf.split(part, num_microbatches, self.axis) for part in parts]
-            return tf.concat([one for row in zip(*split, strict=True) for one in row], self.axis)
-        return self._added_up(parts)
+    def combine_replicas(self, values: list[Any], num_microbatches: int) -> Any:
+        """Returns the combination of all replicas' values."""
+        if len(values) == 1 or self.is_replicated:
+            return values[0]
+        if self.axis is not None:  # each microbatch contains examples of all replicas
+            split = [tf.split(value, num_microbatches, self.axis) for value in values]
+            parts = [part for microbatch in zip(*split, strict=True) for part in microbatch]
+            return tf.concat(parts, self.axis)
+        return self._reduce(values)
 
-    def _added_up(self, values: list[Any]) -> Any:
+    def _reduce(self, values: list[Any]) -> Any:
         total = functools.reduce(operator.add, values)
         return total / tf.cast(len(values), total.dtype) if self.is_floating else total
 
 
-def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
-    """A shape with another size along one axis."""
+def resize_axis(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+    """Returns a shape with another size along one axis."""
     return tuple(size if index == axis else value for index, value in enumerate(shape))

@@ -1,4 +1,4 @@
-"""Runs one rank's part of a step: its stages of every microbatch, then its part of the update."""
+"""Execution of one rank's part of a step: its stages' tasks, then its part of the update."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +10,36 @@ import tensorflow as tf
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
 from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
 from tf_libra.model_parallel.execution.input_scatter import InputScatter, Values
-from tf_libra.model_parallel.execution.metrics import Metric, added_up_in
+from tf_libra.model_parallel.execution.metrics import Metric, accumulated_variables
 from tf_libra.model_parallel.execution.output_gather import GatheredOutput
-from tf_libra.model_parallel.execution.stage_tasks import Block, Blocks, part_of, send, sent_as
-from tf_libra.model_parallel.execution.subgraph_function import SubgraphFunction, sum_of
+from tf_libra.model_parallel.execution.stage_tasks import (
+    StageComputation,
+    StageComputationBuilder,
+    SubgraphFunction,
+    send_tensors,
+    slice_for_peer,
+    sum_key,
+    transfer_name,
+)
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
-from tf_libra.model_parallel.partition.resharding import Resharding, check_exchanges, joined
-from tf_libra.model_parallel.partition.sized_traces import Traced
+from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
+from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.update_phase import Update
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 
 
 @dataclass(frozen=True)
-class TaskRecord:
-    """When one rank computed a microbatch, in seconds since its step began.
+class TaskSpan:
+    """Time in which one rank computed a microbatch, in seconds since its step began.
 
     Attributes:
         kind: "forward" or "backward".
-        microbatch: which.
-        start_seconds: when all that it needs was there.
-        stop_seconds: when it had ended.
-        stage: whose layers.
+        microbatch: index of the microbatch.
+        start_seconds: time at which all inputs were available.
+        stop_seconds: end of the computation.
+        stage: index of the stage.
     """
 
     kind: str
@@ -43,135 +50,145 @@ class TaskRecord:
 
 
 class StageExecutor:
-    """A step under a plan, on one rank.
+    """Execution of a step under a layout, on one rank.
 
     Attributes:
-        layout: who computes what.
-        stages: those of this rank.
-        averaged: of what is returned and computed of metrics and of something else, too, by name of
-            the tensor, what the metrics add up; results of replicas are averaged.
-        executed: what the last step computed when.
-        reduced: when it all-reduced what was left when backward computation had ended, in seconds
-            since it began; None: nothing.
-        updated: when it updated what its stages have.
+        layout: the replicas of each stage, and the order of tasks.
+        stages: stages of this rank.
+        averaged_metrics: by returned tensor, the variables of metrics that it depends on together
+            with other values. Its values are averaged over replicas.
+        task_spans: computations of the last step.
+        reduction_span: start and stop, in seconds since the last step began, of the all-reduces
+            after the backward computation; None if there were none.
+        update_span: start and stop of the update, in the same way.
     """
 
     def __init__(
         self,
         layout: Layout,
-        traced: Mapping[int, Traced],
-        samples_per_rank: int,
+        partitions: Mapping[int, SizedPartition],
+        examples_per_rank: int,
         transport: Transport,
     ) -> None:
-        """Makes the functions that the rank needs.
+        """Builds the functions of the rank.
 
         Args:
-            layout: who computes what.
-            traced: the step in these stages, by the samples it is traced for: at least one, and all
-                numbers that this rank computes of a microbatch in any stage.
-            samples_per_rank: how many samples each rank passes.
-            transport: reaches the other ranks.
+            layout: the layout.
+            partitions: the step in the layout's stages, by batch size of its trace. It needs all
+                sizes that this rank computes in any stage, and at least one.
+            examples_per_rank: number of examples that each rank passes.
+            transport: transport to the other ranks.
 
         Raises:
-            ValueError: the plan cannot be executed with such batches, or not with this step.
+            ValueError: the layout cannot be executed for this step or batch size.
         """
         self.layout = layout
         self._transport = transport
-        self._shares = BatchShards(layout, samples_per_rank)
-        self.stages = layout.stages_of(transport.rank)
-        self._teams = [team for team in layout.teams if transport.rank in team]
-        any_trace = next(iter(traced.values()))
-        self._cut = cut = any_trace.cut  # for what all traces have in common
-        self._update = Update(cut)
+        self._shards = BatchShards(layout, examples_per_rank)
+        self.stages = layout.rank_stages(transport.rank)
+        self._groups = [group for group in layout.replica_groups if transport.rank in group]
+        sized = next(iter(partitions.values()))  # for what all traces have in common
+        self._partition = partition = sized.partition
+        self._update = UpdatePhase(partition)
         self._order = layout.orders[transport.rank]
-        for one in traced.values():
-            check_exchanges(one.cut, layout, one.axes)
-        self._returned = {
-            one.name: GatheredOutput.of(cut, any_trace.axes, one) for one in _returned(cut)
+        for each in partitions.values():
+            check_resharding(each.partition, layout, each.axes)
+        outputs = _unique_outputs(partition)
+        self._outputs = {
+            name: GatheredOutput.from_tensor(partition, sized.axes, tensor)
+            for name, tensor in outputs.items()
         }
+        replica_totals = [
+            name
+            for name, output in self._outputs.items()
+            if output.is_running_total
+            and not output.is_replicated
+            and len(self._ranks_of_output(name)) > 1
+        ]
         self._metrics = {
-            one.name: metric
-            for one in _returned(cut)
-            if self._returned[one.name].is_running
-            and not self._returned[one.name].is_same
-            and len(self._ranks_of(one.name)) > 1
-            and (metric := Metric.of(cut, any_trace.extraction, one)) is not None
+            name: metric
+            for name in replica_totals
+            if (metric := Metric.from_tensor(partition, sized.extractor, outputs[name])) is not None
         }
-        self.averaged = {
-            name: added_up_in(cut.graph, cut.tensor(name))
-            for name, one in self._returned.items()
-            if one.is_running
-            and not one.is_same
-            and one.is_floating
-            and len(self._ranks_of(name)) > 1
-            and name not in self._metrics
+        self.averaged_metrics = {
+            name: accumulated_variables(partition.graph, outputs[name])
+            for name in replica_totals
+            if self._outputs[name].is_floating and name not in self._metrics
         }
         kinds = dict.fromkeys(task.kind for task in self._order)
         self._last_kind = "backward" if "backward" in kinds else "forward"
-        blocks = Blocks(self._shares, list(self._returned), transport)
-        self._blocks = {
-            (kind, stage): blocks.block(traced[self._shares.size_in(stage)], kind, stage)
+        builder = StageComputationBuilder(self._shards, list(self._outputs), transport)
+        self._computations = {
+            (kind, stage): builder.build(
+                partitions[self._shards.examples_per_replica(stage)], kind, stage
+            )
             for stage in self.stages
             for kind in kinds
         }
-        # What is all-reduced when backward computation has ended.
-        self._reduced = {
-            name for stage in self.stages for one in layout.groups_of(stage) for name in one
+        # Reductions that the backward computation all-reduces; the others follow after it.
+        self._grouped_reductions = {
+            name for stage in self.stages for group in layout.stage_groups(stage) for name in group
         }
-        self._updates = [
-            SubgraphFunction.of(any_trace.extraction, self._update.part(self.stages, number))
-            for number in range(self._update.num_rounds)
+        self._update_functions = [
+            SubgraphFunction.build(sized.extractor, self._update.subgraph(self.stages, round_index))
+            for round_index in range(self._update.num_rounds)
         ]
-        needs = {
-            team: {
-                name
-                for stage, ranks in enumerate(layout.ranks)
-                for phase in (cut.forward(stage), cut.backward(stage))
-                for name in cut.parts[phase].arguments
-                if ranks == team
-            }
-            for team in layout.teams
-        }
-        axes = {
-            name: any_trace.axes.batch_axis(f"{name}:0")
-            for name in cut.graph.arguments
-            if cut.tensor(f"{name}:0").shape.rank != 0
-        }
-        arguments = cut.graph.arguments
-        self._distribute = InputScatter(self._shares, needs, axes, arguments, transport)
-        # Of these the step takes sums over ranks, as Horovod would add them up.
-        self._summed = [
+        self._input_scatter = self._build_input_scatter(sized)
+        # Gradients that the step sums over ranks, as Horovod would, instead of averaging.
+        graph = partition.graph
+        self._summed_gradients = [
             f"{name}:0"
             for stage in self.stages
-            for name in cut.variables[stage]
-            if is_sum_reduction(cut.graph.ops[cut.graph.op_index[name]])
+            for name in partition.reductions[stage]
+            if is_sum_reduction(graph.ops[graph.op_index[name]])
         ]
-        self._gradients = {
-            team: [
+        self._group_reductions = {
+            group: [
                 name
                 for stage, ranks in enumerate(layout.ranks)
-                if ranks == team
-                for name in cut.variables[stage]
+                if ranks == group
+                for name in partition.reductions[stage]
             ]
-            for team in self._teams
+            for group in self._groups
         }
-        self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
-        # What has begun to come in, by what it is needed for, tensor and rank.
-        self._expected: dict[tuple[StageTask, str, int], Callable[[], Any]] = {}
-        self.executed: tuple[TaskRecord, ...] = ()
-        self.reduced: tuple[float, float] | None = None
-        self.updated = (0.0, 0.0)
+        # Tensors from one stage of this rank to another, by tensor, target and microbatch.
+        self._local_tensors: dict[tuple[str, int, int], Any] = {}
+        # Functions that wait for started receives, by task, tensor and rank.
+        self._pending: dict[tuple[StageTask, str, int], Callable[[], Any]] = {}
+        self.task_spans: tuple[TaskSpan, ...] = ()
+        self.reduction_span: tuple[float, float] | None = None
+        self.update_span = (0.0, 0.0)
+
+    def _build_input_scatter(self, sized: SizedPartition) -> InputScatter:
+        partition, layout = self._partition, self.layout
+        arguments = partition.graph.arguments
+        needs: dict[tuple[int, ...], set[str]] = {group: set() for group in layout.replica_groups}
+        for stage, ranks in enumerate(layout.ranks):
+            for phase in (partition.forward_phase(stage), partition.backward_phase(stage)):
+                needs[ranks].update(partition.subgraphs[phase].arguments)
+        axes = {
+            name: sized.axes.batch_axis(f"{name}:0")
+            for name in arguments
+            if partition.tensor(f"{name}:0").shape.rank != 0
+        }
+        return InputScatter(self._shards, needs, axes, arguments, self._transport)
 
     @property
     def captures(self) -> frozenset[str]:
-        """Placeholders of the variables, and other captured tensors, that this rank uses."""
-        blocks = self._blocks.values()
-        functions = [*(f for block in blocks for f in block.functions.values()), *self._updates]
-        return frozenset().union(*(one.captures for one in functions))
+        """Placeholders of the captured tensors, such as variables, that this rank uses."""
+        functions = [
+            *(
+                function
+                for computation in self._computations.values()
+                for function in computation.functions.values()
+            ),
+            *self._update_functions,
+        ]
+        return frozenset().union(*(function.captures for function in functions))
 
     @property
     def variables(self) -> dict[str, int]:
-        """The stages of variables by placeholder, without the variables that every rank has."""
+        """Stage of each variable, by placeholder, without variables that every rank updates."""
         return self._update.variables
 
     def step(self, arguments: Sequence[Any]) -> list[Any]:
@@ -181,176 +198,191 @@ class StageExecutor:
             arguments: the tensors that this rank passes, in the order of the trace's inputs.
 
         Returns:
-            What the step returns, of the whole batch, as a flat list.
+            The step's results for the joint batch, as a flat list.
         """
         began = time.perf_counter()
-        given = dict(zip(self._cut.graph.arguments, arguments, strict=True))
-        self._expect(self._order[:1])
-        batches = self._distribute(given)
-        kept: dict[tuple[int, int], Values] = {}
+        named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
+        self._start_receives(self._order[:1])
+        inputs = self._input_scatter.scatter(named_arguments)
+        # Tensors of unfinished microbatches, by stage and microbatch.
+        live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
-        executed = []
-        for place, task in enumerate(self._order):
+        spans = []
+        for index, task in enumerate(self._order):
             kind, stage, microbatch = task
-            block = self._blocks[kind, stage]
-            values = kept.setdefault((stage, microbatch), {})
-            self._receive(block, task, values)
-            # Comes in while this is computed.
-            self._expect(self._order[place + 1 : place + 2])
-            samples = batches.of(self.layout.ranks[stage], microbatch)
+            computation = self._computations[kind, stage]
+            values = live.setdefault((stage, microbatch), {})
+            self._receive(computation, task, values)
+            # The inputs of the next task arrive while this one computes.
+            self._start_receives(self._order[index + 1 : index + 2])
+            examples = inputs.get(self.layout.ranks[stage], microbatch)
             start = time.perf_counter()
-            values |= block.functions[microbatch](samples, values, sums)
+            values |= computation.functions[microbatch](examples, values, sums)
             stop = time.perf_counter()
-            executed.append(TaskRecord(kind, microbatch, start - began, stop - began, stage))
-            self._hand_on(block.sends, microbatch, values)
-            if microbatch != block.sends_itself:
-                send(self._transport, block.sends, microbatch, values)
-            for name in block.returns:
+            spans.append(TaskSpan(kind, microbatch, start - began, stop - began, stage))
+            self._store_local_tensors(computation.sends, microbatch, values)
+            if microbatch != computation.sends_itself:
+                send_tensors(self._transport, computation.sends, microbatch, values)
+            for name in computation.returns:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
-                sums |= {name: values[sum_of(name)] for name in self._cut.variables[stage]}
+                sums |= {name: values[sum_key(name)] for name in self._partition.reductions[stage]}
             if kind == self._last_kind:
-                # While weights that were read are here, an update would copy them.
-                kept.pop((stage, microbatch)).clear()
-        self.executed = tuple(executed)
-        self._keep_pace()
-        returned = self._collect(outputs)
+                # An update copies each weight of which a tensor that was read is still alive.
+                live.pop((stage, microbatch)).clear()
+        self.task_spans = tuple(spans)
+        self._synchronize_idle_ranks()
+        results = self._gather_outputs(outputs)
         start = time.perf_counter()
-        averages = self._averages(sums)
+        averages = self._average_gradients(sums)
         stop = time.perf_counter()
-        has_left = any(len(team) > 1 for team in self._teams) and sums.keys() > self._reduced
-        self.reduced = (start - began, stop - began) if has_left else None
-        returned |= self._updated(averages, given)
-        self.updated = (stop - began, time.perf_counter() - began)
-        return [returned[one.name] for one in self._cut.graph.outputs]
+        is_reduced_late = any(len(group) > 1 for group in self._groups) and (
+            sums.keys() > self._grouped_reductions
+        )
+        self.reduction_span = (start - began, stop - began) if is_reduced_late else None
+        results |= self._run_update(averages, named_arguments)
+        self.update_span = (stop - began, time.perf_counter() - began)
+        return [results[tensor.name] for tensor in self._partition.graph.outputs]
 
-    # What stages send each other.
+    # Messages between stages.
 
-    def _hand_on(self, sends: Sequence[Resharding], microbatch: int, values: Values) -> None:
-        """To other stages of this rank."""
+    def _store_local_tensors(
+        self, sends: Sequence[Resharding], microbatch: int, values: Values
+    ) -> None:
+        """Stores tensors for other stages of this rank."""
         for message, axis, pieces in sends:
             for piece in pieces:
-                if piece.rank == self._transport.rank:
-                    part = part_of(values[message.tensor], axis, piece)
-                    self._handed[message.tensor, message.target, microbatch] = part
+                if piece.peer == self._transport.rank:
+                    part = slice_for_peer(values[message.tensor], axis, piece)
+                    self._local_tensors[message.tensor, message.target, microbatch] = part
 
-    def _expect(self, tasks: Sequence[StageTask]) -> None:
-        """Begins to receive what is needed for them."""
+    def _start_receives(self, tasks: Sequence[StageTask]) -> None:
+        """Starts to receive the inputs of tasks from other ranks."""
         for task in tasks:
-            for tensor, rank, dtype, shape, target in self._blocks[task.kind, task.stage].awaited:
-                name = sent_as(tensor, target, task.microbatch)
-                self._expected[task, tensor, rank] = self._transport.expect(
-                    dtype, shape, rank, name
+            computation = self._computations[task.kind, task.stage]
+            for tensor, peer, dtype, shape, target in computation.peer_tensors:
+                name = transfer_name(tensor, target, task.microbatch)
+                self._pending[task, tensor, peer] = self._transport.start_receive(
+                    dtype, shape, peer, name
                 )
 
-    def _receive(self, block: Block, task: StageTask, values: Values) -> None:
-        for message, axis, pieces in block.receives:
+    def _receive(self, computation: StageComputation, task: StageTask, values: Values) -> None:
+        """Waits for the inputs of a task and adds them to its values."""
+        for message, axis, pieces in computation.receives:
             parts = []
             for piece in pieces:
-                if piece.rank == self._transport.rank:
-                    part = self._handed.pop((message.tensor, message.target, task.microbatch))
+                if piece.peer == self._transport.rank:
+                    key = (message.tensor, message.target, task.microbatch)
+                    part = self._local_tensors.pop(key)
                 else:
-                    part = self._expected.pop((task, message.tensor, piece.rank))()
-                weighted = piece.weight != 1
-                parts.append(part * tf.constant(piece.weight, part.dtype) if weighted else part)
+                    part = self._pending.pop((task, message.tensor, piece.peer))()
+                is_weighted = piece.weight != 1
+                parts.append(part * tf.constant(piece.weight, part.dtype) if is_weighted else part)
             if axis is not None:
-                values[message.tensor] = joined(parts, axis)
+                values[message.tensor] = concat(parts, axis)
             else:
                 values[message.tensor] = parts[0] if len(parts) == 1 else tf.add_n(parts)
 
-    def _keep_pace(self) -> None:
+    def _synchronize_idle_ranks(self) -> None:
         """Makes ranks without a stage wait until the root has computed the step.
 
-        Otherwise they would wait for no rank, and might send samples ever further ahead.
+        Otherwise they would wait for no rank, and might send examples ever further ahead.
         """
         root, done = self.layout.ranks[0][0], tf.zeros([])
         if not self.stages:
             self._transport.receive(done.dtype, done.shape, root, "computed")
         if self._transport.rank == root:
             for rank in range(self.layout.num_ranks):
-                if not self.layout.stages_of(rank):
+                if not self.layout.rank_stages(rank):
                     self._transport.send(done, rank, "computed")
 
-    # What the step returns of microbatches.
+    # Results of microbatches.
 
-    def _collect(self, outputs: list[Values]) -> Values:
-        """Returns the step's results for the whole batch, on every rank."""
-        found: Values = {}
+    def _gather_outputs(self, outputs: list[Values]) -> Values:
+        """Returns the step's results for the joint batch, on every rank.
+
+        Args:
+            outputs: by microbatch, the results that this rank computed.
+        """
+        results: Values = {}
         own = self._transport.rank
-        for name, returned in self._returned.items():
-            ranks = self._ranks_of(name)
-            here = f"returned {name}"
-            if name in self._metrics:
-                if own in ranks:
-                    found[name] = self._metrics[name].of_replicas(ranks, self._transport)
+        num_examples = self._shards.microbatch_size * self.layout.num_microbatches
+        for name, output in self._outputs.items():
+            ranks = self._ranks_of_output(name)
+            message = f"returned {name}"
+            if own in ranks and name in self._metrics:
+                results[name] = self._metrics[name].compute_over_replicas(ranks, self._transport)
             elif own in ranks:
-                part = returned.joined([values[name] for values in outputs])
+                part = output.combine_microbatches([values[name] for values in outputs])
                 if own != ranks[0]:
-                    self._transport.send(part, ranks[0], here)
+                    self._transport.send(part, ranks[0], message)
                 else:
                     parts = [part] + [
-                        self._transport.receive(part.dtype, part.shape, rank, here)
+                        self._transport.receive(part.dtype, part.shape, rank, message)
                         for rank in ranks[1:]
                     ]
-                    found[name] = returned.of_replicas(parts, len(outputs))
-            size = self._shares.microbatch_size * self.layout.num_microbatches
-            self._tell(found, name, ranks[0], self._cut.tensor(name).dtype, returned.shape(size))
-        return found
+                    results[name] = output.combine_replicas(parts, len(outputs))
+            dtype = self._partition.tensor(name).dtype
+            self._broadcast(results, name, ranks[0], dtype, output.shape(num_examples))
+        return results
 
-    def _ranks_of(self, returned: str) -> tuple[int, ...]:
+    def _ranks_of_output(self, name: str) -> tuple[int, ...]:
         """Returns the ranks that compute a tensor that the step returns."""
-        phase = self._cut.phase_of(self._cut.tensor(returned))
-        return self.layout.ranks[self._cut.stage_of(phase)]
+        phase = self._partition.phase_of_tensor(self._partition.tensor(name))
+        return self.layout.ranks[self._partition.stage_of_phase(phase)]
 
-    def _tell(self, values: Values, name: str, root: int, dtype: Any, shape: Sequence[int]) -> None:
-        """Sends a tensor of one rank to all others."""
+    def _broadcast(
+        self, values: Values, name: str, root: int, dtype: Any, shape: Sequence[int]
+    ) -> None:
+        """Sends a tensor of one rank to all others, where it is added to the values."""
+        message = f"broadcast {name}"
         if self._transport.rank != root:
-            values[name] = self._transport.receive(dtype, shape, root, f"told {name}")
+            values[name] = self._transport.receive(dtype, shape, root, message)
             return
         for rank in range(self.layout.num_ranks):
             if rank != root:
-                self._transport.send(values[name], rank, f"told {name}")
+                self._transport.send(values[name], rank, message)
 
-    # The update.
+    # Update.
 
-    def _averages(self, sums: Values) -> Values:
-        """The means over all microbatches and replicas, by the outputs of the reductions.
+    def _average_gradients(self, sums: Values) -> Values:
+        """Returns the reduced gradients, by output of the trace's reductions.
 
         Args:
-            sums: over microbatches, divided by how many there are of both.
+            sums: sums over microbatches, divided by the numbers of microbatches and replicas.
         """
-        means = dict(sums)
-        for team, names in self._gradients.items():
-            if len(team) > 1:
-                number = self.layout.teams.index(team)
-                left = {name: sums[name] for name in names if name not in self._reduced}
-                means |= fused_all_reduce(left, team, self._transport, f"left, {number}")
-        found = {f"{name}:0": one for name, one in means.items()}
-        return found | {
-            name: found[name] * tf.cast(self.layout.num_ranks, found[name].dtype)
-            for name in self._summed
-        }
+        averages = dict(sums)
+        for group, names in self._group_reductions.items():
+            if len(group) > 1:
+                number = self.layout.replica_groups.index(group)
+                rest = {name: sums[name] for name in names if name not in self._grouped_reductions}
+                averages |= fused_all_reduce(rest, group, self._transport, f"rest, {number}")
+        gradients = {f"{name}:0": average for name, average in averages.items()}
+        for name in self._summed_gradients:
+            gradients[name] *= tf.cast(self.layout.num_ranks, gradients[name].dtype)
+        return gradients
 
-    def _updated(self, averages: Values, given: Values) -> Values:
-        """Updates the rank's variables; what the step returns of that."""
-        values = dict(averages)
-        for number, function in enumerate(self._updates):
-            for one in self._update.exchanged:
-                if one.round == number:
-                    self._tell_of_stage(values, one.tensor, one.source)
-            values |= function(given, values)
-        returned: Values = {}
-        for name, stage in self._update.returned.items():
+    def _run_update(self, gradients: Values, arguments: Values) -> Values:
+        """Updates the rank's variables and returns the step's results that the update computes."""
+        values = dict(gradients)
+        for round_index, function in enumerate(self._update_functions):
+            for broadcast in self._update.broadcasts:
+                if broadcast.round == round_index:
+                    self._broadcast_from_stage(values, broadcast.tensor, broadcast.source)
+            values |= function(arguments, values)
+        results: Values = {}
+        for name, stage in self._update.outputs.items():
             if stage is not None:
-                self._tell_of_stage(values, name, stage)
-            returned[name] = values[name]
-        return returned
+                self._broadcast_from_stage(values, name, stage)
+            results[name] = values[name]
+        return results
 
-    def _tell_of_stage(self, values: Values, name: str, stage: int) -> None:
-        tensor = self._cut.tensor(name)
-        self._tell(values, name, self.layout.ranks[stage][0], tensor.dtype, tensor.shape)
+    def _broadcast_from_stage(self, values: Values, name: str, stage: int) -> None:
+        tensor = self._partition.tensor(name)
+        self._broadcast(values, name, self.layout.ranks[stage][0], tensor.dtype, tensor.shape)
 
 
-def _returned(cut: StagePartition) -> list[Any]:
-    return list({one.name: one for one in cut.graph.microbatch_outputs}.values())
+def _unique_outputs(partition: StagePartition) -> dict[str, Any]:
+    """Returns the tensors of a microbatch that the step returns, by name."""
+    return {tensor.name: tensor for tensor in partition.graph.microbatch_outputs}

@@ -1,6 +1,6 @@
-"""Units of a stage's computation on a rank, with the tensors received before and sent after."""
+"""Computations of a stage on a rank, with the tensors that it receives before and sends after."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -8,183 +8,298 @@ import tensorflow as tf
 
 from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
 from tf_libra.model_parallel.execution.input_scatter import Values
-from tf_libra.model_parallel.execution.subgraph_function import SubgraphFunction
 from tf_libra.model_parallel.execution.transport import Transport
-from tf_libra.model_parallel.partition.batch_sharding import BatchShards, Range
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
 from tf_libra.model_parallel.partition.resharding import (
     Resharding,
     ReshardingPiece,
-    exchange_of,
-    sliced,
+    plan_resharding,
+    slice_range,
 )
-from tf_libra.model_parallel.partition.sized_traces import Traced
-from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.subgraph import Subgraph
+from tf_libra.model_parallel.partition.sized_traces import SizedPartition
+from tf_libra.model_parallel.partition.stage_partition import StageMessage, StagePartition
+from tf_libra.model_parallel.partition.subgraph import Subgraph, SubgraphExtractor
 
 
-class Awaited(NamedTuple):
-    """A tensor that another rank sends in every microbatch.
+@dataclass(frozen=True)
+class SubgraphFunction:
+    """Function of a subgraph that is called with tensors by name.
 
     Attributes:
-        tensor: its name.
-        rank: the sender.
-        dtype: of the tensor.
-        shape: of the tensor.
+        run: the function of a list of tensors.
+        arguments: names of the step's arguments that it takes.
+        inputs: names of its other input tensors.
+        sums: reductions whose sums over earlier microbatches it takes.
+        outputs: names of its outputs; see `sum_key` for sums.
+        captures: placeholders of the captured tensors that it uses.
+    """
+
+    run: Callable[[Sequence[Any]], list[Any]]
+    arguments: tuple[str, ...]
+    inputs: tuple[str, ...]
+    sums: tuple[str, ...]
+    outputs: tuple[str, ...]
+    captures: frozenset[str]
+
+    @classmethod
+    def build(
+        cls,
+        extractor: SubgraphExtractor,
+        subgraph: Subgraph,
+        reduction: GradientReduction | None = None,
+        replica: int = 0,
+    ) -> "SubgraphFunction":
+        """Returns the function of a subgraph.
+
+        Args:
+            extractor: function extractor of the trace.
+            subgraph: the subgraph.
+            reduction: reduction of its gradients; None if it computes none.
+            replica: index of the replica in its stage.
+        """
+        inputs = [*(f"{name}:0" for name in subgraph.arguments), *subgraph.inputs]
+        outputs: tuple[str, ...] = subgraph.outputs
+        sums: tuple[str, ...] = ()
+        if reduction is not None:
+            kept = (subgraph.outputs[index] for index in reduction.kept_outputs)
+            outputs = (*kept, *map(sum_key, reduction.names))
+            sums = reduction.names if reduction.accumulates else ()
+        return cls(
+            extractor.extract(subgraph.ops, inputs, subgraph.outputs, reduction, replica),
+            subgraph.arguments,
+            subgraph.inputs,
+            sums,
+            outputs,
+            extractor.captures(subgraph.ops, subgraph.outputs),
+        )
+
+    def __call__(
+        self,
+        arguments: Mapping[str, Any],
+        values: Mapping[str, Any],
+        sums: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Runs the function.
+
+        Args:
+            arguments: the step's arguments by name.
+            values: tensors by name.
+            sums: by reduction, the sums over earlier microbatches.
+
+        Returns:
+            The outputs by name, with sums under their `sum_key`.
+        """
+        inputs = [arguments[name] for name in self.arguments]
+        inputs += [values[name] for name in self.inputs]
+        inputs += [(sums or {})[name] for name in self.sums]
+        return dict(zip(self.outputs, self.run(inputs), strict=True))
+
+
+def sum_key(reduction: str) -> str:
+    """Returns the name of a gradient's sum over microbatches, which becomes the average."""
+    return f"sum of {reduction}"
+
+
+class PeerTensor(NamedTuple):
+    """Tensor that another rank sends in every microbatch.
+
+    Attributes:
+        tensor: name of the tensor.
+        peer: the sender.
+        dtype: dtype of the part that this rank receives.
+        shape: shape of this part.
         target: the stage that takes the tensor.
     """
 
     tensor: str
-    rank: int
+    peer: int
     dtype: Any
     shape: list[int]
     target: int
 
 
 @dataclass(frozen=True)
-class Block:
-    """Forward or backward of a stage, on one rank.
+class StageComputation:
+    """Forward or backward computation of a stage, on one rank.
 
     Attributes:
-        functions: by microbatch, what it computes.
-        receives: before that.
-        awaited: of which this comes from other ranks.
-        sends: after it.
-        returns: names of the tensors among its results which the step returns.
-        sends_itself: the microbatch of which the function sends, before it all-reduces; None: of
+        functions: function by microbatch.
+        receives: tensors to receive before it.
+        peer_tensors: the parts of `receives` that come from other ranks.
+        sends: tensors to send after it.
+        returns: names of its outputs that the step returns.
+        sends_itself: the microbatch whose function sends, before it all-reduces; None if there is
             none.
     """
 
     functions: Mapping[int, SubgraphFunction]
     receives: tuple[Resharding, ...]
-    awaited: tuple[Awaited, ...]
+    peer_tensors: tuple[PeerTensor, ...]
     sends: tuple[Resharding, ...]
     returns: tuple[str, ...]
     sends_itself: int | None
 
 
-class Blocks:
-    """Makes the blocks of one rank."""
+class StageComputationBuilder:
+    """Builds the computations of one rank."""
 
-    def __init__(self, shares: BatchShards, returned: Sequence[str], transport: Transport) -> None:
-        """Makes none yet.
+    def __init__(self, shards: BatchShards, returned: Sequence[str], transport: Transport) -> None:
+        """Builds nothing yet.
 
         Args:
-            shares: who computes which samples.
-            returned: names of the tensors that the step returns of samples.
-            transport: reaches the other ranks.
+            shards: division of examples among ranks.
+            returned: names of the tensors of a microbatch that the step returns.
+            transport: transport to the other ranks.
         """
-        self._shares = shares
-        self._layout = shares.layout
+        self._shards = shards
+        self._layout = shards.layout
         self._returned = returned
         self._transport = transport
 
-    def block(self, traced: Traced, kind: str, stage: int) -> Block:
-        """One of them.
+    def build(self, sized: SizedPartition, kind: str, stage: int) -> StageComputation:
+        """Returns the computation of a stage.
 
         Args:
-            traced: for the samples of a microbatch that this rank computes.
+            sized: the step, traced for the examples of a microbatch that this rank computes.
             kind: "forward" or "backward".
-            stage: of this rank.
+            stage: a stage of this rank.
         """
-        cut, rank = traced.cut, self._transport.rank
-        phase = cut.forward(stage) if kind == "forward" else cut.backward(stage)
-
-        def exchange(message: Any, sends: bool) -> Resharding:
-            return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
-
-        sends = tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase)
-        receives = tuple(
-            exchange(m, sends=False)
-            for m in cut.messages
-            if m.needed_in == phase and m.target == stage
+        partition, rank = sized.partition, self._transport.rank
+        phase = (
+            partition.forward_phase(stage) if kind == "forward" else partition.backward_phase(stage)
         )
-        returns = tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase)
-        part = cut.parts[phase]
-        replica = self._layout.ranks[stage].index(rank)
 
-        def function(reducing: GradientReduction | None = None) -> SubgraphFunction:
-            return SubgraphFunction.of(traced.extraction, part, reducing, replica)
+        def reshard(message: StageMessage, is_sender: bool) -> Resharding:
+            return plan_resharding(partition, sized.axes, self._shards, message, rank, is_sender)
 
-        in_order = [m for k, s, m in self._layout.orders[rank] if (k, s) == (kind, stage)]
+        sends = tuple(
+            reshard(message, is_sender=True)
+            for message in partition.messages
+            if message.send_phase == phase
+        )
+        receives = tuple(
+            reshard(message, is_sender=False)
+            for message in partition.messages
+            if message.receive_phase == phase and message.target == stage
+        )
+        returns = tuple(
+            name
+            for name in self._returned
+            if partition.phase_of_tensor(partition.tensor(name)) == phase
+        )
+        microbatches = [
+            task.microbatch
+            for task in self._layout.orders[rank]
+            if (task.kind, task.stage) == (kind, stage)
+        ]
         sends_itself = None
         if kind == "forward":
-            functions = dict.fromkeys(in_order, function())
+            functions = dict.fromkeys(microbatches, self._function(sized, phase, stage))
         else:
-            first, last, between = in_order[0], in_order[-1], in_order[1:-1]
-            others = {*returns, *(one.message.tensor for one in sends)}
-            alone = GradientReduction.of(cut, stage, others)
-            adding = replace(alone, adds=True)
-            before = alone if first == last else adding
-            ending = self._ending(before, cut, stage, part, sends, last)
-            functions = {last: function(ending)}
-            if first != last:
-                functions[first] = function(alone)
-            if between:
-                functions |= dict.fromkeys(between, function(adding))
-            sends_itself = last if ending.groups else None
-        awaited = self._awaited(cut, receives)
-        return Block(functions, receives, awaited, sends, returns, sends_itself)
+            kept = {*returns, *(resharding.message.tensor for resharding in sends)}
+            reductions = self._reductions(partition, stage, kept, sends, microbatches)
+            built = {
+                id(reduction): self._function(sized, phase, stage, reduction)
+                for reduction in reductions.values()
+            }
+            functions = {m: built[id(reduction)] for m, reduction in reductions.items()}
+            last = microbatches[-1]
+            sends_itself = last if reductions[last].groups else None
+        peer_tensors = self._find_peer_tensors(partition, receives)
+        return StageComputation(functions, receives, peer_tensors, sends, returns, sends_itself)
 
-    def _awaited(self, cut: StagePartition, receives: Sequence[Resharding]) -> tuple[Awaited, ...]:
-        """Returns the tensors that other ranks send; found once to save time between blocks."""
-        found = []
-        for message, axis, pieces in receives:
-            tensor = cut.tensor(message.tensor)
-            for piece in pieces:
-                shape = tensor.shape.as_list()
-                if axis is not None:
-                    shape[axis] = piece.own.size
-                if piece.rank != self._transport.rank:
-                    found.append(
-                        Awaited(message.tensor, piece.rank, tensor.dtype, shape, message.target)
-                    )
-        return tuple(found)
-
-    def _ending(
+    def _function(
         self,
-        before: GradientReduction,
-        cut: StagePartition,
+        sized: SizedPartition,
+        phase: int,
         stage: int,
-        part: Subgraph,
+        reduction: GradientReduction | None = None,
+    ) -> SubgraphFunction:
+        subgraph = sized.partition.subgraphs[phase]
+        replica = self._layout.ranks[stage].index(self._transport.rank)
+        return SubgraphFunction.build(sized.extractor, subgraph, reduction, replica)
+
+    def _reductions(
+        self,
+        partition: StagePartition,
+        stage: int,
+        kept: set[str],
+        sends: tuple[Resharding, ...],
+        microbatches: Sequence[int],
+    ) -> dict[int, GradientReduction]:
+        """Returns the gradient reduction of each microbatch, in the order of execution."""
+        first, last = microbatches[0], microbatches[-1]
+        initial = GradientReduction.for_stage(partition, stage, kept)
+        accumulating = replace(initial, accumulates=True)
+        reductions = dict.fromkeys(microbatches, accumulating)
+        reductions[first] = initial
+        reductions[last] = self._final_reduction(reductions[last], partition, stage, sends, last)
+        return reductions
+
+    def _final_reduction(
+        self,
+        reduction: GradientReduction,
+        partition: StagePartition,
+        stage: int,
         sends: tuple[Resharding, ...],
         microbatch: int,
     ) -> GradientReduction:
-        """Returns the gradient reduction of the last microbatch, given that of another one."""
-        groups, ranks = self._layout.groups_of(stage), self._layout.ranks[stage]
+        """Returns the reduction of the last microbatch, which averages and may all-reduce."""
+        groups, ranks = self._layout.stage_groups(stage), self._layout.ranks[stage]
+        outputs = partition.subgraphs[partition.backward_phase(stage)].outputs
 
-        def send_computed(computed: list[Any]) -> None:
-            values = dict(zip(part.gives, computed, strict=True))
-            for name in dict.fromkeys(one.message.tensor for one in sends):
-                values[name] = tf.ensure_shape(values[name], cut.tensor(name).shape)
-            send(self._transport, sends, microbatch, values)
+        def send(computed: list[Any]) -> None:
+            values = dict(zip(outputs, computed, strict=True))
+            for name in dict.fromkeys(resharding.message.tensor for resharding in sends):
+                values[name] = tf.ensure_shape(values[name], partition.tensor(name).shape)
+            send_tensors(self._transport, sends, microbatch, values)
 
         return replace(
-            before,
+            reduction,
             divisor=self._layout.num_microbatches * len(ranks),
             groups=groups,
             ranks=ranks,
             transport=self._transport,
-            send=send_computed if groups else None,
+            send=send if groups else None,
         )
 
+    def _find_peer_tensors(
+        self, partition: StagePartition, receives: Sequence[Resharding]
+    ) -> tuple[PeerTensor, ...]:
+        """Returns the tensors from other ranks, computed once to save time between tasks."""
+        tensors = []
+        for message, axis, pieces in receives:
+            tensor = partition.tensor(message.tensor)
+            for piece in pieces:
+                shape = tensor.shape.as_list()
+                if axis is not None:
+                    shape[axis] = piece.local_range.size
+                if piece.peer != self._transport.rank:
+                    tensors.append(
+                        PeerTensor(message.tensor, piece.peer, tensor.dtype, shape, message.target)
+                    )
+        return tuple(tensors)
 
-def send(
+
+def send_tensors(
     transport: Transport, sends: Sequence[Resharding], microbatch: int, values: Values
 ) -> None:
-    """To other ranks, now or, of a function that is being traced, when it is computed."""
+    """Sends tensors to other ranks, or adds the sends to the function that is being traced."""
     for message, axis, pieces in sends:
         for piece in pieces:
-            if piece.rank != transport.rank:
-                part = part_of(values[message.tensor], axis, piece)
-                name = sent_as(message.tensor, message.target, microbatch)
-                transport.send(part, piece.rank, name)
+            if piece.peer != transport.rank:
+                part = slice_for_peer(values[message.tensor], axis, piece)
+                name = transfer_name(message.tensor, message.target, microbatch)
+                transport.send(part, piece.peer, name)
 
 
-def sent_as(tensor: str, target: int, microbatch: int) -> str:
-    """The name of what is sent from stage to stage."""
+def transfer_name(tensor: str, target: int, microbatch: int) -> str:
+    """Returns the name of a transfer from stage to stage."""
     return f"{tensor} {target} {microbatch}"
 
 
-def part_of(tensor: Any, axis: int | None, piece: ReshardingPiece) -> Any:
-    """Returns the part of a tensor that one rank gets."""
-    return tensor if axis is None else sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)
+def slice_for_peer(tensor: Any, axis: int | None, piece: ReshardingPiece) -> Any:
+    """Returns the part of a tensor that a peer gets."""
+    if axis is None:
+        return tensor
+    return slice_range(tensor, axis, ExampleRange(0, tensor.shape[axis]), piece.local_range)

@@ -1,35 +1,93 @@
-"""Interface through which stages send tensors between ranks."""
+"""Point-to-point transfers and all-reduces between the ranks of a step in stages."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import tensorflow as tf
+
+from tf_libra.backends import collective_ops
+
 
 class Transport(Protocol):
-    """Carries tensors. Names tell apart what is under way between two ranks at a time."""
+    """Carries tensors; names distinguish the tensors in flight between two ranks."""
 
     @property
     def rank(self) -> int:
-        """This process, from 0."""
+        """The rank of this process."""
         ...
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
-        """Sends; does not wait for the other rank to receive."""
+        """Sends without waiting for the other rank to receive."""
         ...
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
-        """Waits for a tensor, until a deadline.
+        """Waits for a tensor until a deadline and returns it.
 
         Raises:
-            EngineError: a rank is gone or late; says who waited for whom.
+            EngineError: a rank is gone or late; the message names the waiting rank and its peer.
         """
         ...
 
-    def expect(
+    def start_receive(
         self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
     ) -> Callable[[], Any]:
-        """Begins to receive while something else is computed; what is returned waits, as above."""
+        """Starts to receive a tensor, and returns a function that waits for it as `receive`."""
         ...
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
-        """The sum over these ranks, all of which call it. Errors as for `receive`."""
+        """Returns the sum over ranks, all of which call this; raises as `receive` does."""
         ...
+
+
+class LanesTransport:
+    """Transport over lanes, without gradients: a step in stages computes its own."""
+
+    def __init__(
+        self,
+        rank: int,
+        function: str,
+        waiting: Callable[[str], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """Transfers nothing yet.
+
+        Args:
+            rank: rank of this process.
+            function: unique identity of the training function.
+            waiting: returns a context to enter while waiting, by name of the transfer, which is
+                the same in every step.
+        """
+        self.rank = rank
+        self._function = function
+        self._waiting = waiting
+
+    def send(self, tensor: Any, to_rank: int, name: str) -> None:
+        """See `Transport`."""
+        if tensor.dtype.is_complex:  # lanes carry pairs of real numbers
+            tensor = tf.bitcast(tensor, tensor.dtype.real_dtype)
+        collective_ops.send(tensor, to_rank, f"{self._function}: {name}")
+
+    def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
+        """See `Transport`."""
+        return self.start_receive(dtype, shape, from_rank, name)()
+
+    def start_receive(
+        self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
+    ) -> Callable[[], Any]:
+        """See `Transport`."""
+        full_name = f"{self._function}: {name}"
+        is_complex = tf.as_dtype(dtype).is_complex
+        wire_shape = (*shape, 2) if is_complex else shape
+        wire_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
+        pending = collective_ops.receive_start(wire_dtype, wire_shape, from_rank, full_name)
+
+        def wait() -> Any:
+            with self._waiting(f"{full_name} from {from_rank}"):
+                tensor = collective_ops.received(pending)
+            return tf.bitcast(tensor, dtype) if is_complex else tensor
+
+        return wait
+
+    def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
+        """See `Transport`."""
+        return collective_ops.collective("all_reduce", tensor, ranks, f"{self._function}: {name}")

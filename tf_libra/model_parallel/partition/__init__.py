@@ -1,1 +1,1 @@
-"""Partition of a step into stages: their computation, messages and ranks."""
+"""Partition of a step into stages: computation, messages and update of each rank."""

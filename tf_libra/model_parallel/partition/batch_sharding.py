@@ -1,4 +1,4 @@
-"""Division of a batch's samples among the ranks that pass and the replicas that compute them."""
+"""Division of the joint batch: which rank passes, and which replica computes, which examples."""
 
 from dataclasses import dataclass
 
@@ -6,72 +6,72 @@ from tf_libra.model_parallel.partition.layout import Layout
 
 
 @dataclass(frozen=True)
-class Range:
-    """Consecutive samples of the joint batch, half open."""
+class ExampleRange:
+    """Consecutive examples of the joint batch, half open."""
 
     start: int
     stop: int
 
-    def __and__(self, other: "Range") -> "Range":
+    def __and__(self, other: "ExampleRange") -> "ExampleRange":
         start = max(self.start, other.start)
-        return Range(start, max(start, min(self.stop, other.stop)))
+        return ExampleRange(start, max(start, min(self.stop, other.stop)))
 
     @property
     def size(self) -> int:
-        """The number of samples."""
+        """The number of examples."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class BatchShards:
-    """The joint batch: all ranks' batches, one after the other, cut into microbatches.
+    """Shards of the joint batch: the batches of all ranks in order, cut into microbatches.
 
     Attributes:
-        layout: who computes what.
-        samples_per_rank: how many samples each rank passes.
+        layout: the replicas of each stage.
+        examples_per_rank: number of examples that each rank passes.
 
     Raises:
-        ValueError: microbatches, or the replicas of a stage, do not divide the batch.
+        ValueError: microbatches do not divide the joint batch, or replicas a microbatch.
     """
 
     layout: Layout
-    samples_per_rank: int
+    examples_per_rank: int
 
     def __post_init__(self) -> None:
         layout = self.layout
-        check_divides(self.samples_per_rank, layout.num_ranks, layout.num_microbatches)
-        for ranks in layout.teams:
+        check_divisible(self.examples_per_rank, layout.num_ranks, layout.num_microbatches)
+        for ranks in layout.replica_groups:
             if self.microbatch_size % len(ranks):
                 raise ValueError(
-                    f"the {len(ranks)} replicas of a stage do not divide a microbatch of"
-                    f" {self.microbatch_size} samples"
+                    f"the {len(ranks)} replicas of a stage must divide a microbatch, got"
+                    f" {self.microbatch_size} examples"
                 )
 
     @property
     def microbatch_size(self) -> int:
-        """Samples of a microbatch."""
-        return self.samples_per_rank * self.layout.num_ranks // self.layout.num_microbatches
+        """The number of examples of a microbatch."""
+        return self.examples_per_rank * self.layout.num_ranks // self.layout.num_microbatches
 
-    def size_in(self, stage: int) -> int:
-        """Returns the number of samples of a microbatch that each replica of a stage computes."""
+    def examples_per_replica(self, stage: int) -> int:
+        """Returns the number of examples of a microbatch that a replica of a stage computes."""
         return self.microbatch_size // len(self.layout.ranks[stage])
 
-    def passed(self, rank: int) -> Range:
-        """The samples that a rank passes."""
-        return Range(rank * self.samples_per_rank, (rank + 1) * self.samples_per_rank)
+    def passed_range(self, rank: int) -> ExampleRange:
+        """Returns the examples that a rank passes to the step."""
+        return ExampleRange(rank * self.examples_per_rank, (rank + 1) * self.examples_per_rank)
 
-    def computed(self, ranks: tuple[int, ...], rank: int, microbatch: int) -> Range:
-        """The samples of a microbatch that one of the ranks that share it computes."""
+    def computed_range(self, ranks: tuple[int, ...], rank: int, microbatch: int) -> ExampleRange:
+        """Returns the examples of a microbatch that one of the ranks that share it computes."""
         size = self.microbatch_size // len(ranks)
         start = microbatch * self.microbatch_size + ranks.index(rank) * size
-        return Range(start, start + size)
+        return ExampleRange(start, start + size)
 
 
-def check_divides(samples_per_rank: int, num_ranks: int, num_microbatches: int) -> None:
-    """Raises `ValueError` where microbatches do not divide the joint batch."""
-    samples = samples_per_rank * num_ranks
-    if samples == 0 or samples % num_microbatches:
+def check_divisible(examples_per_rank: int, num_ranks: int, num_microbatches: int) -> None:
+    """Raises `ValueError` if microbatches do not divide the joint batch."""
+    num_examples = examples_per_rank * num_ranks
+    if num_examples == 0 or num_examples % num_microbatches:
         raise ValueError(
-            f"num_microbatches must divide the batch of all ranks, {num_ranks} times"
-            f" {samples_per_rank} samples, got {num_microbatches}"
+            f"num_microbatches must divide the joint batch of {num_ranks} ranks with"
+            f" {examples_per_rank} examples each, got {num_microbatches}"
         )

@@ -1,4 +1,4 @@
-"""Assignment of layers to ranks, and their order: the executable form of any plan."""
+"""Assignment of layers to ranks, and their order: the executable form of a plan."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 
 class StageTask(NamedTuple):
-    """A unit of computation of a rank.
+    """Unit of computation of a rank.
 
     Attributes:
         kind: "forward" or "backward".
@@ -26,20 +26,20 @@ class StageTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Stages, which are consecutive layers, on ranks that share each microbatch.
+    """Stages, which are consecutive layers, and their replicas, which share each microbatch.
 
-    A rank may have several stages, or none. All ranks come to the tasks that they share in the same
+    A rank may have several stages, or none. Ranks execute the tasks that they share in the same
     order.
 
     Attributes:
         starts: by stage, its first layer; ascending from 0.
-        ranks: by stage, its replicas.
-        num_ranks: of the job.
+        ranks: by stage, the ranks of its replicas.
+        num_ranks: number of ranks of the job.
         num_microbatches: M.
-        orders: by rank, what it computes.
-        groups: by stage, gradients that are all-reduced together, from within the last backward
-            computation; empty for a stage that all-reduces all gradients together, after it. By
-            default that is every stage.
+        orders: by rank, its tasks in order of execution.
+        groups: by stage, groups of gradients, each all-reduced together within the last backward
+            computation. A stage with no group all-reduces all gradients together after it. By
+            default no stage has groups.
     """
 
     starts: tuple[int, ...]
@@ -50,24 +50,24 @@ class Layout:
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     @classmethod
-    def of_pipeline(cls, plan: PipelinePlan) -> "Layout":
-        """Each rank has one stage, in the plan's order."""
+    def from_pipeline_plan(cls, plan: PipelinePlan) -> "Layout":
+        """Returns the layout in which each rank has one stage, in the plan's order."""
         orders: list[tuple[StageTask, ...]] = [()] * plan.num_devices
-        for number, stage in enumerate(plan.stages):
+        for index, stage in enumerate(plan.stages):
             for rank in stage.devices:
-                orders[rank] = tuple(StageTask(kind, number, m) for kind, m in stage.order)
+                orders[rank] = tuple(StageTask(kind, index, m) for kind, m in stage.order)
         return cls(
-            tuple(one.start for one in plan.stages),
-            tuple(one.devices for one in plan.stages),
+            tuple(stage.start for stage in plan.stages),
+            tuple(stage.devices for stage in plan.stages),
             plan.num_devices,
             plan.num_microbatches,
             tuple(orders),
         )
 
     @classmethod
-    def of_burst(cls, plan: BurstPlan, num_ranks: int) -> "Layout":
-        """Layers that follow each other on the same ranks are a stage; there is one microbatch."""
-        return cls.at_once(
+    def from_burst_plan(cls, plan: BurstPlan, num_ranks: int) -> "Layout":
+        """Returns the layout of a burst plan, with one microbatch; see `for_layers`."""
+        return cls.for_layers(
             [
                 tuple(range(first, first + count))
                 for first, count in zip(plan.first_devices, plan.num_devices, strict=True)
@@ -76,62 +76,63 @@ class Layout:
         )
 
     @classmethod
-    def at_once(cls, ranks: Iterable[tuple[int, ...]], num_ranks: int) -> "Layout":
+    def for_layers(cls, ranks: Iterable[tuple[int, ...]], num_ranks: int) -> "Layout":
         """Returns the layout for one microbatch: forward through all layers, then backward.
 
         Args:
-            ranks: those of each layer; consecutive layers with the same ones are a stage.
-            num_ranks: of the job.
+            ranks: by layer, its ranks; consecutive layers with the same ranks are a stage.
+            num_ranks: number of ranks of the job.
         """
         starts, stages, start = [], [], 0
         for members, layers in itertools.groupby(ranks):
             starts.append(start)
             stages.append(members)
             start += len(list(layers))
-        return cls._at_once(tuple(starts), tuple(stages), num_ranks)
+        return cls._for_stages(tuple(starts), tuple(stages), num_ranks)
 
     @classmethod
-    def apart(cls, num_layers: int, ranks: tuple[int, ...], num_ranks: int) -> "Layout":
-        """Every layer is a stage, all on the same ranks."""
-        return cls._at_once(tuple(range(num_layers)), (ranks,) * num_layers, num_ranks)
-
-    @classmethod
-    def _at_once(
-        cls, starts: tuple[int, ...], stages: tuple[tuple[int, ...], ...], num_ranks: int
+    def with_stage_per_layer(
+        cls, num_layers: int, ranks: tuple[int, ...], num_ranks: int
     ) -> "Layout":
-        forward = [StageTask("forward", number, 0) for number in range(len(stages))]
-        backward = [StageTask("backward", number, 0) for number in reversed(range(len(stages)))]
+        """Returns the layout in which every layer is a stage on the same ranks."""
+        return cls._for_stages(tuple(range(num_layers)), (ranks,) * num_layers, num_ranks)
+
+    @classmethod
+    def _for_stages(
+        cls, starts: tuple[int, ...], ranks: tuple[tuple[int, ...], ...], num_ranks: int
+    ) -> "Layout":
+        forward = [StageTask("forward", stage, 0) for stage in range(len(ranks))]
+        backward = [StageTask("backward", stage, 0) for stage in reversed(range(len(ranks)))]
         orders = tuple(
-            tuple(task for task in (*forward, *backward) if rank in stages[task.stage])
+            tuple(task for task in (*forward, *backward) if rank in ranks[task.stage])
             for rank in range(num_ranks)
         )
-        return cls(starts, stages, num_ranks, 1, orders)
+        return cls(starts, ranks, num_ranks, 1, orders)
 
-    def for_batch(self, samples_per_rank: int) -> "Layout":
-        """Returns this layout for another number of samples, as in the last batch of an epoch.
+    def for_batch(self, examples_per_rank: int) -> "Layout":
+        """Returns the layout for another batch size, as of the last batch of an epoch.
 
         It uses the largest number of microbatches, at most the present one, that divides the joint
-        batch so that the replicas can divide each microbatch. If not even one microbatch can be
-        divided, every layer is on all ranks.
+        batch into microbatches that the replicas divide. If there is none, all layers form one
+        stage on all ranks.
         """
-        num_samples = samples_per_rank * self.num_ranks
+        num_examples = examples_per_rank * self.num_ranks
         for count in range(self.num_microbatches, 0, -1):
-            if num_samples % count == 0 and not any(
-                num_samples // count % len(team) for team in self.teams
+            if num_examples % count == 0 and not any(
+                num_examples // count % len(group) for group in self.replica_groups
             ):
-                return self if count == self.num_microbatches else self._shortened(count)
-        return Layout._at_once((0,), (tuple(range(self.num_ranks)),), self.num_ranks)
+                return self if count == self.num_microbatches else self._with_microbatches(count)
+        return Layout._for_stages((0,), (tuple(range(self.num_ranks)),), self.num_ranks)
 
-    def _shortened(self, num_microbatches: int) -> "Layout":
-        """Without the last microbatches, and else in the same order."""
+    def _with_microbatches(self, count: int) -> "Layout":
+        """Returns the layout with only the first microbatches, in the same order."""
         orders = tuple(
-            tuple(task for task in order if task.microbatch < num_microbatches)
-            for order in self.orders
+            tuple(task for task in order if task.microbatch < count) for order in self.orders
         )
-        return replace(self, num_microbatches=num_microbatches, orders=orders)
+        return replace(self, num_microbatches=count, orders=orders)
 
-    def forward(self) -> "Layout":
-        """The same of an evaluation, which computes nothing backward."""
+    def forward_only(self) -> "Layout":
+        """Returns the layout of an evaluation, which has no backward computation."""
         orders = tuple(
             tuple(task for task in order if task.kind == "forward") for order in self.orders
         )
@@ -142,15 +143,15 @@ class Layout:
         """The number of stages."""
         return len(self.starts)
 
-    def groups_of(self, stage: int) -> tuple[tuple[str, ...], ...]:
-        """Returns the groups in which a stage's gradients are fused; none: all of them together."""
+    def stage_groups(self, stage: int) -> tuple[tuple[str, ...], ...]:
+        """Returns the gradient groups of a stage; none if it all-reduces them after the end."""
         return self.groups[stage] if self.groups else ()
 
-    def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that a rank has a replica of."""
+    def rank_stages(self, rank: int) -> tuple[int, ...]:
+        """Returns the stages of which a rank has a replica."""
         return tuple(stage for stage, ranks in enumerate(self.ranks) if rank in ranks)
 
     @cached_property
-    def teams(self) -> tuple[tuple[int, ...], ...]:
-        """The different sets of ranks that stages have, in the order of their first stages."""
+    def replica_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The distinct sets of ranks that stages have, in the order of their first stages."""
         return tuple(dict.fromkeys(self.ranks))

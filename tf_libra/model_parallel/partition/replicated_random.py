@@ -1,8 +1,8 @@
-"""Random ops that are independent of replication.
+"""Random ops that do not depend on the number of replicas.
 
-Replicas have the same seeds. If each replica drew for its own samples alone, all would draw the
-same numbers for different samples, and another number of replicas would draw other numbers. So each
-replica draws for the whole microbatch and takes the part of its own samples.
+Replicas have the same seeds. If each replica generated values for its own examples only, all would
+use the same values for different examples, and another number of replicas would change the values.
+So each replica generates the random tensor of the whole microbatch and slices out its own examples.
 """
 
 import re
@@ -17,128 +17,133 @@ from tf_libra.internal import tf_internal
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 
-# Of these, what takes a shape.
-_DRAWING = re.compile(r"Random|TruncatedNormal|^Stateful(Uniform|StandardNormal)")
-# A generator's state moves on by as much as was drawn.
-_MOVING_ON = "RngReadAndSkip"
+# Types of ops that may generate a random tensor; those that do have an input `shape`.
+_RANDOM = re.compile(r"Random|TruncatedNormal|^Stateful(Uniform|StandardNormal)")
+# This op advances a generator's state by the number of generated values.
+_ADVANCE_GENERATOR = "RngReadAndSkip"
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicatedRandomOp:
-    """The change to an op of a replica's trace that makes it draw for the whole microbatch.
+    """Change of a random op in a replica's trace, so that it covers the whole microbatch.
 
     Attributes:
-        index: of the input that says how much it draws.
-        value: of this input, for the whole microbatch.
-        dtype: of what it draws.
-        axis: along which samples lie in that; None: it has none.
-        own: shape of what the replica's samples need of it.
+        input_index: index of the input that determines the number of values.
+        input_value: value of this input for the whole microbatch.
+        dtype: dtype of the generated values.
+        axis: batch axis of the output; None if it has none.
+        local_shape: shape of the replica's part of the output.
     """
 
-    index: int
-    value: NDArray[Any]
+    input_index: int
+    input_value: NDArray[Any]
     dtype: tf.DType
     axis: int | None = None
-    own: tuple[int, ...] = ()
+    local_shape: tuple[int, ...] = ()
 
 
-def draws(graph: StepGraph, axes: BatchAxes, whole: StepGraph) -> dict[str, ReplicatedRandomOp]:
-    """Returns the ops that draw for every sample, by name.
+def find_replicated_random_ops(
+    graph: StepGraph, axes: BatchAxes, microbatch_graph: StepGraph
+) -> dict[str, ReplicatedRandomOp]:
+    """Returns the ops that generate values for every example, by name.
 
-    Ops whose draws depend on values of samples, and ops without a seed, which draw differently on
-    every rank, are left out.
+    The result excludes ops whose parameters depend on examples, and ops without a seed, whose
+    values differ on every rank anyway.
 
     Args:
-        graph: the step, traced for a replica's samples.
-        axes: of this trace.
-        whole: the step, traced for a microbatch.
+        graph: the step, traced for a replica's examples.
+        axes: batch axes of this trace.
+        microbatch_graph: the step, traced for a microbatch.
     """
     found = {}
     for op in graph.ops:
-        if op.type == _MOVING_ON:
-            one = _moved_on(op, whole)
-        elif _DRAWING.search(op.type) and not _is_unseeded(op):
-            one = _drawn(op, graph, axes, whole)
+        if op.type == _ADVANCE_GENERATOR:
+            change = _change_of_advance(op, microbatch_graph)
+        elif _RANDOM.search(op.type) and not _is_unseeded(op):
+            change = _change_of_random_tensor(op, graph, axes, microbatch_graph)
         else:
             continue
-        if one is not None:
-            found[op.name] = one
+        if change is not None:
+            found[op.name] = change
     return found
 
 
 def _is_unseeded(op: Any) -> bool:
-    """Returns whether an op has no seed, so that every process draws other numbers."""
+    """Returns whether an op has no seed, so that every process generates other values."""
     seeds = [attr.i for name, attr in op.node_def.attr.items() if name in ("seed", "seed2")]
     return bool(seeds) and not any(seeds)
 
 
-def _moved_on(op: Any, whole: StepGraph) -> ReplicatedRandomOp | None:
-    index = [one.name for one in op.op_def.input_arg].index("delta")
-    values = [
-        tf_internal.smart_constant_value(one.inputs[index])
-        for one in (op, whole.ops[whole.op_index[op.name]])
-    ]
+def _change_of_advance(op: Any, microbatch_graph: StepGraph) -> ReplicatedRandomOp | None:
+    index = [arg.name for arg in op.op_def.input_arg].index("delta")
+    microbatch_op = microbatch_graph.ops[microbatch_graph.op_index[op.name]]
+    values = [tf_internal.smart_constant_value(each.inputs[index]) for each in (op, microbatch_op)]
     if any(value is None for value in values) or np.array_equal(*values):
         return None
     value = np.asarray(values[1], op.inputs[index].dtype.as_numpy_dtype)
     return ReplicatedRandomOp(index, value, op.outputs[0].dtype)
 
 
-def _drawn(
-    op: Any, graph: StepGraph, axes: BatchAxes, whole: StepGraph
+def _change_of_random_tensor(
+    op: Any, graph: StepGraph, axes: BatchAxes, microbatch_graph: StepGraph
 ) -> ReplicatedRandomOp | None:
-    names = [one.name for one in op.op_def.input_arg]
+    names = [arg.name for arg in op.op_def.input_arg]
     if "shape" not in names:
         return None
     index = names.index("shape")
-    if any(graph.is_per_example[graph.op_index[one.op.name]] for one in op.inputs):
+    if any(graph.is_per_example[graph.op_index[tensor.op.name]] for tensor in op.inputs):
         return None
     [output] = op.outputs
     try:
         axis = axes.batch_axis(output.name)
-    except ValueError:  # it cannot be divided into samples
+    except ValueError:  # the output cannot be divided into examples
         return None
-    shape = whole.ops[whole.op_index[op.name]].outputs[0].shape
-    length = op.inputs[index].shape.num_elements()
-    known = output.shape.is_fully_defined() and shape.is_fully_defined() and length is not None
-    if not known or axis is None or axis >= length:
+    shape = microbatch_graph.ops[microbatch_graph.op_index[op.name]].outputs[0].shape
+    rank = op.inputs[index].shape.num_elements()
+    is_known = output.shape.is_fully_defined() and shape.is_fully_defined() and rank is not None
+    if not is_known or axis is None or axis >= rank:
         return None
     # Dimensions of the op's parameters may follow the requested shape.
-    value = np.array(shape.as_list()[:length], op.inputs[index].dtype.as_numpy_dtype)
+    value = np.array(shape.as_list()[:rank], op.inputs[index].dtype.as_numpy_dtype)
     return ReplicatedRandomOp(index, value, output.dtype, axis, tuple(output.shape.as_list()))
 
 
-def draw_for_all(definition: Any, node: Any, draw: ReplicatedRandomOp, replica: int) -> None:
-    """Lets a node of a graph draw for the whole microbatch, of which this replica gets its part.
+def slice_global_random(
+    graph_def: Any, node: Any, change: ReplicatedRandomOp, replica: int
+) -> None:
+    """Makes a node generate values for the whole microbatch, and slices out the replica's part.
 
     Args:
-        definition: the graph, to which nodes are added.
-        node: which draws for a replica's samples.
-        draw: how.
-        replica: the first one has the first samples.
+        graph_def: the graph, to which nodes are added.
+        node: the random op, which generates values for a replica's examples.
+        change: what replaces the op's input and output.
+        replica: index of the replica; replica 0 has the first examples.
     """
     name = node.name
-    node.input[draw.index] = _constant(definition, f"{name}/tf_libra_amount", draw.value)
-    if draw.axis is None:
+    node.input[change.input_index] = _add_constant(
+        graph_def, f"{name}/tf_libra_amount", change.input_value
+    )
+    if change.axis is None:
         return
-    begin = np.zeros(len(draw.own), np.int32)
-    begin[draw.axis] = replica * draw.own[draw.axis]
+    begin = np.zeros(len(change.local_shape), np.int32)
+    begin[change.axis] = replica * change.local_shape[change.axis]
     node.name = f"{name}/tf_libra_all"
-    part = definition.node.add()
+    part = graph_def.node.add()
     part.name, part.op, part.device = name, "Slice", node.device
-    part.attr["T"].type = draw.dtype.as_datatype_enum
+    part.attr["T"].type = change.dtype.as_datatype_enum
     part.attr["Index"].type = tf.int32.as_datatype_enum
+    size = np.array(change.local_shape, np.int32)
     part.input.extend(
         [
             node.name,
-            _constant(definition, f"{name}/tf_libra_begin", begin),
-            _constant(definition, f"{name}/tf_libra_size", np.array(draw.own, np.int32)),
+            _add_constant(graph_def, f"{name}/tf_libra_begin", begin),
+            _add_constant(graph_def, f"{name}/tf_libra_size", size),
         ]
     )
 
 
-def _constant(definition: Any, name: str, value: NDArray[Any]) -> str:
-    node = definition.node.add()
+def _add_constant(graph_def: Any, name: str, value: NDArray[Any]) -> str:
+    node = graph_def.node.add()
     node.name, node.op = name, "Const"
     node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))

@@ -1,4 +1,4 @@
-"""Transfer of a tensor's samples from the replicas of one stage to those of another."""
+"""Resharding of a tensor from the replicas of one stage to those of another."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,33 +6,35 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
-from tf_libra.model_parallel.partition.batch_sharding import BatchShards, Range
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, ExampleRange
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.stage_partition import StageMessage, StagePartition
+
+_WHOLE = ExampleRange(0, 0)  # the range of a piece that is the whole tensor
 
 
 @dataclass(frozen=True)
 class ReshardingPiece:
-    """The part of a tensor that one rank sends to another, or to another stage of its own.
+    """Part of a tensor that one rank exchanges with another rank, or with another local stage.
 
     Attributes:
-        rank: the other.
-        own: which of it, along the axis of the tensor as it is here.
-        weight: what the receiver multiplies it with.
+        peer: the other rank.
+        local_range: the part, along the batch axis of the local tensor.
+        weight: factor by which the receiver multiplies it.
     """
 
-    rank: int
-    own: Range
+    peer: int
+    local_range: ExampleRange
     weight: float
 
 
 class Resharding(NamedTuple):
-    """The parts of a tensor that one rank sends, or receives, in every microbatch.
+    """Parts of a tensor that one rank sends, or receives, in every microbatch.
 
     Attributes:
-        message: the tensor, and between which stages.
-        axis: along which it is divided; None: every piece is all of it.
-        pieces: with whom; what is received whole is added up.
+        message: the tensor with its source and target stages.
+        axis: batch axis along which it is divided; None if every piece is the whole tensor.
+        pieces: the parts; received pieces are concatenated along the axis, or added without one.
     """
 
     message: StageMessage
@@ -40,116 +42,124 @@ class Resharding(NamedTuple):
     pieces: tuple[ReshardingPiece, ...]
 
 
-def exchange_of(
-    cut: StagePartition,
+def plan_resharding(
+    partition: StagePartition,
     axes: BatchAxes,
-    shares: BatchShards,
+    shards: BatchShards,
     message: StageMessage,
     rank: int,
-    sends: bool,
+    is_sender: bool,
 ) -> Resharding:
     """Returns the parts of a message that a rank sends or receives.
 
     Args:
-        cut: the step, traced for the samples that the rank computes.
-        axes: of the same trace.
-        shares: who computes which samples.
-        message: between two stages.
-        rank: a replica of the stage that sends, or of that which receives.
-        sends: which of both.
+        partition: the step, traced for the examples that the rank computes.
+        axes: batch axes of the same trace.
+        shards: division of examples among ranks.
+        message: a message between two stages.
+        rank: a replica of the source stage if `is_sender`, else of the target stage.
+        is_sender: whether the rank sends.
     """
-    layout = shares.layout
+    layout = shards.layout
     here, there = layout.ranks[message.source], layout.ranks[message.target]
-    if not sends:
+    if not is_sender:
         here, there = there, here
     if len(here) == len(there):
-        whole = ReshardingPiece(there[here.index(rank)], Range(0, 0), 1.0)
-        return Resharding(message, None, (whole,))
+        piece = ReshardingPiece(there[here.index(rank)], _WHOLE, 1.0)
+        return Resharding(message, None, (piece,))
     axis = axes.batch_axis(message.tensor)
-    tensor = cut.tensor(message.tensor)
-    own = shares.computed(here, rank, 0)
-    # Backward computation of the last stage may be in its forward phase, where no layer ends in it.
+    tensor = partition.tensor(message.tensor)
+    own = shards.computed_range(here, rank, 0)
+    # The last stage may compute gradients in its forward phase, if no layer ends in it.
     is_gradient = message.source > message.target
     pieces = []
-    for other in there:
-        theirs = shares.computed(there, other, 0)
+    for peer in there:
+        theirs = shards.computed_range(there, peer, 0)
         common = own & theirs
         if not common.size:
             continue
         if axis is None:
-            wanted = theirs if sends else own
+            receiver = theirs if is_sender else own
             if _is_averaged(tensor):
-                pieces.append(ReshardingPiece(other, Range(0, 0), common.size / wanted.size))
-            elif common.start == wanted.start:
-                # The same everywhere: from one of them, since what comes is added up.
-                pieces.append(ReshardingPiece(other, Range(0, 0), 1.0))
+                pieces.append(ReshardingPiece(peer, _WHOLE, common.size / receiver.size))
+            elif common.start == receiver.start:
+                # All replicas have the same value, and received pieces are added: take one.
+                pieces.append(ReshardingPiece(peer, _WHOLE, 1.0))
             continue
         weight = 1.0
         if is_gradient and _is_averaged(tensor):
-            # A loss is a mean over samples: each weighs more where there are fewer.
+            # The loss is a mean over the examples of a replica, so gradients scale inversely.
             weight = len(layout.ranks[message.target]) / len(layout.ranks[message.source])
-        per_sample = tensor.shape[axis] // own.size
-        start = (common.start - own.start) * per_sample
-        pieces.append(
-            ReshardingPiece(other, Range(start, start + common.size * per_sample), weight)
-        )
+        per_example = tensor.shape[axis] // own.size
+        start = (common.start - own.start) * per_example
+        part = ExampleRange(start, start + common.size * per_example)
+        pieces.append(ReshardingPiece(peer, part, weight))
     return Resharding(message, axis, tuple(pieces))
 
 
 def _is_averaged(tensor: Any) -> bool:
-    """Returns whether replicas' values of a tensor without samples are weighted and summed."""
+    """Returns whether replicas' values of a tensor without a batch axis are averaged."""
     return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
-def check_exchanges(cut: StagePartition, layout: Layout, axes: BatchAxes) -> None:
-    """Raises `ValueError` where replicas cannot divide samples, or would have other weights."""
-    _check_weights(cut, layout)
-    for message in cut.messages:
+def check_resharding(partition: StagePartition, layout: Layout, axes: BatchAxes) -> None:
+    """Raises `ValueError` if replicas cannot divide a message, or would have different weights."""
+    _check_written_weights(partition, layout)
+    graph = partition.graph
+    for message in partition.messages:
         source, target = (len(layout.ranks[k]) for k in (message.source, message.target))
         if source == target:
             continue
         axis = axes.batch_axis(message.tensor)
-        tensor = cut.tensor(message.tensor)
-        depends = cut.graph.is_per_example[cut.graph.op_index[tensor.op.name]]
-        if axis is None and not _is_averaged(tensor) and depends:
+        tensor = partition.tensor(message.tensor)
+        is_per_example = graph.is_per_example[graph.op_index[tensor.op.name]]
+        if axis is None and not _is_averaged(tensor) and is_per_example:
             raise ValueError(
-                f"{cut.graph.recording.name}: {message.tensor} would have to be sent from a stage"
-                f" of {source} replicas to one of {target}, and does not belong to single samples"
+                f"{graph.recording.name}: stages with {source} and {target} replicas cannot"
+                f" exchange {message.tensor}, which depends on examples but has no batch axis"
             )
         if axis is not None and tensor.shape[axis] != axes.batch_size:
             raise ValueError(
-                f"{cut.graph.recording.name}: {message.tensor} has the shape {tensor.shape}, and"
-                f" stages of {source} and {target} replicas cannot tell its"
-                f" {axes.batch_size} samples apart"
+                f"{graph.recording.name}: stages with {source} and {target} replicas cannot divide"
+                f" {message.tensor}, whose shape {tensor.shape} does not have one row for each of"
+                f" {axes.batch_size} examples"
             )
 
 
-def _check_weights(cut: StagePartition, layout: Layout) -> None:
-    graph = cut.graph
+def _check_written_weights(partition: StagePartition, layout: Layout) -> None:
+    graph = partition.graph
     for variable in graph.recording.variables.values():
-        handle = graph.placeholder_of(variable)
-        if handle is None or not graph.is_written_per_example(handle):
+        placeholder = graph.placeholder_of(variable)
+        if placeholder is None or not graph.is_written_per_example(placeholder):
             continue
-        count = len(layout.ranks[cut.stage_of_variable(handle)])
+        count = len(layout.ranks[partition.stage_of_variable(placeholder)])
         if count > 1:
             raise ValueError(
-                f"{graph.recording.name}: the forward pass writes the trained"
-                f" {graph.variable_name(handle)!r} by samples, and each of {count} replicas has its"
-                " own: its stage has to be of one rank, as where there are as many as workers"
+                f"{graph.recording.name}: the forward pass writes the trained variable"
+                f" {graph.variable_name(placeholder)!r} from examples, which differ between the"
+                f" {count} replicas of its stage; the stage needs 1 replica, as with as many"
+                " stages as workers"
             )
 
 
-def sliced(tensor: Any, axis: int | None, whole: Range, part: Range) -> Any:
-    """A part of what is there of a tensor along an axis."""
+def slice_range(tensor: Any, axis: int | None, available: ExampleRange, part: ExampleRange) -> Any:
+    """Returns a part of a tensor along an axis.
+
+    Args:
+        tensor: the tensor.
+        axis: the axis.
+        available: range that the tensor covers.
+        part: range to return.
+    """
     assert axis is not None
-    if whole == part:
+    if available == part:
         return tensor
     begin = [0] * tensor.shape.rank
     size = [-1] * tensor.shape.rank
-    begin[axis], size[axis] = part.start - whole.start, part.size
+    begin[axis], size[axis] = part.start - available.start, part.size
     return tf.slice(tensor, begin, size)
 
 
-def joined(parts: list[Any], axis: int | None) -> Any:
-    """Parts one behind the other."""
+def concat(parts: list[Any], axis: int | None) -> Any:
+    """Returns the concatenation of parts, without a copy of a single part."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis)

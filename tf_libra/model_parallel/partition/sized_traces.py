@@ -1,4 +1,4 @@
-"""Traces of a step for arguments of one kind and each number of samples that a rank computes."""
+"""Traces of a step for one kind of arguments, by batch size, with cached analyses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,46 +9,45 @@ from tf_libra.model_parallel.capture import step_arguments
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes, check_batch_size_use
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
-from tf_libra.model_parallel.partition.replicated_random import draws
+from tf_libra.model_parallel.partition.replicated_random import find_replicated_random_ops
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.subgraph_extraction import SubgraphExtraction
-from tf_libra.model_parallel.partition.update_phase import Update
+from tf_libra.model_parallel.partition.subgraph import SubgraphExtractor
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.variable_sync.bound_variables import BoundVariable, held
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A step in stages, traced for so many samples.
+class SizedPartition:
+    """A step in stages, traced for one batch size.
 
     Attributes:
-        cut: the step.
-        axes: of the trace.
-        extraction: makes functions of it.
+        partition: the step in stages.
+        axes: batch axes of the trace.
+        extractor: extracts functions from the trace.
     """
 
-    cut: StagePartition
+    partition: StagePartition
     axes: BatchAxes
-    extraction: SubgraphExtraction
+    extractor: SubgraphExtractor
 
 
-class Traces:
-    """Traces of a step for batches of different sizes, each made when it is first requested.
-
-    Results of the analysis of a trace are cached.
+class SizedTraces:
+    """Traces of a step by batch size, each made on its first use.
 
     Attributes:
-        samples_per_rank: how many samples each rank passes.
-        size: samples of a microbatch.
-        share: samples of one rank's share of a microbatch; None: there is none.
-        order: which of the tensors among arguments, flattened, each argument of a trace is.
+        examples_per_rank: number of examples that each rank passes.
+        microbatch_size: number of examples of a microbatch.
+        shard_size: number of examples of one rank's share of a microbatch; None if all ranks
+            cannot share one.
+        input_order: by argument of a trace, its index among the flattened tensor arguments.
     """
 
     def __init__(
         self,
         recorder: StepRecorder,
-        given: Any,
-        samples_per_rank: int,
-        size: int,
+        arguments: Any,
+        examples_per_rank: int,
+        microbatch_size: int,
         *,
         num_ranks: int = 1,
         has_branches: bool = False,
@@ -57,68 +56,75 @@ class Traces:
         """Traces the step for a microbatch.
 
         Args:
-            recorder: of the step.
-            given: arguments, as `step_arguments.convert_arguments` returns them.
-            samples_per_rank: their number of samples.
-            size: samples of a microbatch.
-            num_ranks: of the job.
+            recorder: recorder of the step.
+            arguments: arguments from `step_arguments.convert_arguments`.
+            examples_per_rank: their number of examples.
+            microbatch_size: number of examples of a microbatch.
+            num_ranks: number of ranks of the job.
             has_branches: see `StepGraph`.
             trained: see `StepGraph`.
 
         Raises:
-            ValueError: the step does what cannot be cut into stages; named.
+            ValueError: stages do not support the step.
         """
-        self.samples_per_rank = samples_per_rank
-        self.size = size
-        self.share = size // num_ranks if num_ranks > 1 and size % num_ranks == 0 else None
-        # Traced anyway, where it is more than one sample, whose axis could be any of one element.
-        self._compared = self.share if self.share not in (None, 1) else 2 * size
+        self.examples_per_rank = examples_per_rank
+        self.microbatch_size = microbatch_size
+        is_shared = num_ranks > 1 and microbatch_size % num_ranks == 0
+        self.shard_size = microbatch_size // num_ranks if is_shared else None
+        # The size to compare a microbatch with. A shard is traced anyway. A single example is
+        # unsuitable: any axis with one element could be its batch axis.
+        self._other_size = (
+            self.shard_size if self.shard_size not in (None, 1) else 2 * microbatch_size
+        )
         self._recorder = recorder
-        self._how = has_branches, trained
-        self._specs = step_arguments.argument_specs(given, size)
+        self._graph_options = has_branches, trained
+        self._specs = step_arguments.argument_specs(arguments, microbatch_size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, BatchAxes] = {}
-        self._cuts: dict[tuple[int, tuple[int, ...]], StagePartition] = {}
-        self._has_update = False
-        self._extractions: dict[int, SubgraphExtraction] = {}
-        if not self._are_alike():
-            # What a first trace builds, such as an optimizer without slots, others find built.
+        self._partitions: dict[tuple[int, tuple[int, ...]], StagePartition] = {}
+        self._extractors: dict[int, SubgraphExtractor] = {}
+        self._is_update_checked = False
+        if not self._is_size_independent():
+            # A first trace may build state, such as optimizer slots, that later traces find built.
             recorder.reset()
-            self._forget(size)
-            if self._compared == self.share and not self._are_alike():
-                self._compared = 2 * size  # so few samples are another computation, or none
-        if not self._is_updated_apart():
+            self._drop_traces(microbatch_size)
+            if self._other_size == self.shard_size and not self._is_size_independent():
+                # The script computes other ops for such a small batch, or rejects it.
+                self._other_size = 2 * microbatch_size
+        if not self._has_separable_update():
             recorder.enable_branch_selection()
-            self._forget(*self._graphs)
-        step_arguments.check_example_dtypes(self.whole)
-        args, kwargs = step_arguments.resize_batch(given, size)
-        self.order = recorder.input_order(self.whole.recording.concrete, args, kwargs)
+            self._drop_traces(*self._graphs)
+        graph = self.microbatch_graph
+        step_arguments.check_example_dtypes(graph)
+        args, kwargs = step_arguments.resize_batch(arguments, microbatch_size)
+        self.input_order = recorder.input_order(graph.recording.concrete, args, kwargs)
 
     @property
-    def whole(self) -> StepGraph:
-        """The step for a microbatch."""
-        return self.graph(self.size)
+    def microbatch_graph(self) -> StepGraph:
+        """The step, traced for a microbatch."""
+        return self.graph(self.microbatch_size)
 
     def graph(self, size: int) -> StepGraph:
-        """The step for so many samples."""
+        """Returns the step, traced for a batch size."""
         if size not in self._graphs:
             args, kwargs = step_arguments.argument_specs(self._specs, size)
-            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), *self._how)
+            recording = self._recorder.record(args, kwargs)
+            self._graphs[size] = StepGraph(recording, *self._graph_options)
         return self._graphs[size]
 
-    def _are_alike(self) -> bool:
-        """Returns whether the trace of a microbatch is the same for another size; see `axes`."""
+    def _is_size_independent(self) -> bool:
+        """Returns whether the step computes the same ops for the other size."""
         try:
-            self.graph(self.size)
+            self.graph(self.microbatch_size)
         except ValueError:
             return False
         try:
-            self.axes(self.size)
-        except Exception:  # whatever the script says to so few samples
+            self.axes(self.microbatch_size)
+        except Exception:  # the script may raise anything for an unusual batch size
             return False
         return True
 
-    def _is_updated_apart(self) -> bool:
+    def _has_separable_update(self) -> bool:
         """Returns whether every layer, as a stage, can update its own variables."""
         try:
             self.check_update()
@@ -126,87 +132,98 @@ class Traces:
             return False
         return True
 
-    def _forget(self, *sizes: int) -> None:
-        """Forgets traces for so many samples, and what was found in any."""
+    def _drop_traces(self, *sizes: int) -> None:
+        """Drops traces for the given sizes, and the analyses of all traces."""
         for size in sizes:
             self._graphs.pop(size, None)
         self._axes.clear()
-        self._cuts.clear()
+        self._partitions.clear()
 
     def axes(self, size: int) -> BatchAxes:
-        """Returns the axes along which samples lie in the trace for `size` samples.
+        """Returns the batch axes of the trace for a batch size.
 
         Raises:
-            ValueError: the step computes something else for another size.
+            ValueError: the step computes other ops for another batch size.
         """
         if size not in self._axes:
-            other = self._compared if size == self.size else self.size
+            other = self._other_size if size == self.microbatch_size else self.microbatch_size
             self._axes[size] = BatchAxes(self.graph(size), size, self.graph(other), other)
         return self._axes[size]
 
-    def arguments(self, given: Any, size: int) -> dict[str, Any]:
-        """Returns arguments of `size` samples by name, made from those that a rank passes."""
-        leaves = step_arguments.flatten_tensors(step_arguments.resize_batch(given, size))
-        return dict(zip(self.whole.arguments, (leaves[i] for i in self.order), strict=True))
+    def named_arguments(self, arguments: Any, size: int) -> dict[str, Any]:
+        """Returns arguments of `size` examples by name, made from those that a rank passes."""
+        resized = step_arguments.resize_batch(arguments, size)
+        tensors = step_arguments.flatten_tensors(resized)
+        ordered = (tensors[index] for index in self.input_order)
+        return dict(zip(self.microbatch_graph.arguments, ordered, strict=True))
 
     @cached_property
-    def captured(self) -> dict[str, BoundVariable]:
-        """The variables that every trace captures, by placeholder, in the order of its inputs."""
-        concrete = self.whole.recording.concrete
-        found = held(concrete, [None] * len(self.whole.arguments))
+    def captured_variables(self) -> dict[str, BoundVariable]:
+        """Variables that every trace captures, by placeholder, in the order of its inputs."""
+        concrete = self.microbatch_graph.recording.concrete
+        found = held(concrete, [None] * len(self.microbatch_graph.arguments))
         inputs = concrete.graph.inputs
-        return {inputs[one.index].op.name: one for one in found if one.is_variable}
+        return {
+            inputs[variable.index].op.name: variable for variable in found if variable.is_variable
+        }
 
     @cached_property
     def variables(self) -> dict[int, BoundVariable]:
-        """The same by key."""
-        return {one.key: one for one in self.captured.values()}
+        """The captured variables by key."""
+        return {variable.key: variable for variable in self.captured_variables.values()}
 
     def check_update(self) -> None:
-        """Raises `ValueError` where a layer, as a stage, could not update what it has to."""
-        if not self._has_update:
-            Update(self.each_layer)
-            check_batch_size_use(self.whole, self.graph(self._compared))
-            self._has_update = True
+        """Raises `ValueError` if a layer, as a stage, could not update its variables."""
+        if not self._is_update_checked:
+            UpdatePhase(self.layer_partition)
+            check_batch_size_use(self.microbatch_graph, self.graph(self._other_size))
+            self._is_update_checked = True
 
     @property
-    def each_layer(self) -> StagePartition:
-        """The step for a microbatch, every layer a stage."""
-        return self.cut(range(len(self.whole.layers)))
+    def layer_partition(self) -> StagePartition:
+        """The step for a microbatch, with one stage per layer."""
+        return self.partition(range(len(self.microbatch_graph.layers)))
 
-    def cut(self, starts: Sequence[int], size: int | None = None) -> StagePartition:
-        """The step for so many samples, by default a microbatch, in stages.
+    def partition(self, starts: Sequence[int], size: int | None = None) -> StagePartition:
+        """Returns the step in stages, traced for a batch size.
 
         Args:
             starts: by stage, its first layer.
-            size: how many samples.
+            size: batch size; None for that of a microbatch.
 
         Raises:
-            ValueError: it cannot be cut there.
+            ValueError: the step cannot be cut there.
         """
-        size = self.size if size is None else size
+        size = self.microbatch_size if size is None else size
         key = (size, tuple(starts))
-        if key not in self._cuts:
-            self._cuts[key] = StagePartition(self.graph(size), key[1])
-        return self._cuts[key]
+        if key not in self._partitions:
+            self._partitions[key] = StagePartition(self.graph(size), key[1])
+        return self._partitions[key]
 
-    def extraction(self, size: int) -> SubgraphExtraction:
-        """Returns the maker of functions of the trace for `size` samples; errors as in `axes`."""
-        if size not in self._extractions:
+    def extractor(self, size: int) -> SubgraphExtractor:
+        """Returns the function extractor of the trace for a batch size; raises as `axes` does."""
+        if size not in self._extractors:
             graph = self.graph(size)
-            drawn = None if size == self.size else draws(graph, self.axes(size), self.whole)
-            self._extractions[size] = SubgraphExtraction(graph.recording.concrete, drawn)
-        return self._extractions[size]
+            random_ops = None
+            if size != self.microbatch_size:
+                random_ops = find_replicated_random_ops(
+                    graph, self.axes(size), self.microbatch_graph
+                )
+            self._extractors[size] = SubgraphExtractor(graph.recording.concrete, random_ops)
+        return self._extractors[size]
 
-    def traced(self, size: int, starts: Sequence[int]) -> Traced:
-        """All that is executed of the step for so many samples; errors as of `cut`."""
-        return Traced(self.cut(starts, size), self.axes(size), self.extraction(size))
+    def sized_partition(self, size: int, starts: Sequence[int]) -> SizedPartition:
+        """Returns the step in stages for a batch size; raises as `partition` and `axes` do."""
+        return SizedPartition(self.partition(starts, size), self.axes(size), self.extractor(size))
 
-    def check_layers(self, other: "Traces") -> None:
-        """Raises `ValueError` where the step has other layers for arguments of another kind."""
-        own, others = (tuple(layer.name for layer in one.whole.layers) for one in (self, other))
-        if own != others:
+    def check_same_layers(self, other: "SizedTraces") -> None:
+        """Raises `ValueError` if the step has other layers for another kind of arguments."""
+        own_names, other_names = (
+            tuple(layer.name for layer in traces.microbatch_graph.layers)
+            for traces in (self, other)
+        )
+        if own_names != other_names:
             raise ValueError(
-                f"{self.whole.recording.name} has other layers for arguments of another kind:"
-                f" {own} and {others}"
+                f"{self.microbatch_graph.recording.name} has layers {own_names} for these"
+                f" arguments, but {other_names} for its first ones"
             )

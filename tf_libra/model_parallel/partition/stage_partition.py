@@ -1,9 +1,9 @@
-"""Divides a recorded step into stages: what each computes of a microbatch, and what it sends.
+"""Partition of a recorded step into stages: the ops of each, and the messages between them.
 
-Stage s has two phases, forward s and backward 2n - 1 - s of n stages; so phases are numbered in the
-order in which one microbatch passes them. Every op gets the phase of its layer, or the first one in
-which all that it is computed from is there. What another stage needs of it is sent to that stage
-directly, however many cuts lie between.
+Of n stages, stage s has two phases: forward, phase s, and backward, phase 2n - 1 - s. So phases are
+numbered in the order in which a microbatch passes them. Every op is assigned to the phase of its
+layer, or to the first later phase in which all its inputs are available. A tensor that another
+stage needs is sent to that stage directly, across any number of cuts.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ import tensorflow as tf
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.traced_ops import READS
-from tf_libra.model_parallel.partition.subgraph import Gathered, Subgraph, gathered
+from tf_libra.model_parallel.partition.subgraph import Subgraph, SubgraphClosure, collect_closure
 
-_FREE = -1
+_ANY_PHASE = -1  # the phase of ops that every stage computes for itself
 
 
 @dataclass(frozen=True)
 class StageMessage:
-    """A tensor of a microbatch that one stage sends to another.
+    """Tensor of a microbatch that one stage sends to another.
 
     Attributes:
         tensor: its name in the trace.
         source: the stage that computes it.
         target: the stage that needs it.
-        sent_in: the phase after which it is sent.
-        needed_in: the phase before which it is received.
+        send_phase: the phase after which it is sent.
+        receive_phase: the phase before which it is received.
     """
 
     tensor: str
     source: int
     target: int
-    sent_in: int
-    needed_in: int
+    send_phase: int
+    receive_phase: int
 
 
 class StagePartition:
@@ -45,16 +45,18 @@ class StagePartition:
 
     Attributes:
         graph: the step.
-        num_stages: n.
-        messages: all that is sent for a microbatch, in the order in which it is computed.
+        num_stages: number of stages.
+        phases: phase by op index, of the ops of a microbatch.
+        reductions: by stage, names of the reductions of its variables' gradients.
+        messages: messages of a microbatch, in the order in which they are computed.
     """
 
     def __init__(self, graph: StepGraph, starts: Sequence[int]) -> None:
-        """Cuts.
+        """Assigns ops to stages.
 
         Args:
             graph: the step.
-            starts: for each stage its first layer, ascending from 0.
+            starts: by stage, its first layer; ascending from 0.
 
         Raises:
             ValueError: a tensor that cannot be sent would have to cross a cut.
@@ -66,181 +68,186 @@ class StagePartition:
         for index, layer in enumerate(graph.layers):
             stage += index in starts
             self._stage_of_region += [stage] * (layer.stop - layer.start)
-        self._endings = {
+        # By name of the op behind the gradient of a layer's output, the region of the layer.
+        self._gradient_regions = {
             name: region
-            for region, one in enumerate(graph.recording.layer_ends)
-            for name in one.gradients
+            for region, end in enumerate(graph.recording.layer_ends)
+            for name in end.gradients
         }
-        self.phase = self._phases()
-        self.variables = self._variables()
-        self.messages = self._messages()
+        self.phases = self._assign_phases()
+        self.reductions = self._assign_reductions()
+        self.messages = self._find_messages()
 
-    def forward(self, stage: int) -> int:
-        """The phase of a stage's forward computation."""
+    def forward_phase(self, stage: int) -> int:
+        """Returns the phase of a stage's forward computation."""
         return stage
 
-    def backward(self, stage: int) -> int:
-        """The phase of a stage's backward computation."""
+    def backward_phase(self, stage: int) -> int:
+        """Returns the phase of a stage's backward computation."""
         return 2 * self.num_stages - 1 - stage
 
-    def stage_of(self, phase: int) -> int:
-        """The stage whose phase it is."""
+    def stage_of_phase(self, phase: int) -> int:
+        """Returns the stage of a phase."""
         return min(phase, 2 * self.num_stages - 1 - phase)
 
     def stage_of_variable(self, placeholder: str) -> int:
-        """The stage to which a variable belongs."""
+        """Returns the stage to which a variable belongs."""
         return self._stage_of_region[self.graph.region_of_variable(placeholder)]
 
-    def _phases(self) -> dict[int, int]:
-        graph = self.graph
-        phase: dict[int, int] = {}
-        for place in sorted(graph.microbatch_ops):
-            op = graph.ops[place]
-            if op.type == REDUCTION:
-                continue
-            if graph.is_recomputable[place] or op.type == "Placeholder":
-                phase[place] = _FREE
-                continue
-            found = max((phase[i] for i in graph.input_indices(place)), default=_FREE)
-            if op.type in READS and not graph.is_pinned(place):
-                for handle in graph.handles[place]:
-                    found = max(found, self.stage_of_variable(handle))
-            elif graph.is_pinned(place):
-                found = max(found, self._stage_of_region[graph.region(place)])
-                for handle in graph.handles[place]:
-                    found = max(found, self.stage_of_variable(handle))
-            elif op.name in self._endings:
-                stage = self._stage_of_region[self._endings[op.name]]
-                found = max(found, self.backward(stage))
-            elif found == _FREE:  # a random number, say, that backward computation draws
-                found = self.num_stages - 1
-            phase[place] = found
-            for handle in graph.handles[place]:
-                if self.stage_of(found) != self.stage_of_variable(handle):
-                    raise ValueError(
-                        f"{graph.recording.name}: {op.name} uses {graph.variable_name(handle)!r}"
-                        " in another stage than the layer that it belongs to"
-                    )
-        return phase
-
-    def _variables(self) -> list[list[str]]:
-        """Returns, by stage, the reductions whose variables the stage updates."""
-        found: list[list[str]] = [[] for _ in range(self.num_stages)]
-        for name, gradient in self.graph.gradients.items():
-            stage = self.stage_of_gradient(name)
-            if self.phase[self.graph.op_index[gradient.op.name]] > self.backward(stage):
-                raise ValueError(
-                    f"{self.graph.recording.name}: the gradient that {gradient.op.name} computes"
-                    " is known only after the stage of its variable has ended"
-                )
-            found[stage].append(name)
-        return found
-
     def stage_of_gradient(self, reduction: str) -> int:
-        """The stage that updates the variable of a gradient."""
-        return self._stage_of_region[self._region_of(reduction)]
+        """Returns the stage that updates the variable of a gradient."""
+        return self._stage_of_region[self._region_of_gradient(reduction)]
 
     def layer_of_gradient(self, reduction: str) -> int:
-        """The layer whose variable a gradient is of."""
-        region = self._region_of(reduction)
+        """Returns the layer to which the variable of a gradient belongs."""
+        region = self._region_of_gradient(reduction)
         layers = self.graph.layers
-        return next(i for i, one in enumerate(layers) if one.start <= region < one.stop)
+        return next(i for i, layer in enumerate(layers) if layer.start <= region < layer.stop)
 
-    def _region_of(self, reduction: str) -> int:
-        handle = self.graph.placeholder_of(self.graph.recording.variables[reduction])
-        assert handle is not None, reduction
-        return self.graph.region_of_variable(handle)
-
-    def _uses(self) -> list[tuple[Any, int]]:
-        """Every tensor of a microbatch, with a phase in which it is needed."""
-        graph = self.graph
-        found = []
-        for place in sorted(graph.microbatch_ops):
-            for one in graph.ops[place].inputs:
-                if graph.ops[place].type != REDUCTION and self.phase[place] != _FREE:
-                    found.append((one, self.phase[place]))
-        for name, gradient in graph.gradients.items():
-            found.append((gradient, self.backward(self.stage_of_gradient(name))))
-        return found
-
-    def _messages(self) -> tuple[StageMessage, ...]:
-        needed: dict[tuple[str, int], int] = {}
-        order: dict[str, tuple[int, Any]] = {}
-        for tensor, needed_in in self._uses():
-            place = self.graph.op_index[tensor.op.name]
-            made_in = self.phase[place]
-            target = self.stage_of(needed_in)
-            if made_in == _FREE or self.stage_of(made_in) == target:
-                continue
-            if tensor.dtype in (tf.resource, tf.variant, tf.string):
-                raise ValueError(
-                    f"{self.graph.recording.name}: {tensor.op.name} would have to be sent from one"
-                    f" stage to another, which a {tensor.dtype.name} cannot"
-                )
-            if not tensor.shape.is_fully_defined():
-                raise ValueError(
-                    f"{self.graph.recording.name}: {tensor.op.name} would have to be sent from one"
-                    f" stage to another, and its shape, {tensor.shape}, is known only in a step"
-                )
-            key = (tensor.name, target)
-            needed[key] = min(needed.get(key, needed_in), needed_in)
-            order[tensor.name] = (place, tensor)
-        messages = [
-            StageMessage(
-                name, self.stage_of(self.phase[order[name][0]]), target,
-                self.phase[order[name][0]], needed_in,
-            )
-            for (name, target), needed_in in needed.items()
-        ]  # fmt: skip
-        return tuple(sorted(messages, key=lambda m: (m.sent_in, order[m.tensor][0], m.target)))
+    def _region_of_gradient(self, reduction: str) -> int:
+        placeholder = self.graph.placeholder_of(self.graph.recording.variables[reduction])
+        assert placeholder is not None, reduction
+        return self.graph.region_of_variable(placeholder)
 
     def tensor(self, name: str) -> Any:
-        """A tensor of the trace by its name."""
+        """Returns a tensor of the trace by its name."""
         return self.graph.recording.concrete.graph.get_tensor_by_name(name)
 
-    def phase_of(self, tensor: Any) -> int:
-        """The phase in which a tensor is computed; that of the last stage where any could."""
-        phase = self.phase[self.graph.op_index[tensor.op.name]]
-        return self.num_stages - 1 if phase == _FREE else phase
+    def phase_of_tensor(self, tensor: Any) -> int:
+        """Returns the phase that computes a tensor; the last forward phase if any phase could."""
+        phase = self.phases[self.graph.op_index[tensor.op.name]]
+        return self.num_stages - 1 if phase == _ANY_PHASE else phase
+
+    def _assign_phases(self) -> dict[int, int]:
+        graph = self.graph
+        phases: dict[int, int] = {}
+        for index in sorted(graph.microbatch_ops):
+            op = graph.ops[index]
+            if op.type == REDUCTION:
+                continue
+            if graph.is_recomputable[index] or op.type == "Placeholder":
+                phases[index] = _ANY_PHASE
+                continue
+            phase = max((phases[i] for i in graph.input_indices(index)), default=_ANY_PHASE)
+            if graph.is_pinned(index):
+                phase = max(phase, self._stage_of_region[graph.region(index)])
+            if graph.is_pinned(index) or op.type in READS:
+                stages = [self.stage_of_variable(handle) for handle in graph.handles[index]]
+                phase = max([phase, *stages])
+            elif op.name in self._gradient_regions:
+                stage = self._stage_of_region[self._gradient_regions[op.name]]
+                phase = max(phase, self.backward_phase(stage))
+            elif phase == _ANY_PHASE:  # for example a random op of the backward computation
+                phase = self.num_stages - 1
+            phases[index] = phase
+            for handle in graph.handles[index]:
+                if self.stage_of_phase(phase) != self.stage_of_variable(handle):
+                    raise ValueError(
+                        f"{graph.recording.name}: {op.name} uses {graph.variable_name(handle)!r}"
+                        " in another stage than the variable's layer"
+                    )
+        return phases
+
+    def _assign_reductions(self) -> list[list[str]]:
+        reductions: list[list[str]] = [[] for _ in range(self.num_stages)]
+        for name, gradient in self.graph.gradients.items():
+            stage = self.stage_of_gradient(name)
+            phase = self.phases[self.graph.op_index[gradient.op.name]]
+            if phase > self.backward_phase(stage):
+                raise ValueError(
+                    f"{self.graph.recording.name}: gradient {gradient.op.name} is computed after"
+                    " the end of the stage of its variable"
+                )
+            reductions[stage].append(name)
+        return reductions
+
+    def _uses(self) -> list[tuple[Any, int]]:
+        """Returns every use of a tensor of a microbatch, with the phase that uses it."""
+        graph = self.graph
+        uses = []
+        for index in sorted(graph.microbatch_ops):
+            for tensor in graph.ops[index].inputs:
+                if graph.ops[index].type != REDUCTION and self.phases[index] != _ANY_PHASE:
+                    uses.append((tensor, self.phases[index]))
+        for name, gradient in graph.gradients.items():
+            uses.append((gradient, self.backward_phase(self.stage_of_gradient(name))))
+        return uses
+
+    def _find_messages(self) -> tuple[StageMessage, ...]:
+        receive_phases: dict[tuple[str, int], int] = {}
+        op_index: dict[str, int] = {}
+        for tensor, used_in in self._uses():
+            index = self.graph.op_index[tensor.op.name]
+            phase = self.phases[index]
+            target = self.stage_of_phase(used_in)
+            if phase == _ANY_PHASE or self.stage_of_phase(phase) == target:
+                continue
+            self._check_sendable(tensor)
+            key = (tensor.name, target)
+            receive_phases[key] = min(receive_phases.get(key, used_in), used_in)
+            op_index[tensor.name] = index
+        messages = []
+        for (name, target), receive_phase in receive_phases.items():
+            phase = self.phases[op_index[name]]
+            source = self.stage_of_phase(phase)
+            messages.append(StageMessage(name, source, target, phase, receive_phase))
+        return tuple(sorted(messages, key=lambda m: (m.send_phase, op_index[m.tensor], m.target)))
+
+    def _check_sendable(self, tensor: Any) -> None:
+        name = self.graph.recording.name
+        if tensor.dtype in (tf.resource, tf.variant, tf.string):
+            raise ValueError(
+                f"{name}: {tensor.op.name} crosses a stage boundary, and its dtype"
+                f" {tensor.dtype.name} cannot be sent"
+            )
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"{name}: {tensor.op.name} crosses a stage boundary, and its shape {tensor.shape}"
+                " is not static"
+            )
 
     @cached_property
-    def parts(self) -> tuple[Subgraph, ...]:
+    def subgraphs(self) -> tuple[Subgraph, ...]:
         """The subgraph of each phase."""
-        members: list[set[int]] = [set() for _ in range(2 * self.num_stages)]
-        wanted: list[dict[str, None]] = [{} for _ in members]
-        for place, phase in self.phase.items():
-            if phase != _FREE:
-                members[phase].add(place)
-        for one in self.graph.microbatch_outputs:
-            wanted[self.phase_of(one)][one.name] = None
+        num_phases = 2 * self.num_stages
+        members: list[set[int]] = [set() for _ in range(num_phases)]
+        outputs: list[dict[str, None]] = [{} for _ in range(num_phases)]
+        for index, phase in self.phases.items():
+            if phase != _ANY_PHASE:
+                members[phase].add(index)
+        for tensor in self.graph.microbatch_outputs:
+            outputs[self.phase_of_tensor(tensor)][tensor.name] = None
         for name, gradient in self.graph.gradients.items():
-            wanted[self.backward(self.stage_of_gradient(name))][gradient.name] = None
+            outputs[self.backward_phase(self.stage_of_gradient(name))][gradient.name] = None
         for message in self.messages:
-            wanted[message.sent_in][message.tensor] = None
-        received = {(m.tensor, m.target) for m in self.messages}
-        parts: list[Subgraph | None] = [None] * len(members)
+            outputs[message.send_phase][message.tensor] = None
+        received = {(message.tensor, message.target) for message in self.messages}
+        subgraphs: dict[int, Subgraph] = {}
         for stage in range(self.num_stages):
-            forward, backward = self.forward(stage), self.backward(stage)
-            first = self._gathered(members[forward], wanted[forward], set())
-            later = self._gathered(members[backward], wanted[backward], first.ops)
-            for name in later.takes:
+            forward, backward = self.forward_phase(stage), self.backward_phase(stage)
+            first = self._closure(members[forward], outputs[forward], set())
+            second = self._closure(members[backward], outputs[backward], first.ops)
+            for name in second.inputs:
                 if (name, stage) not in received:
-                    wanted[forward][name] = None
-            parts[forward] = first.part(self.graph, wanted[forward])
-            parts[backward] = later.part(self.graph, wanted[backward])
-        return tuple(one for one in parts if one is not None)
+                    outputs[forward][name] = None
+            subgraphs[forward] = first.to_subgraph(self.graph, outputs[forward])
+            subgraphs[backward] = second.to_subgraph(self.graph, outputs[backward])
+        return tuple(subgraphs[phase] for phase in range(num_phases))
 
-    def _gathered(self, members: set[int], wanted: dict[str, None], there: set[int]) -> Gathered:
-        """Returns a part's ops, including recomputed ones, its arguments, and its other inputs.
+    def _closure(
+        self, members: set[int], outputs: dict[str, None], forward_ops: set[int]
+    ) -> SubgraphClosure:
+        """Returns the ops of a phase, including recomputed ones, and its inputs.
 
         Args:
-            members: its own ops.
-            wanted: names of the tensors that it returns.
-            there: ops of the stage's part before, whose outputs can be kept.
+            members: indices of the ops assigned to the phase.
+            outputs: names of the tensors that it returns.
+            forward_ops: ops of the same stage's forward phase, whose outputs can be stored.
         """
 
-        def is_given(one: Any, place: int) -> bool:
-            is_kept = place in there and one.op.type != "Const"
-            return self.phase.get(place, _FREE) != _FREE or is_kept
+        def is_input(tensor: Any, index: int) -> bool:
+            is_stored = index in forward_ops and tensor.op.type != "Const"
+            return self.phases.get(index, _ANY_PHASE) != _ANY_PHASE or is_stored
 
-        return gathered(self.graph, members, (self.tensor(name) for name in wanted), is_given)
+        tensors = (self.tensor(name) for name in outputs)
+        return collect_closure(self.graph, members, tensors, is_input)

@@ -1,30 +1,29 @@
 """Assignment of the update to stages, once all gradients are complete.
 
 A stage computes all that depends only on its own gradients and variables. Every rank computes what
-depends on several stages, such as a global norm or a check that all gradients are finite: the
-inputs of such ops are exchanged.
+depends on several stages, such as a global norm or a check that all gradients are finite: stages
+broadcast the inputs of such ops.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.subgraph import Subgraph, gathered
+from tf_libra.model_parallel.partition.subgraph import Subgraph, collect_closure
 
 
 @dataclass(frozen=True)
-class Exchanged:
-    """A tensor of one stage that all others need.
+class UpdateBroadcast:
+    """Tensor that one stage computes and all other stages need.
 
     Attributes:
         tensor: its name in the trace.
         source: the stage that computes it.
-        round: before which round of computation it has to be there; the first is 0, and has none.
+        round: the round of computation that needs it; round 0 needs none.
     """
 
     tensor: str
@@ -32,173 +31,182 @@ class Exchanged:
     round: int
 
 
-class Update:
-    """The update of a step that is cut into stages.
+class UpdatePhase:
+    """The update of a partitioned step, in rounds of computation with broadcasts between them.
 
     Attributes:
-        exchanged: what stages tell each other.
-        returned: names of the tensors which the step returns and the update computes, with the
-            stage that does; None: every stage.
+        broadcasts: tensors that stages broadcast.
+        outputs: by name of each tensor that the step returns and the update computes, the stage
+            that computes it; None if every rank does.
+        variables: by placeholder, the stage that updates each variable; every rank updates the
+            other variables.
     """
 
-    def __init__(self, cut: StagePartition) -> None:
-        """Finds out what is whose.
+    def __init__(self, partition: StagePartition) -> None:
+        """Assigns the ops of the update.
 
         Raises:
-            ValueError: an op writes to variables of several stages, or takes what is not there yet.
+            ValueError: an op writes to variables of several stages, or depends on examples.
         """
-        self._cut = cut
-        self._graph = cut.graph
-        late = [one for one in self._graph.outputs if not any(one is s for s in self._samples)]
-        self._sinks = [self._graph.op_index[one.op.name] for one in late]
-        self._closure = self._graph.closure([*self._graph.update_effects, *self._sinks])
-        for place in self._closure:
-            if self._graph.is_per_example[place]:
+        self._partition = partition
+        self._graph = graph = partition.graph
+        per_example = {id(tensor) for tensor in graph.microbatch_outputs}
+        outputs = [tensor for tensor in graph.outputs if id(tensor) not in per_example]
+        output_ops = [graph.op_index[tensor.op.name] for tensor in outputs]
+        self._ops = sorted(graph.closure([*graph.update_effects, *output_ops]))
+        for index in self._ops:
+            if graph.is_per_example[index]:
                 raise ValueError(
-                    f"{self._graph.recording.name}: {self._graph.ops[place].name} depends on"
-                    " samples, and something that the update computes depends on it: stages"
-                    " update once, after all samples"
+                    f"{graph.recording.name}: {graph.ops[index].name} depends on examples, and an"
+                    " op of the update depends on it; stages update once, after all examples"
                 )
-        self._stages = self._owners()
-        self.exchanged = self._exchanged()
-        self.returned = {one.name: self._where[self._graph.op_index[one.op.name]] for one in late}
-
-    @property
-    def _samples(self) -> tuple[Any, ...]:
-        return self._graph.microbatch_outputs
+        self._stage_of_op: dict[int, int | None] = {}
+        self.variables = self._assign_variables()
+        self.broadcasts = self._find_broadcasts()
+        self.outputs = {
+            tensor.name: self._stage_of_op[graph.op_index[tensor.op.name]] for tensor in outputs
+        }
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of computation, each with an exchange before it but the first."""
-        return 1 + max((one.round for one in self.exchanged), default=0)
+        """The number of rounds of computation, with broadcasts before each but the first."""
+        return 1 + max((broadcast.round for broadcast in self.broadcasts), default=0)
 
-    def _owners(self) -> dict[str, int]:
-        """Returns the stage of each variable, without the variables that belong to no stage."""
-        everyones = self._numbers()
+    def subgraph(self, stages: Collection[int], round_index: int) -> Subgraph:
+        """Returns the ops of a rank with these stages in one round; the last round updates."""
+        if round_index == self.num_rounds - 1:
+            own = {None, *stages}
+            effects = [i for i in self._graph.update_effects if self._stage_of_op[i] in own]
+            outputs = [name for name, stage in self.outputs.items() if stage in own]
+            return self._build_subgraph(stages, round_index, effects, outputs)
+        outputs = [
+            broadcast.tensor
+            for broadcast in self.broadcasts
+            if broadcast.source in stages and broadcast.round == round_index + 1
+        ]
+        return self._build_subgraph(stages, round_index, (), outputs)
+
+    def _build_subgraph(
+        self, stages: Collection[int], round_index: int, effects: Iterable[int], outputs: list[str]
+    ) -> Subgraph:
+        received = {
+            broadcast.tensor for broadcast in self.broadcasts if broadcast.round <= round_index
+        }
+        received -= {
+            broadcast.tensor for broadcast in self.broadcasts if broadcast.source in stages
+        }
+
+        def is_input(tensor: Any, _: int) -> bool:
+            return tensor.op.type == REDUCTION or tensor.name in received
+
+        tensors = (self._partition.tensor(name) for name in outputs)
+        closure = collect_closure(self._graph, effects, tensors, is_input)
+        return closure.to_subgraph(self._graph, outputs)
+
+    def _assign_variables(self) -> dict[str, int]:
+        """Returns the stage of each variable, without the variables that belong to every rank."""
+        shared = self._find_scalar_state()
         while True:
-            known = self._spread(everyones)
-            if everyones.isdisjoint(known):
-                return known
-            everyones -= known.keys()
+            stages = self._propagate_stages(shared)
+            if shared.isdisjoint(stages):
+                return stages
+            shared -= stages.keys()
 
-    def _numbers(self) -> set[str]:
-        """Numbers that layers only read, and the update writes, as the scale of a loss.
+    def _find_scalar_state(self) -> set[str]:
+        """Returns scalars that layers only read and the update writes, such as a loss scale.
 
-        Every rank can keep them up to date by itself, unless it takes one stage's tensors for that.
+        Every rank can update them by itself, unless the update takes tensors of one stage.
         """
         graph = self._graph
-        trained = {graph.placeholder_of(one) for one in graph.recording.variables.values()}
-        moved = {handle for place in graph.microbatch_effects for handle in graph.handles[place]}
-        updated = {handle for place in graph.update_effects for handle in graph.handles[place]}
-        every = graph.recording.concrete.graph.variables
-        numbers = {graph.placeholder_of(one) for one in every if one.shape.rank == 0}
-        return (updated & graph.owner_region.keys() & numbers) - trained - moved
-
-    def _spread(self, everyones: Collection[str]) -> dict[str, int]:
-        """The same where these variables are of no layer."""
-        graph = self._graph
-        known = {
-            name: self._cut.stage_of_variable(name)
-            for name in graph.owner_region
-            if name not in everyones
+        trained = {graph.placeholder_of(var) for var in graph.recording.variables.values()}
+        written_by_microbatch = {
+            handle for index in graph.microbatch_effects for handle in graph.handles[index]
         }
-        self._where: dict[int, int | None] = {}
-        before = -1
-        while len(known) > before:
-            before = len(known)
-            for place in sorted(self._closure):
-                op = graph.ops[place]
+        updated = {handle for index in graph.update_effects for handle in graph.handles[index]}
+        variables = graph.recording.concrete.graph.variables
+        scalars = {graph.placeholder_of(var) for var in variables if var.shape.rank == 0}
+        return (updated & graph.owner_region.keys() & scalars) - trained - written_by_microbatch
+
+    def _propagate_stages(self, shared: Collection[str]) -> dict[str, int]:
+        """Returns the stages of variables, and assigns ops to stages, to a fixed point.
+
+        Args:
+            shared: variables that belong to no layer.
+        """
+        graph, partition = self._graph, self._partition
+        stages = {
+            handle: partition.stage_of_variable(handle)
+            for handle in graph.owner_region
+            if handle not in shared
+        }
+        self._stage_of_op = {}
+        num_known = -1
+        while len(stages) > num_known:
+            num_known = len(stages)
+            for index in self._ops:
+                op = graph.ops[index]
                 if op.type == REDUCTION:
-                    self._where[place] = self._cut.stage_of_gradient(op.name)
+                    self._stage_of_op[index] = partition.stage_of_gradient(op.name)
                     continue
-                given = {self._where[i] for i in graph.input_indices(place)} - {None}
-                touched = {known[h] for h in graph.handles[place] if h in known}
-                where = self._where[place] = self._stage_of(place, given, touched)
-                if graph.is_write[place] and where is not None:
-                    for handle in graph.handles[place]:
-                        if known.setdefault(handle, where) != where:
-                            raise self._of_several(place, handle)
-        return known
+                sources = {self._stage_of_op[i] for i in graph.input_indices(index)} - {None}
+                used = {stages[handle] for handle in graph.handles[index] if handle in stages}
+                if used and len(sources | used) > 1:
+                    raise self._several_stages_error(index, graph.handles[index][0])
+                candidates = sources | used
+                stage = candidates.pop() if len(candidates) == 1 else None
+                self._stage_of_op[index] = stage
+                if graph.is_write[index] and stage is not None:
+                    for handle in graph.handles[index]:
+                        if stages.setdefault(handle, stage) != stage:
+                            raise self._several_stages_error(index, handle)
+        return stages
 
-    def _stage_of(self, place: int, given: set[Any], touched: set[int]) -> int | None:
-        everything = given | touched
-        if touched and len(everything) > 1:
-            raise self._of_several(place, self._graph.handles[place][0])
-        return everything.pop() if len(everything) == 1 else None
-
-    def _of_several(self, place: int, handle: str) -> ValueError:
+    def _several_stages_error(self, index: int, placeholder: str) -> ValueError:
+        graph = self._graph
         return ValueError(
-            f"{self._graph.recording.name}: {self._graph.ops[place].name} updates"
-            f" {self._graph.variable_name(handle)!r} together with what belongs to other stages:"
-            " each stage updates by itself, under a condition, too, if that has no other effect and"
-            " returns tensors of known shapes"
+            f"{graph.recording.name}: {graph.ops[index].name} updates"
+            f" {graph.variable_name(placeholder)!r} together with values of other stages; each"
+            " stage must be able to update its variables by itself. A condition needs results of"
+            " static shapes and no effect except on variables"
         )
 
-    def _exchanged(self) -> tuple[Exchanged, ...]:
+    def _find_broadcasts(self) -> tuple[UpdateBroadcast, ...]:
         graph = self._graph
         rounds: dict[int, int] = {}
-        found: dict[str, Exchanged] = {}
-        for place in sorted(self._closure):
-            if graph.ops[place].type == REDUCTION:
-                rounds[place] = 0
+        broadcasts: dict[str, UpdateBroadcast] = {}
+        for index in self._ops:
+            if graph.ops[index].type == REDUCTION:
+                rounds[index] = 0
                 continue
-            after = 0
-            for one in graph.ops[place].inputs:
-                producer = graph.op_index[one.op.name]
-                source = self._where[producer]
-                level = rounds[producer]
-                if self._where[place] is None and source is not None:
-                    level += 1
-                    found[one.name] = Exchanged(one.name, source, level)
-                    self._check(one)
-                after = max(after, level)
-            rounds[place] = after
-        return tuple(found.values())
+            needed_round = 0
+            for tensor in graph.ops[index].inputs:
+                producer = graph.op_index[tensor.op.name]
+                source = self._stage_of_op[producer]
+                available_round = rounds[producer]
+                if self._stage_of_op[index] is None and source is not None:
+                    available_round += 1
+                    broadcasts[tensor.name] = UpdateBroadcast(tensor.name, source, available_round)
+                    self._check_broadcast(tensor)
+                needed_round = max(needed_round, available_round)
+            rounds[index] = needed_round
+        return tuple(broadcasts.values())
 
-    def _check(self, tensor: Any) -> None:
-        name = self._graph.recording.name
+    def _check_broadcast(self, tensor: Any) -> None:
+        graph = self._graph
+        name = graph.recording.name
         if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.resource, tf.variant):
             raise ValueError(
-                f"{name}: {tensor.op.name} would have to be sent from one stage to the others, and"
-                f" it is a {tensor.dtype.name} of shape {tensor.shape}"
+                f"{name}: all stages need {tensor.op.name}, which cannot be sent: its dtype is"
+                f" {tensor.dtype.name} and its shape is {tensor.shape}"
             )
-        names = {self._graph.ops[place].name for place in self._graph.update_effects}
-        for place in self._graph.closure([self._graph.op_index[tensor.op.name]]):
-            before = {one.name for one in self._graph.ops[place].control_inputs}
-            if before & names and self._graph.ops[place].type == "ReadVariableOp":
-                variable = self._graph.variable_name(self._graph.handles[place][0])
+        effects = {graph.ops[index].name for index in graph.update_effects}
+        for index in graph.closure([graph.op_index[tensor.op.name]]):
+            predecessors = {op.name for op in graph.ops[index].control_inputs}
+            if predecessors & effects and graph.ops[index].type == "ReadVariableOp":
+                variable = graph.variable_name(graph.handles[index][0])
                 raise ValueError(
-                    f"{name}: {tensor.op.name} takes {variable!r} to other stages when it has been"
-                    " updated, and they exchange nothing after that: compute what is of several"
-                    " stages, such as the norm of all weights, before apply_gradients, or after"
-                    " the step, once variables are synchronized"
+                    f"{name}: all stages need {tensor.op.name}, which reads {variable!r} after its"
+                    " update, when stages exchange nothing; compute values of several stages, such"
+                    " as the norm of all weights, before apply_gradients, or outside of the step"
+                    " after synchronize_variables()"
                 )
-
-    def part(self, stages: Collection[int], number: int) -> Subgraph:
-        """Returns the ops of a rank with these stages in one round; the last round updates."""
-        own = {None, *stages}
-        if number == self.num_rounds - 1:
-            writes = [place for place in self._graph.update_effects if self._where[place] in own]
-            gives = [name for name, where in self.returned.items() if where in own]
-            return self._made(stages, number, writes, gives)
-        gives = [
-            one.tensor for one in self.exchanged if one.source in stages and one.round == number + 1
-        ]
-        return self._made(stages, number, (), gives)
-
-    def _made(
-        self, stages: Collection[int], number: int, writes: Iterable[int], gives: list[str]
-    ) -> Subgraph:
-        there = {one.tensor for one in self.exchanged if one.round <= number}
-        there -= {one.tensor for one in self.exchanged if one.source in stages}
-
-        def is_given(one: Any, _: int) -> bool:
-            return one.op.type == REDUCTION or one.name in there
-
-        wanted = (self._cut.tensor(name) for name in gives)
-        return gathered(self._graph, writes, wanted, is_given).part(self._graph, gives)
-
-    @cached_property
-    def variables(self) -> dict[str, int]:
-        """The stage that updates each variable, by placeholder; every rank updates the others."""
-        return self._stages

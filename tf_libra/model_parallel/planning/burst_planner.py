@@ -12,8 +12,8 @@ from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.resharding import check_exchanges
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.partition.resharding import check_resharding
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning import burst_report
 from tf_libra.model_parallel.planning.layer_benchmark import shares_of_bytes
 from tf_libra.model_parallel.planning.link_benchmark import (
@@ -80,9 +80,9 @@ class BurstPlanner:
         fingerprint = None if given is None else given.fingerprint
         self.asked = f"{strategy!r}, plan {fingerprint}"
 
-    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raises `ValueError` where some number of ranks does not divide the joint batch."""
-        batch = samples_per_rank * num_ranks
+        batch = examples_per_rank * num_ranks
         given = None if self._given else self._strategy.device_counts
         field = "num_devices" if given is None else "device_counts"
         for count in self._counts(num_ranks, batch):
@@ -93,7 +93,7 @@ class BurstPlanner:
             if batch % count:
                 raise ValueError(
                     f"{field} must divide the batch of all ranks, {num_ranks} times"
-                    f" {samples_per_rank} samples, got {count}"
+                    f" {examples_per_rank} samples, got {count}"
                 )
         if self._given is not None:
             pairs = zip(self._given.first_devices, self._given.num_devices, strict=True)
@@ -119,14 +119,14 @@ class BurstPlanner:
 
     def begin(
         self,
-        traces: Traces,
+        traces: SizedTraces,
         given: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
         """Decides what is measured, or takes the plan that is given."""
-        graph = traces.whole
+        graph = traces.microbatch_graph
         if len(graph.layers) == 1:
             raise ValueError(
                 f"{graph.recording.name} cannot be cut into layers: {graph.explain_single_layer()}"
@@ -145,8 +145,8 @@ class BurstPlanner:
             self._adopt(self._given)
             return
         world, count = control.world_size, len(graph.layers)
-        counts = self._counts(world, traces.size)
-        self._flows = flows(traces.each_layer, traces.axes(traces.size))
+        counts = self._counts(world, traces.microbatch_size)
+        self._flows = flows(traces.layer_partition, traces.axes(traces.microbatch_size))
         # Raises before measuring if the strategy would raise for any result of the measurements.
         links = LinkRates(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
         same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
@@ -157,8 +157,8 @@ class BurstPlanner:
         for number in reversed(counts):
             ranks = tuple(range(number))
             self._trials += [
-                _Trial(number, Layout.apart(count, ranks, world)),
-                _Trial(number, Layout.at_once([ranks] * count, world)),
+                _Trial(number, Layout.with_stage_per_layer(count, ranks, world)),
+                _Trial(number, Layout.for_layers([ranks] * count, world)),
             ]
 
     def next_layout(self) -> Layout:
@@ -170,7 +170,7 @@ class BurstPlanner:
             return self._trials[number].layout
         return self._make_plan()
 
-    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
         if traces is not self._traces:
             return run()
@@ -195,7 +195,7 @@ class BurstPlanner:
         if place == 0:
             return
         seconds = self._update_seconds(execution)
-        for one in execution.executed:
+        for one in execution.task_spans:
             seconds[one.stage] += one.stop_seconds - one.start_seconds
         if place == 1:
             self._seconds.append(seconds)
@@ -204,8 +204,8 @@ class BurstPlanner:
 
     def _update_seconds(self, execution: StageExecutor) -> list[float]:
         """Returns the seconds of the update by stage, in proportion to their parameters' bytes."""
-        began, ended = execution.updated
-        shares = shares_of_bytes(self._traces.whole.layers)
+        began, ended = execution.update_span
+        shares = shares_of_bytes(self._traces.microbatch_graph.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
         return [(ended - began) * float(one) for one in of_stages]
 
@@ -243,8 +243,8 @@ class BurstPlanner:
         links: LinkRates,
     ) -> tuple[ScalingProfile, tuple[str, ...]]:
         """The profile of all that flows, or of as much of it as forms blocks of branches."""
-        sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
-        size = self._traces.size
+        sizes = [layer.parameter_bytes for layer in self._traces.microbatch_graph.layers]
+        size = self._traces.microbatch_size
         seconds, stage_startup = computation
         measured = MeasuredScaling(
             counts, self._names, seconds, sizes, all_reduces, links, size, stage_startup
@@ -275,13 +275,15 @@ class BurstPlanner:
     def _check(self, plan: BurstPlan) -> None:
         """Raises `ValueError` where a plan cannot be executed."""
         traces = self._traces
-        layout = Layout.of_burst(plan, self._control.world_size)
-        BatchShards(layout, traces.samples_per_rank)
-        check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
+        layout = Layout.from_burst_plan(plan, self._control.world_size)
+        BatchShards(layout, traces.examples_per_rank)
+        check_resharding(
+            traces.partition(layout.starts), layout, traces.axes(traces.microbatch_size)
+        )
 
     def _adopt(self, plan: BurstPlan) -> Layout:
         self.plan = plan
-        layout = self._layout = Layout.of_burst(plan, self._control.world_size)
+        layout = self._layout = Layout.from_burst_plan(plan, self._control.world_size)
         if self._control.rank == 0:
             self._reporter.log.info("burst plan: %s", burst_report.in_a_line(plan))
             for note in plan.notes:

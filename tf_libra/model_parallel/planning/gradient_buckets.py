@@ -16,7 +16,7 @@ def in_production_order(cut: StagePartition, stage: int) -> list[str]:
     """The reductions of a stage, by the places of the ops that compute their gradients."""
     gradients = cut.graph.gradients
     return sorted(
-        cut.variables[stage], key=lambda name: cut.graph.op_index[gradients[name].op.name]
+        cut.reductions[stage], key=lambda name: cut.graph.op_index[gradients[name].op.name]
     )
 
 

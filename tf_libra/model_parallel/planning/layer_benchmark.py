@@ -15,10 +15,10 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import conditional_updates
 from tf_libra.model_parallel.capture.step_graph import StepGraph, TracedLayer
 from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
-from tf_libra.model_parallel.execution.subgraph_function import SubgraphFunction, sum_of
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.execution.stage_tasks import SubgraphFunction, sum_key
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.partition.update_phase import Update
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.planning.link_benchmark import LinkRates
 from tf_libra.specs.layer_graph import LayerGraph
 
@@ -28,7 +28,7 @@ _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 _Seconds = NDArray[np.float64]
 
 
-def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
+def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> LayerGraph:
     """Runs one microbatch, forward and backward, and an update, all without any effect.
 
     Each layer runs by itself, which adds the time of its own call. So the times of layers are
@@ -45,21 +45,23 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
     Raises:
         ValueError: the step cannot be cut between some of its layers.
     """
-    layers = traces.whole.layers
+    layers = traces.microbatch_graph.layers
     count = len(layers)
     adds = num_microbatches > 1
-    arguments = traces.arguments(given, traces.size)
-    each = _measured(traces, traces.each_layer, traces.size, arguments, adds, most=_FEWEST)
+    arguments = traces.named_arguments(given, traces.microbatch_size)
+    each = _measured(
+        traces, traces.layer_partition, traces.microbatch_size, arguments, adds, most=_FEWEST
+    )
     apart = np.array(each.seconds)
-    whole = _measured(traces, traces.cut([0]), traces.size, arguments, adds)
+    whole = _measured(traces, traces.partition([0]), traces.microbatch_size, arguments, adds)
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
     of_share = _of_share(traces, given, adds)
     if of_share is not None:
-        assert traces.share is not None
-        share = traces.share / traces.size
+        assert traces.shard_size is not None
+        share = traces.shard_size / traces.microbatch_size
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
             np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
@@ -70,7 +72,7 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
         forward,
         backward,
         [layer.parameter_bytes for layer in layers],
-        crossing_bytes(traces.each_layer),
+        crossing_bytes(traces.layer_partition),
         [layer.name for layer in layers],
         input_shares=shares,
         update_seconds=_update_seconds(traces, arguments, whole.sums) * by_bytes,
@@ -78,7 +80,7 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
 
 
 def measured_stages(
-    traces: Traces,
+    traces: SizedTraces,
     given: Any,
     num_microbatches: int,
     layers: LayerGraph,
@@ -101,12 +103,14 @@ def measured_stages(
     Raises:
         ValueError: the step cannot be cut there.
     """
-    arguments = traces.arguments(given, traces.size)
-    cut = traces.cut(starts)
-    seconds = _measured(traces, cut, traces.size, arguments, num_microbatches > 1).seconds
+    arguments = traces.named_arguments(given, traces.microbatch_size)
+    cut = traces.partition(starts)
+    seconds = _measured(
+        traces, cut, traces.microbatch_size, arguments, num_microbatches > 1
+    ).seconds
     for message in cut.messages:
-        seconds[message.sent_in] += links.sending_seconds
-        seconds[message.needed_in] += links.receiving_seconds
+        seconds[message.send_phase] += links.sending_seconds
+        seconds[message.receive_phase] += links.receiving_seconds
     count = len(starts)
     forward, backward = _rows(layers)
     for rows, measured in ((forward, seconds[:count]), (backward, seconds[: count - 1 : -1])):
@@ -118,15 +122,15 @@ def measured_stages(
     return _with_seconds(layers, forward, backward, layers.update_seconds)
 
 
-def _of_share(traces: Traces, given: Any, adds: bool) -> list[float] | None:
+def _of_share(traces: SizedTraces, given: Any, adds: bool) -> list[float] | None:
     """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
-    size = traces.share
+    size = traces.shard_size
     if size is None:
         return None
     try:
         traces.axes(size)  # that it is no other computation
-        cut = traces.cut([0], size)
-        return _measured(traces, cut, size, traces.arguments(given, size), adds).seconds
+        cut = traces.partition([0], size)
+        return _measured(traces, cut, size, traces.named_arguments(given, size), adds).seconds
     except Exception:  # whatever the script says to so few samples: no plan has to divide them
         return None
 
@@ -144,7 +148,7 @@ class _Measured(NamedTuple):
 
 
 def _measured(
-    traces: Traces,
+    traces: SizedTraces,
     cut: StagePartition,
     size: int,
     arguments: dict[str, Any],
@@ -157,7 +161,7 @@ def _measured(
     Ops that only write are left out. Writing ops whose results other ops take do run, for example
     an op that reads and advances a random state; then their variables are restored.
     """
-    graph, extraction = cut.graph, traces.extraction(size)
+    graph, extraction = cut.graph, traces.extractor(size)
     without = {
         graph.ops[place].name for place in graph.microbatch_effects if not graph.ops[place].outputs
     }
@@ -165,15 +169,15 @@ def _measured(
     values: dict[str, Any] = {}
     runs: list[Callable[[], None]] = []
     with _restored(traces, graph, graph.microbatch_effects):
-        for phase, part in enumerate(cut.parts):
-            stage = cut.stage_of(phase)
+        for phase, part in enumerate(cut.subgraphs):
+            stage = cut.stage_of_phase(phase)
             reducing, sums = None, {}
-            if phase == cut.backward(stage):
-                reducing = replace(GradientReduction.of(cut, stage, sent), adds=adds)
+            if phase == cut.backward_phase(stage):
+                reducing = replace(GradientReduction.for_stage(cut, stage, sent), accumulates=adds)
             if reducing is not None and adds:
                 sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
             ops = tuple(name for name in part.ops if name not in without)
-            function = SubgraphFunction.of(extraction, replace(part, ops=ops), reducing)
+            function = SubgraphFunction.build(extraction, replace(part, ops=ops), reducing)
 
             def run(function: SubgraphFunction = function, sums: dict[str, Any] = sums) -> None:
                 values.update(function(arguments, values, sums))
@@ -181,27 +185,29 @@ def _measured(
             run()
             runs.append(run)
         seconds = _usual(runs, most)
-    names = [name for one in cut.variables for name in one]
-    return _Measured(seconds, {name: values[sum_of(name)] for name in names})
+    names = [name for one in cut.reductions for name in one]
+    return _Measured(seconds, {name: values[sum_key(name)] for name in names})
 
 
-def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[str, Any]) -> float:
+def _update_seconds(
+    traces: SizedTraces, arguments: dict[str, Any], gradients: dict[str, Any]
+) -> float:
     """Returns the seconds of updating all variables; 0 if the update cannot be undone."""
-    cut = traces.cut([0])
-    graph, extraction = cut.graph, traces.extraction(traces.size)
+    cut = traces.partition([0])
+    graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
     ops = [graph.ops[place] for place in graph.update_effects]
     called = extraction.library([op.name for op in ops]).function
     nodes = [*(op.node_def for op in ops), *(node for one in called for node in one.node_def)]
     used = {name for place in graph.update_effects for name in graph.handles[place]}
     if (
         not all(map(conditional_updates.writes_only_variables, nodes))
-        or not used <= traces.captured.keys()
+        or not used <= traces.captured_variables.keys()
     ):
         return 0.0
-    update = Update(cut)
+    update = UpdatePhase(cut)
     values = {f"{name}:0": one for name, one in gradients.items()}
     rounds = [
-        SubgraphFunction.of(extraction, update.part((0,), number))
+        SubgraphFunction.build(extraction, update.subgraph((0,), number))
         for number in range(update.num_rounds)
     ]
 
@@ -216,10 +222,10 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
 
 
 @contextlib.contextmanager
-def _restored(traces: Traces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
+def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
     """Lets variables that ops at these places write have their values again in the end."""
     handles = {name for place in writes for name in graph.handles[place]}
-    captured = traces.captured.items()
+    captured = traces.captured_variables.items()
     before = [(one, one.read_value()) for name, one in captured if name in handles]
     try:
         yield

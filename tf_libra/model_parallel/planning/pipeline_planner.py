@@ -8,10 +8,10 @@ from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.transport import Transport
-from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_divides
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_divisible
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.resharding import check_exchanges
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.partition.resharding import check_resharding
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning import layer_benchmark as profiling
 from tf_libra.model_parallel.planning import pipeline_report
 from tf_libra.model_parallel.planning.feasibility import plan_for
@@ -60,20 +60,20 @@ class PipelinePlanner:
         self._measuring = Measuring(self._tell)
         self._first: _First | None = None
 
-    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`."""
-        check_divides(samples_per_rank, num_ranks, self.num_microbatches)
+        check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
 
     def begin(
         self,
-        traces: Traces,
+        traces: SizedTraces,
         given: Any,
         control: Control,
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
         """Measures on all ranks, plans on rank 0."""
-        graph = traces.whole
+        graph = traces.microbatch_graph
         name = graph.recording.name
         num_stages = self._strategy.num_stages
         if len(graph.layers) == 1 and num_stages != 1:
@@ -93,7 +93,7 @@ class PipelinePlanner:
         cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)
-        layout = Layout.of_pipeline(plan)
+        layout = Layout.from_pipeline_plan(plan)
         measured: set[tuple[int, ...]] = {(0,)}  # all layers in one stage
         while layout.starts not in measured and len(measured) <= _MOST_CUTS:
             measured.add(layout.starts)
@@ -101,10 +101,10 @@ class PipelinePlanner:
             mine = profiling.measured_stages(traces, given, count, layers, layout.starts, links)
             layers = profiling.averaged(mine, control)
             plan = self._planned(traces, layers, cluster, control)
-            layout = Layout.of_pipeline(plan)
+            layout = Layout.from_pipeline_plan(plan)
         groups: Any = None
         if control.rank == 0:
-            groups = groups_of(traces.cut(layout.starts), plan, layers, links)
+            groups = groups_of(traces.partition(layout.starts), plan, layers, links)
         groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
         self._layout = replace(layout, groups=groups)
         self.plan, self._layers, self._cluster = plan, layers, cluster
@@ -117,14 +117,16 @@ class PipelinePlanner:
                 reporter.log.info("pipeline: %s", note)
 
     def _planned(
-        self, traces: Traces, layers: LayerGraph, cluster: Cluster, control: Control
+        self, traces: SizedTraces, layers: LayerGraph, cluster: Cluster, control: Control
     ) -> PipelinePlan:
         """Rank 0's plan; raises on every rank what it says of steps that have none."""
 
         def check(plan: PipelinePlan) -> None:
-            layout = Layout.of_pipeline(plan)
-            BatchShards(layout, traces.samples_per_rank)
-            check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
+            layout = Layout.from_pipeline_plan(plan)
+            BatchShards(layout, traces.examples_per_rank)
+            check_resharding(
+                traces.partition(layout.starts), layout, traces.axes(traces.microbatch_size)
+            )
 
         document: Any = None
         if control.rank == 0:
@@ -143,7 +145,7 @@ class PipelinePlanner:
         assert self._layout is not None
         return self._layout
 
-    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """Runs a step; of the batches for which it was planned, the first few are measured."""
         first = self._first
         if first is None or traces is not first.traces:
@@ -172,6 +174,6 @@ class PipelinePlanner:
 class _First:
     """The inputs of planning: the traces, the connection to other ranks, and the reporter."""
 
-    traces: Traces
+    traces: SizedTraces
     control: Control
     reporter: RunReporter

@@ -7,7 +7,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.sized_traces import Traces
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan
@@ -36,13 +36,13 @@ class Planner(Protocol):
         """True if it plans branches, so that an op that joins branches is a layer."""
         ...
 
-    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raises `ValueError` where batches of this size cannot be divided."""
         ...
 
     def begin(
         self,
-        traces: Traces,
+        traces: SizedTraces,
         given: Any,
         control: Control,
         transport: Transport,
@@ -59,7 +59,7 @@ class Planner(Protocol):
         """Returns the layout of the next step; all ranks call this before each step."""
         ...
 
-    def during(self, traces: Traces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
         """Runs a step, with arguments of that kind, and may measure it."""
         ...
 

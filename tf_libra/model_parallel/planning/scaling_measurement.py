@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
-from tf_libra.model_parallel.partition.batch_sharding import Range
+from tf_libra.model_parallel.partition.batch_sharding import ExampleRange
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.planning.link_benchmark import AllReduces, LinkRates
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -99,9 +99,9 @@ def _busiest(
     received = dict.fromkeys(targets, 0.0)
     unit = len(sources) * len(targets)
     for i, source in enumerate(sources):
-        has = Range(i * len(targets), (i + 1) * len(targets))
+        has = ExampleRange(i * len(targets), (i + 1) * len(targets))
         for j, target in enumerate(targets):
-            share = (has & Range(j * len(sources), (j + 1) * len(sources))).size / unit
+            share = (has & ExampleRange(j * len(sources), (j + 1) * len(sources))).size / unit
             if source != target:
                 sent[source] += cost(share)
                 received[target] += cost(share)

@@ -60,12 +60,12 @@ class Measuring:
         seconds = time.perf_counter() - start
         mine: list[list[Any]] = [
             [one.kind, one.stage, one.microbatch, one.start_seconds, one.stop_seconds]
-            for one in execution.executed
+            for one in execution.task_spans
         ]
-        if execution.reduced is not None:
-            mine.append(["all_reduce", execution.stages[0], None, *execution.reduced])
+        if execution.reduction_span is not None:
+            mine.append(["all_reduce", execution.stages[0], None, *execution.reduction_span])
         if execution.stages:
-            mine.append(["update", execution.stages[0], None, *execution.updated])
+            mine.append(["update", execution.stages[0], None, *execution.update_span])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
         longest = max(told["seconds"] for told in everyone)
