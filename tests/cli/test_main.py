@@ -11,7 +11,8 @@ import pytest
 import tf_libra
 from tf_libra import strategies
 from tf_libra.cli import main
-from tf_libra.cost_model.fit_quality import Evidence, written
+from tf_libra.cost_model.fit_quality import Evidence
+from tf_libra.cost_model.serialization import encode_cost_model
 from tf_libra.internal import formatting
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
@@ -196,7 +197,7 @@ def test_bad_files_are_named(inputs, tmp_path, capsys):
 
 def test_predictions_say_how_far_the_model_was_off(inputs, tmp_path, capsys):
     evidence = Evidence((1, 2, 4), 60, 0.04, 0.12)
-    (tmp_path / "cost_model.json").write_text(written(COST, evidence))
+    (tmp_path / "cost_model.json").write_text(encode_cost_model(COST, evidence))
     (tmp_path / "profile.json").write_text(PROFILE.to_json())
     plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
     (tmp_path / "plan.json").write_text(plan.to_json())
@@ -221,7 +222,9 @@ def test_a_log_directory_is_explained_as_it_is(inputs, tmp_path, capsys):
     plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
     logdir = tmp_path / "run"
     logdir.mkdir()
-    (logdir / "cost_model.json").write_text(written(COST, Evidence((1, 2, 4), 60, 0.04, 0.12)))
+    (logdir / "cost_model.json").write_text(
+        encode_cost_model(COST, Evidence((1, 2, 4), 60, 0.04, 0.12))
+    )
     (logdir / "profile.json").write_text(PROFILE.to_json())
     assert main(["explain", str(logdir)]) == 2
     assert "plan.json': No such file" in capsys.readouterr().err
@@ -247,7 +250,9 @@ def test_alternatives_beyond_the_fitted_threads_are_marked(threads, tmp_path, ca
     plan = tf_libra.make_plan(PROFILE, COST, strategies.Wfbp(num_threads=2))
     (tmp_path / "plan.json").write_text(plan.to_json())
     (tmp_path / "profile.json").write_text(PROFILE.to_json())
-    (tmp_path / "cost_model.json").write_text(written(COST, Evidence(threads, 9, 0.04, 0.12)))
+    (tmp_path / "cost_model.json").write_text(
+        encode_cost_model(COST, Evidence(threads, 9, 0.04, 0.12))
+    )
     assert main(["explain", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     beyond = threads == (1, 2)
@@ -264,7 +269,9 @@ def test_reasons_of_a_model_that_is_not_trusted_say_so(inputs, tmp_path, capsys)
         (0.4, "predicted by a model that misses by 40.0 %:\nwfbp: "),
         (0.1, "wfbp: "),
     ):
-        (tmp_path / "cost.json").write_text(written(COST, Evidence((1, 2, 4), 60, 0.04, error)))
+        (tmp_path / "cost.json").write_text(
+            encode_cost_model(COST, Evidence((1, 2, 4), 60, 0.04, error))
+        )
         assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 0
         assert capsys.readouterr().out.startswith(begins)
 

@@ -11,7 +11,7 @@ from tf_libra.cost_model import (
     cost_model_from_json,
     evidence_from_json,
 )
-from tf_libra.cost_model.fit_quality import written
+from tf_libra.cost_model.serialization import encode_cost_model
 
 CONTENTION = ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
 PROCESSOR = ProcessorModel(2, 1e-4, 1e-9)
@@ -20,7 +20,7 @@ EVIDENCE = Evidence((4, 1, 2, 2), 60, 0.04, 0.12)
 
 @pytest.mark.parametrize("model", [CONTENTION, PROCESSOR], ids=["contention", "processor"])
 def test_a_file_holds_model_and_evidence(model: ContentionModel | ProcessorModel) -> None:
-    text = written(model, EVIDENCE)
+    text = encode_cost_model(model, EVIDENCE)
     assert cost_model_from_json(text) == model
     assert evidence_from_json(text) == EVIDENCE
     assert EVIDENCE.threads == (1, 2, 4)
@@ -70,7 +70,7 @@ def test_threads_outside_of_what_was_sampled_are_named() -> None:
     ],
 )
 def test_malformed_evidence_is_named(change: dict[str, object], words: str) -> None:
-    document = json.loads(written(CONTENTION, EVIDENCE))
+    document = json.loads(encode_cost_model(CONTENTION, EVIDENCE))
     document["evidence"] |= change
     with pytest.raises(ValueError, match=words):
         cost_model_from_json(json.dumps(document))

@@ -81,7 +81,7 @@ def test_finds_a_startup_overhead_of_its_own():
     result = fit(draw(true, 100, (1, 2, 4), noise=0.05), 2)
     assert result.model.exclusive_hop_latency == pytest.approx(4e-4, rel=0.2)
     assert result.model.hop_latency == pytest.approx(1e-3, rel=0.2)
-    assert any("startup overhead of their own" in note for note in result.notes)
+    assert any("separate startup overhead" in note for note in result.notes)
 
 
 def test_serves_another_world_size():
@@ -117,7 +117,7 @@ def test_says_that_the_startup_overhead_is_not_determined():
     [
         (dataclasses.replace(TRUE, overlapped=(3e9, 0, 0)), "Assumption 2"),
         (dataclasses.replace(TRUE, compute=(0.4, 0.08), overlapped=(2e8, 0, 0)), "Assumption 3"),
-        (dataclasses.replace(TRUE, compute=(1.5, 0.1)), "as fast as profiled alone"),
+        (dataclasses.replace(TRUE, compute=(1.5, 0.1)), "profiled alone"),
     ],
 )
 def test_warns_where_an_assumption_fails(true, word):
@@ -217,7 +217,7 @@ def test_bad_arguments_are_named():
         fit(samples, 1)
     with pytest.raises(ValueError, match="exponent must be greater than 0"):
         fit(samples, 2, exponent=0)
-    with pytest.raises(ValueError, match="to the power of exponent that are finite"):
+    with pytest.raises(ValueError, match="power of exponent"):
         fit(samples, 2, exponent=2000)
     with pytest.raises(ValueError, match=r"samples\[0\] must be a OverlapSample, got int"):
         fit([1, 2], 2)

@@ -2,11 +2,12 @@
 
 import abc
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
 from tf_libra.internal.values import Int32Count
 
@@ -58,6 +59,21 @@ class CostModel(Document, abc.ABC):
     @abc.abstractmethod
     def formula(self) -> str:
         """Format the fitted formula for a reader."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Self:
+        """Read a model of this class; of `CostModel`, a model of any form."""
+        if cls is not CostModel:
+            return super().from_document(document)
+        kinds = {
+            kind.FORMAT: kind for kind in CostModel.__subclasses__() if hasattr(kind, "FORMAT")
+        }
+        kind = kinds.get(document.get("format", ""))
+        if kind is None:
+            known = ", ".join(map(repr, kinds))
+            found = validation.shortened(document.get("format"))
+            raise ValueError(f"format must be one of {known}, got {found}")
+        return cast(Self, kind.from_document(document))
 
     def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
         """Bytes that a worker sends in an all-reduce of c bytes: c_hat (LIBRA, Eq. 4)."""

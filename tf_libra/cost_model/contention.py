@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.cost_model.base import CostModel, num_hops
 from tf_libra.internal import formatting, validation
-from tf_libra.internal.values import Check, Count, Int32Count, NonNegative, Positive, Value
+from tf_libra.internal.values import Check, Int32Count, NonNegative, Positive
 
 
 def _rate_parameters(*names: str) -> Check:
@@ -155,47 +155,6 @@ class ContentionModel(CostModel):
         threads = np.asarray(num_threads, np.float64)
         rate = gamma1 - gamma2 * np.exp(-gamma3 * threads**self.exponent)
         return _positive(f"{field}: gamma1 - gamma2*exp(-gamma3*r**exponent)", rate, num_threads)
-
-
-@dataclass(frozen=True)
-class OverlapSample(Value):
-    """One measured all-reduce of c bytes with r threads, and the concurrent computation.
-
-    Attributes:
-      num_bytes: c, at least 1.
-      num_threads: r.
-      compute_seconds: contention-free seconds b of backward computation done while it ran.
-      overlap_seconds: wall seconds of the all-reduce while backward computation ran.
-      residual_seconds: wall seconds of the all-reduce after backward computation had ended.
-      step: number of the measured step.
-      group: index of the tensor group in the plan.
-      plan: fingerprint of the active plan; lets a caller hold out whole plans.
-
-    Raises:
-      ValueError: a number lies outside its range, the all-reduce took no time, or computation is
-        given without overlap.
-    """
-
-    num_bytes: Count
-    num_threads: Int32Count
-    compute_seconds: NonNegative
-    overlap_seconds: NonNegative
-    residual_seconds: NonNegative
-    step: int = 0
-    group: int = 0
-    plan: str = ""
-
-    def _validate(self) -> None:
-        validation.real("overlap_seconds + residual_seconds", self.wall_seconds, above=0)
-        if self.compute_seconds > 0 and self.overlap_seconds == 0:
-            raise ValueError(
-                f"compute_seconds must be 0 if overlap_seconds is 0, got {self.compute_seconds}"
-            )
-
-    @property
-    def wall_seconds(self) -> float:
-        """Wall seconds of the whole all-reduce."""
-        return self.overlap_seconds + self.residual_seconds
 
 
 def _positive(

@@ -1,15 +1,13 @@
-"""Fit quality of a cost model, stored in its file for later planning."""
+"""Fit quality of a cost model: samples and errors."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tf_libra.cost_model.base import CostModel
 from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import Natural, NonNegative, Positive, Value
 
-KEY = "evidence"  # in a cost model's JSON
-MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by default
+# Default limit on the error of steps under plans that the fit has not seen.
+MAX_MODEL_ERROR = 0.25
 
 
 def _distinct_threads(field: str, value: Any) -> tuple[int, ...]:
@@ -67,20 +65,3 @@ class Evidence(Value):
             return ()
         low, high = self.threads[0], self.threads[-1]
         return tuple(sorted(r for r in num_threads if not low <= r <= high))
-
-
-def written(model: CostModel, evidence: Evidence) -> str:
-    """Return the model as JSON text with its evidence; both readers accept it."""
-    return json.dumps(model.to_document() | {KEY: evidence.to_document()}, indent=1)
-
-
-def evidence_of(document: dict[str, Any]) -> Evidence | None:
-    """Return the evidence in a parsed model, None without any; malformed is a `ValueError`."""
-    if document.get(KEY) is None:
-        return None
-    return Evidence.parse(KEY, document[KEY])
-
-
-def evidence_from_json(document: str) -> Evidence | None:
-    """Return the evidence in the JSON text of a valid model."""
-    return evidence_of(json.loads(document))

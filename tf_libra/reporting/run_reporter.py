@@ -22,7 +22,7 @@ from tf_libra.autotune import (
 )
 from tf_libra.config import Options
 from tf_libra.coordination.signal_handling import step_interrupts
-from tf_libra.cost_model.fit_quality import written
+from tf_libra.cost_model.serialization import encode_cost_model
 from tf_libra.internal import formatting, log_utils
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting import burst_files, pipeline_files
@@ -265,7 +265,7 @@ class RunReporter:
         texts = {
             "plan": conclusion.plan.to_json(),
             "profile": None if conclusion.profile is None else conclusion.profile.to_json(),
-            "cost_model": None if model is None else written(model, conclusion.evidence),
+            "cost_model": None if model is None else encode_cost_model(model, conclusion.evidence),
         }
         paths, message = documents(self._options.logdir, self._function, tuple(texts))
         if message:

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.cost_model import CostModel
-from tf_libra.cost_model.fitting import computation_errors, prediction_errors
+from tf_libra.cost_model import CostModel, computation_errors, prediction_errors
 from tf_libra.reporting.records.plan import PlanRecord
 
 # Number of points of a fitted curve.
