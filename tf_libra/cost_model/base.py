@@ -65,14 +65,12 @@ class CostModel(Document, abc.ABC):
         """Read a model of this class; of `CostModel`, a model of any form."""
         if cls is not CostModel:
             return super().from_document(document)
-        kinds = {
-            kind.FORMAT: kind for kind in CostModel.__subclasses__() if hasattr(kind, "FORMAT")
-        }
-        kind = kinds.get(document.get("format", ""))
+        known = (kind for kind in CostModel.__subclasses__() if hasattr(kind, "FORMAT"))
+        kinds = {kind.FORMAT: kind for kind in known}
+        kind = kinds.get(str(document.get("format")))
         if kind is None:
-            known = ", ".join(map(repr, kinds))
             found = validation.shortened(document.get("format"))
-            raise ValueError(f"format must be one of {known}, got {found}")
+            raise ValueError(f"format must be one of {', '.join(kinds)}, got {found}")
         return cast(Self, kind.from_document(document))
 
     def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:

@@ -128,7 +128,7 @@ def _fit_computation(
         measured = float(np.median(ratio[threads == r]))
         if measured > NOTABLE:
             warnings.append(
-                f"compute: next to r = {r:g} threads computation ran {measured:.2f} times as fast as"
-                " profiled alone; the model allows 1 at most"
+                f"compute: next to r = {r:g} threads computation ran {measured:.2f} times as fast"
+                " as profiled alone; the model allows 1 at most"
             )
     return first + alpha2 * float(least), alpha2
