@@ -49,7 +49,7 @@ def test_help_is_of_this_command_alone(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--count=0"], "flag --count=0"),
         (["--number=1"], "Unknown command line flag 'number'"),
-        (["more"], "no arguments are taken beside the flags, got more"),
+        (["more"], "only flags are allowed, got more"),
         (["--plot=a.txt"], "plot must end in .svg or .png, got 'a.txt'"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_bad_command_line_is_one_line(
 
 def test_missing_positionals_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert called(of=("FOLDER", "OUT")) == command.BAD
-    assert "takes FOLDER OUT beside the flags, got 0 arguments" in capsys.readouterr().err
+    assert "arguments must be FOLDER OUT, got 0 arguments" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_documents_are_read_by_flag_and_by_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"plan\.json: Expecting"):
         command.read(tmp_path / "plan.json", json.loads)
     (tmp_path / "plan.json").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="is no text"):
+    with pytest.raises(ValueError, match="is not a text file"):
         command.read(tmp_path / "plan.json", json.loads)
 
 

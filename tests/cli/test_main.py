@@ -132,17 +132,17 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
         (["plan", "--threads=1,x"], 2, "threads must be integers"),
         (["plan", "--threads=0"], 2, "threads must be from 1"),
         (["plan", "--threads=1,100"], 2, "compute: alpha1 - alpha2*r must be positive at r = 100"),
-        (["plan", "--strategy=wfbp", "--chunks=3"], 2, "chunks is no argument of wfbp"),
+        (["plan", "--strategy=wfbp", "--chunks=3"], 2, "chunks is not an argument of wfbp"),
         (["plan", "--strategy=asc-wfbp", "--contention=nan"], 2, "contention must be a finite"),
         (["plan", "--strategy=asc-wfbp", "--rule=eq"], 2, "rule must be one of published-code"),
         (["plan", "--strategy=mg-wfbp", "--min_elements=-1"], 2, "min_elements must be from 0"),
         (["plan", "--workers=0"], 2, "workers must be from 1"),
-        (["plan", "extra"], 2, "no arguments are taken"),
+        (["plan", "extra"], 2, "only flags are allowed"),
         (["plan", "--unknown=1"], 2, "unknown"),
-        (["simulate"], 2, "plan or strategy must be given"),
-        (["simulate", "--plan=x", "--max_groups=3"], 2, "max_groups must be given with a strategy"),
+        (["simulate"], 2, "exactly one of plan and strategy"),
+        (["simulate", "--plan=x", "--max_groups=3"], 2, "max_groups is an argument of strategies"),
         (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
-        (["explain"], 2, "takes PLAN.json|LOGDIR beside the flags, got 0 arguments"),
+        (["explain"], 2, "arguments must be PLAN.json|LOGDIR, got 0 arguments"),
     ],
 )
 def test_bad_input_is_named(inputs, capsys, arguments, status, words):
@@ -190,7 +190,7 @@ def test_bad_files_are_named(inputs, tmp_path, capsys):
     (tmp_path / "cost.json").write_text(COST.to_json())
     (tmp_path / "plan.json").write_bytes(b"\xff\xfe")
     assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 2
-    assert f"'{tmp_path}/plan.json' is no text" in capsys.readouterr().err
+    assert f"'{tmp_path}/plan.json' is not a text file" in capsys.readouterr().err
     assert main(["plan", inputs[0]]) == 2
     assert "cost must be given" in capsys.readouterr().err
 
@@ -294,8 +294,8 @@ def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (MemoryError(), "too little memory"),
-        (MemoryError("Unable to allocate 8 TiB"), "too little memory: Unable to allocate 8 TiB"),
+        (MemoryError(), "out of memory"),
+        (MemoryError("Unable to allocate 8 TiB"), "out of memory: Unable to allocate 8 TiB"),
     ],
 )
 def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys, monkeypatch, error, told):

@@ -1,4 +1,4 @@
-"""Flags of the arguments of strategies that take them differently."""
+"""Flags for the arguments of strategies, also of different kinds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,7 @@ def values_of(*arguments: str) -> flags.FlagValues:
     return values
 
 
-def test_each_strategy_reads_what_is_given_as_its_own() -> None:
+def test_each_strategy_converts_a_flag_to_its_own_kind() -> None:
     assert named_strategy(values_of("--size=2"), KINDS) == One(2)
     assert named_strategy(values_of("--strategy=other", "--size=2"), KINDS) == Other((2,))
     assert named_strategy(values_of("--strategy=other", "--size=2,4"), KINDS) == Other((2, 4))
@@ -60,21 +60,23 @@ def test_each_strategy_reads_what_is_given_as_its_own() -> None:
     }
 
 
-def test_what_the_command_has_itself_is_its_own() -> None:
+def test_flags_of_the_command_have_precedence() -> None:
     values = values_of("--out=there")
     assert named_strategy(values, KINDS) == One()
     assert values["out"].help == "the command's own"
     assert "sure" not in values and "table" not in values
 
 
-def test_a_name_that_the_command_uses_for_something_else_is_refused() -> None:
+def test_argument_with_the_name_of_a_command_flag_is_an_error() -> None:
     values = flags.FlagValues()
     flags.DEFINE_string("out", None, "the command's own", flag_values=values)
-    with pytest.raises(ValueError, match=r"^out of strategy 'one' must have a name .* got 'out'$"):
+    with pytest.raises(
+        ValueError, match=r"^out of strategy 'one' must have another name .* got 'out'$"
+    ):
         define_arguments(values, KINDS)
 
 
-def test_what_is_of_use_in_training_alone_is_no_flag_of_it() -> None:
+def test_training_argument_has_no_flag() -> None:
     @dataclass(frozen=True)
     class Trained:
         seed: int = argument(1, "of draws", in_training=True)
@@ -94,11 +96,11 @@ def test_what_is_of_use_in_training_alone_is_no_flag_of_it() -> None:
     assert values["seed"].help == "(drawn); by default 2"
     values(["prog", "--seed=5"])
     assert given_arguments(values, Trained) == {} and given_arguments(values, Drawn) == {"seed": 5}
-    with pytest.raises(ValueError, match="seed is no argument of trained; it takes size"):
+    with pytest.raises(ValueError, match="seed is not an argument of trained, which takes size"):
         named_strategy(values, both)
 
 
-def test_help_has_a_line_for_those_that_say_the_same() -> None:
+def test_help_groups_strategies_by_description() -> None:
     values = values_of()
     assert values["size"].help.splitlines() == [
         "how large (one); by default 3",
@@ -112,23 +114,25 @@ def test_help_has_a_line_for_those_that_say_the_same() -> None:
     ("arguments", "message"),
     [
         (["--strategy=none"], "strategy must be one of one, other, last, got 'none'"),
-        (["--strategy=last", "--rates=1"], "rates cannot be given as a flag, got"),
+        (["--strategy=last", "--rates=1"], "rates cannot be set by a flag, got"),
         (["--size=x"], "size must be an integer, got 'x'"),
         (["--strategy=other", "--size=1,x"], "size must be integers separated by commas, got"),
         (["--strategy=last", "--size=4"], "size must be true or false, got '4'"),
         (["--rates=1,b"], r"rates must be numbers separated by commas, got \['1', 'b'\]"),
     ],
 )
-def test_what_a_strategy_cannot_read_is_named(arguments: list[str], message: str) -> None:
+def test_malformed_value_is_an_error(arguments: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         named_strategy(values_of(*arguments), KINDS)
 
 
-def test_what_is_none_of_its_arguments_is_named() -> None:
+def test_argument_of_another_strategy_is_an_error() -> None:
     narrow = {"narrow": Last, "wide": One}
     values = flags.FlagValues()
     define_strategy(values, narrow, "narrow")
     define_arguments(values, narrow)
     values(["prog", "--sure"])
-    with pytest.raises(ValueError, match="sure is no argument of narrow; it takes size, rates"):
+    with pytest.raises(
+        ValueError, match="sure is not an argument of narrow, which takes size, rates"
+    ):
         named_strategy(values, narrow)

@@ -60,7 +60,7 @@ def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
     for given, told in (
         (["--strategy=halves", "--share=0"], "share must be greater than 0"),
         (["--strategy=halves", "--share=most"], "flag --share=most"),
-        (["--strategy=wfbp", "--share=0.5"], "share is no argument of wfbp"),
+        (["--strategy=wfbp", "--share=0.5"], "share is not an argument of wfbp"),
     ):
         assert main(["plan", *inputs, *given]) == 2
         assert told in capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_its_argument_has_no_name_that_a_command_uses(capsys):
     try:
         assert main(["plan", "--help"]) == 2
         told = capsys.readouterr().err
-        assert told.startswith("tf-libra plan: workers of strategy 'shared' must have a name that")
+        assert told.startswith("tf-libra plan: workers of strategy 'shared' must have another name")
     finally:
         REGISTRY.forget("shared")
 

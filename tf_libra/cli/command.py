@@ -1,7 +1,7 @@
-"""Common parts of all commands: flags and positionals, help, files, errors, exit status.
+"""Command runner: flags and positionals, help, files, errors, exit status.
 
-Exit status: 0; 2 if the command line or a file that it names is bad; 1 if the request is right and
-still fails, for example because a disk is full or a package is missing.
+Exit status: 0; 2 for a bad command line or input file; 1 for another failure, for example a full
+disk or a missing package.
 """
 
 import errno
@@ -19,7 +19,7 @@ from absl import flags
 from tf_libra.internal import validation
 
 BAD, FAILED = 2, 1
-# The machine's trouble, not that of who has named a file.
+# Failures of the machine rather than of the command line.
 _FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ENOMEM}
 PICTURES = (".svg", ".png")
 
@@ -31,10 +31,10 @@ class Command:
     """One command.
 
     Attributes:
-        summary: what it does, for the list of commands.
-        define: defines its flags.
-        run: carries it out, with the flags' values and the positionals.
-        positionals: the arguments in addition to the flags, each as usage shows it.
+        summary: description for the list of commands.
+        define: defines the flags.
+        run: runs the command with the flags' values and the positionals.
+        positionals: names of positional arguments, for usage.
     """
 
     summary: str
@@ -44,18 +44,18 @@ class Command:
 
 
 def version() -> str:
-    """The version of the installed package."""
+    """Returns the version of the installed package."""
     try:
         return metadata.version("tf-libra")
     except metadata.PackageNotFoundError:
-        return "unknown, as TF-Libra is not installed"
+        return "unknown (TF-Libra is not installed)"
 
 
 def usage(program: str, commands: Mapping[str, str]) -> str:
     """Returns the usage of a program with commands.
 
     Args:
-        program: such as "tf-libra burst".
+        program: name of the program, such as "tf-libra burst".
         commands: summaries by name.
     """
     width = max(map(len, commands))
@@ -67,7 +67,7 @@ def usage(program: str, commands: Mapping[str, str]) -> str:
             "commands:",
             *lines,
             "",
-            f"`{program} COMMAND --help` lists the flags of a command, with their defaults.",
+            f"`{program} COMMAND --help` lists the flags of a command and their defaults.",
         ]
     )
 
@@ -76,26 +76,26 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
     """Reads flags and runs a command; returns its exit status.
 
     Args:
-        program: what was called, such as "tf-libra burst plan".
-        command: what it is.
-        arguments: what was given.
+        program: full name, such as "tf-libra burst plan".
+        command: the command.
+        arguments: command line after the name.
     """
     values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
+    flags.DEFINE_bool("help", False, "show this help", short_name="h", flag_values=values)
     called = " ".join(("usage:", program, *command.positionals, "[flags]"))
     try:
         command.define(values)
         rest = values([program, *arguments])[1:]
         if values["help"].value:
-            # Without the headings, which are the names of modules.
+            # Headings are names of modules, so they are dropped.
             lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
             print("\n".join([called, f"\n{command.summary}\n", *lines]))
             return 0
         if len(rest) != len(command.positionals):
             if not command.positionals:
-                raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
+                raise ValueError(f"only flags are allowed, got {' '.join(rest)}")
             wanted = " ".join(command.positionals)
-            raise ValueError(f"takes {wanted} beside the flags, got {len(rest)} arguments")
+            raise ValueError(f"arguments must be {wanted}, got {len(rest)} arguments")
         if "plot" in values and values["plot"].value:
             check_picture("plot", values["plot"].value)
         # A value too large for a number raises an error with its name, without numpy's warnings.
@@ -116,20 +116,20 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD
     except MemoryError as error:
-        print(f"{program}: too little memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        print(f"{program}: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return FAILED
     return 0
 
 
 def one_line(error: OSError) -> str:
-    """Returns what has failed, and for which file if that is known."""
+    """Returns the reason of a failure, with the file name if there is one."""
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
     return f"{str(error.filename)!r}: {error.strerror}"
 
 
 def check_picture(flag: str, path: str) -> None:
-    """Rejects a path that is no picture's, before anything is computed."""
+    """Rejects a path without the suffix of a picture, before anything is computed."""
     if Path(path).suffix not in PICTURES:
         raise ValueError(f"{flag} must end in {' or '.join(PICTURES)}, got {path!r}")
 
@@ -140,16 +140,16 @@ def given(values: flags.FlagValues, name: str) -> Any:
 
 
 def read(path: Path, parse: Callable[[str], _T]) -> _T:
-    """Reads a document.
+    """Reads and parses a document.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is none; names the file.
+        OSError: the file cannot be read.
+        ValueError: the document is malformed; the message names the file.
     """
     try:
         return parse(path.read_text())
     except UnicodeDecodeError:
-        raise ValueError(f"{str(path)!r} is no text") from None
+        raise ValueError(f"{str(path)!r} is not a text file") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -157,19 +157,19 @@ def read(path: Path, parse: Callable[[str], _T]) -> _T:
 def read_flag(
     values: flags.FlagValues, name: str, parse: Callable[[str], _T], in_folder: str = ""
 ) -> _T:
-    """Reads the document that a flag names, which has to be given.
+    """Reads the document that a required flag names.
 
     Args:
         values: the flags.
-        name: of the flag.
-        parse: reads the text.
-        in_folder: the file that is meant where a folder is named, such as a log directory.
+        name: name of the flag.
+        parse: parses the text.
+        in_folder: name of the file if the flag names a folder, such as a log directory.
     """
     return read(path_of(values, name, in_folder), parse)
 
 
 def path_of(values: flags.FlagValues, name: str, in_folder: str = "") -> Path:
-    """The file that a flag means; `ValueError` where it is not given."""
+    """Returns the file that a flag names; a missing flag is a `ValueError`."""
     text = given(values, name)
     if text is None:
         raise ValueError(f"{name} must be given: --{name} FILE.json")
@@ -178,7 +178,7 @@ def path_of(values: flags.FlagValues, name: str, in_folder: str = "") -> Path:
 
 
 def write(path: str | None, text: str) -> None:
-    """Writes a text to a file; to stdout if none is named."""
+    """Writes a text to a file, or to stdout without one."""
     if path:
         Path(path).write_text(text)
     else:
@@ -191,7 +191,7 @@ def print_json(value: Any) -> None:
 
 
 def integers(field: str, items: list[str] | None, minimum: int = 1) -> list[int]:
-    """Numbers of a flag that holds a list."""
+    """Returns the integers of a list flag."""
     try:
         numbers = [int(item) for item in items or []]
     except ValueError:
@@ -200,26 +200,24 @@ def integers(field: str, items: list[str] | None, minimum: int = 1) -> list[int]
 
 
 def define_plot(values: flags.FlagValues, what: str = "the timeline") -> None:
-    """The flag of a picture."""
-    flags.DEFINE_string(
-        "plot", None, f"draw {what} as this picture, .svg or .png", flag_values=values
-    )
+    """Defines the flag of an output picture."""
+    flags.DEFINE_string("plot", None, f"output picture of {what}, .svg or .png", flag_values=values)
 
 
 def run_family(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
     """Runs the command that the first argument names; returns its exit status.
 
     Args:
-        program: such as "tf-libra burst".
-        commands: by name.
-        arguments: what stands behind `program`.
+        program: name of the program, such as "tf-libra burst".
+        commands: commands by name.
+        arguments: command line after the name.
     """
-    told = usage(program, {name: command.summary for name, command in commands.items()})
+    text = usage(program, {name: command.summary for name, command in commands.items()})
     name = arguments[0] if arguments else "--help"
     if name in ("--help", "-h", "help"):
-        print(told, file=sys.stdout if arguments else sys.stderr)
+        print(text, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else BAD
     if name not in commands:
-        print(f"{program}: no command {name!r}\n{told}", file=sys.stderr)
+        print(f"{program}: no command {name!r}\n{text}", file=sys.stderr)
         return BAD
     return carry_out(f"{program} {name}", commands[name], arguments[1:])

@@ -1,4 +1,4 @@
-"""Commands of `tf-libra` that read what runs have written: profile, timeline, report."""
+"""Commands that inspect runs: profile, timeline, report."""
 
 import json
 import sys
@@ -12,11 +12,13 @@ from tf_libra.internal import formatting
 
 
 def _define_profile(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("out", None, "write the profile there, not to stdout", flag_values=values)
+    flags.DEFINE_string(
+        "out", None, "output file of the profile; stdout by default", flag_values=values
+    )
     flags.DEFINE_string(
         "cost",
         None,
-        "JSON file of a cost model, to take out what overlapped all-reduces slowed down",
+        "JSON file of a cost model, to remove the slowdown by overlapped all-reduces",
         flag_values=values,
     )
 
@@ -39,31 +41,32 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     lines = [
         f"{str(path)!r}: {len(profile.tensors)} tensors,"
         f" {formatting.size(int(profile.num_bytes.sum()))},"
-        f" {formatting.time(float(profile.compute_seconds.sum()))} of backward computation in the"
-        " median"
+        f" {formatting.time(float(profile.compute_seconds.sum()))} of backward computation, median"
         f" of {found.measured.num_steps} step(s)"
     ]
     if found.measured.inferred:
         lines.append(
-            f"{len(found.measured.inferred)} tensor(s) come from ops that the trace does not show;"
-            " their times are those of their neighbours"
+            f"the trace lacks the ops of {len(found.measured.inferred)} tensor(s);"
+            " they have the times of their neighbours"
         )
     if found.overlapped > 0 and cost is None:
         lines.append(
-            f"{formatting.percent(found.overlapped)} of it ran beside all-reduces, which slowed it"
-            " down:"
-            " give the cost model (--cost) to take that out, or trace a run under strategy syneasgd"
+            f"all-reduces overlapped {formatting.percent(found.overlapped)} of the computation and"
+            " slowed it down; name the cost model (--cost) to remove the slowdown, or trace a run"
+            " under strategy syneasgd"
         )
-    lines += [f"left out {count} step(s): {why}" for why, count in found.problems.items()]
+    lines += [f"skipped {count} step(s): {reason}" for reason, count in found.problems.items()]
     print("\n".join(lines), file=sys.stderr)
 
 
 def _define_timeline(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("out", None, "write the trace there, not to stdout", flag_values=values)
+    flags.DEFINE_string(
+        "out", None, "output file of the trace; stdout by default", flag_values=values
+    )
     flags.DEFINE_string(
         "run",
         None,
-        "of several runs below LOGDIR, the one to write, such as first; . is that of LOGDIR itself",
+        "run to write if LOGDIR has several, as a path from LOGDIR; . is LOGDIR itself",
         flag_values=values,
     )
 
@@ -79,62 +82,62 @@ def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
         raise ValueError(f"{str(folder)!r}: {error}") from None
     write(given(values, "out"), json.dumps(trace) + "\n")
     for problem in run.problems:
-        print(f"left out {problem}", file=sys.stderr)
+        print(f"skipped {problem}", file=sys.stderr)
     for rank, clock in trace["otherData"]["clocks"].items():
         print(f"clock of {rank}: {clock}", file=sys.stderr)
 
 
 def _define_report(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("out", None, "write the report there, as one HTML file", flag_values=values)
+    flags.DEFINE_string("out", None, "output file of the report, one HTML file", flag_values=values)
     for kind in ("png", "svg"):
         flags.DEFINE_string(
             kind,
             None,
-            f"folder for pictures of the last plan, as {kind.upper()}; of several runs, one each",
+            f"output folder of {kind.upper()} pictures of each run's last plan",
             flag_values=values,
         )
 
 
 def _report(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.reporting.report.figures import draw_all
-    from tf_libra.reporting.report.html_report import page
+    from tf_libra.reporting.report.html_report import report_page
     from tf_libra.reporting.report.logdir_source import answers_about, problems_of
 
     folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):
-        raise ValueError("say what to write: --out report.html, --png FOLDER or --svg FOLDER")
+        raise ValueError("an output must be given: --out report.html, --png FOLDER or --svg FOLDER")
     answers = answers_about(folder)
-    told = problems_of(answers)
+    problems = problems_of(answers)
     try:
         if values["out"].value:
             title = f"TF-Libra: {folder.resolve().name}"
-            Path(values["out"].value).write_text(page(title, answers))
+            Path(values["out"].value).write_text(report_page(title, answers))
         for kind in ("png", "svg"):
             pictures = values[kind].value
             if pictures:
-                left_out = draw_all(answers, Path(pictures), kind, folder.resolve().name)
-                told += [problem for problem in left_out if problem not in told]
+                skipped = draw_all(answers, Path(pictures), kind, folder.resolve().name)
+                problems += [problem for problem in skipped if problem not in problems]
     except ValueError as error:
         raise ValueError(f"{str(folder)!r}: {error}") from None
-    for problem in told:
-        print(f"left out {problem}", file=sys.stderr)
+    for problem in problems:
+        print(f"skipped {problem}", file=sys.stderr)
 
 
 COMMANDS: dict[str, Command] = {
     "profile": Command(
-        "read a profile from a trace of TensorFlow's profiler, or the newest below a folder",
+        "make a profile from a trace of TensorFlow's profiler, or from the newest below a folder",
         _define_profile,
         _profile,
         ("TRACE",),
     ),
     "timeline": Command(
-        "write what all ranks did as a trace that Perfetto opens",
+        "export the steps of all ranks as a Chrome trace, for Perfetto",
         _define_timeline,
         _timeline,
         ("LOGDIR",),
     ),
     "report": Command(
-        "write what TensorBoard's Libra tab shows as one HTML file, or as pictures",
+        "export TensorBoard's Libra tab as one HTML file, or as pictures",
         _define_report,
         _report,
         ("LOGDIR",),

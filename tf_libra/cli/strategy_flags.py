@@ -1,4 +1,4 @@
-"""Flags that are arguments of strategies: what a flag can hold and planning has a use for."""
+"""Command-line flags for the arguments of strategies."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,13 @@ _Strategy = TypeVar("_Strategy")
 
 @dataclass(frozen=True)
 class _Kind:
-    """Parser of one kind of value, and the words for one and for several such values."""
+    """Kind of a flag value.
+
+    Attributes:
+      parser: parser of one value.
+      one: description of one value, for errors.
+      several: description of several values, for errors.
+    """
 
     parser: flags.ArgumentParser
     one: str
@@ -35,40 +41,39 @@ _KINDS = {
 def define_strategy(
     values: flags.FlagValues, by_name: Mapping[str, type[Any]], default: str | None
 ) -> None:
-    """The flag that names a strategy."""
+    """Defines the flag that names a strategy."""
     flags.DEFINE_string("strategy", default, f"one of {', '.join(by_name)}", flag_values=values)
 
 
 def define_arguments(
     values: flags.FlagValues, by_name: Mapping[str, type[Any]], without: Collection[str] = ()
 ) -> None:
-    """The flags of all arguments of strategies, after all others: a command's own go before.
+    """Defines a flag for every argument of the strategies, after the command's own flags.
 
-    They have no defaults: what is given has to be an argument of the strategy.
+    The flags have no defaults, as a given flag must be an argument of the named strategy.
 
     Args:
-      values: where to define them.
+      values: flags of the command.
       by_name: the strategies.
-      without: arguments that the command gives itself.
+      without: arguments that the command provides itself.
 
     Raises:
-      ValueError: a strategy's argument has the name of a flag of the command's own, and is none
-        that it gives itself.
+      ValueError: an argument outside of `without` has the name of one of the command's own flags.
     """
     found: dict[str, dict[str, Argument]] = {}
     for strategy, its_class in by_name.items():
-        for argument in _of_use(its_class):
+        for argument in _planning_arguments(its_class):
             if argument.kind is None or argument.name in without:
                 continue
             if argument.name in values:
                 raise ValueError(
-                    f"{argument.name} of strategy {strategy!r} must have a name that is no flag of"
-                    f" the command's own, got {argument.name!r}"
+                    f"{argument.name} of strategy {strategy!r} must have another name than the"
+                    f" command's own flags, got {argument.name!r}"
                 )
             found.setdefault(argument.name, {})[strategy] = argument
     for name, of_strategies in found.items():
         kinds = {(one.kind, one.several) for one in of_strategies.values()}
-        # What strategies do not take alike is text until it is known which of them it is for.
+        # If strategies differ in the kind, the value stays text until the strategy is known.
         kind, several = kinds.pop() if len(kinds) == 1 else (str, False)
         assert kind is not None
         place: dict[str, Any] = {"flag_values": values, "module_name": _MODULE}
@@ -81,46 +86,52 @@ def define_arguments(
 
 
 def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strategy]]) -> _Strategy:
-    """The strategy that is named, with the arguments that are given.
+    """Returns the named strategy with the given arguments.
 
     Raises:
-      ValueError: there is none of this name, an argument is none of its, or out of its range.
+      ValueError: no such strategy or argument, or an argument is out of its range.
     """
     name = given(values, "strategy")
     if name not in by_name:
         raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
-    known = [one.name for one in _of_use(by_name[name])]
+    known = [one.name for one in _planning_arguments(by_name[name])]
     for argument in _given(values):
         if argument not in known:
-            raise ValueError(f"{argument} is no argument of {name}; it takes {', '.join(known)}")
+            raise ValueError(
+                f"{argument} is not an argument of {name}, which takes {', '.join(known)}"
+            )
     return by_name[name](**given_arguments(values, by_name[name]))
 
 
 def is_plan_given(values: flags.FlagValues) -> bool:
-    """Returns whether the plan comes from a file, and is not made by a strategy.
+    """Returns True for a plan from a file, False for a strategy.
 
     Raises:
-      ValueError: both are given, or neither, or a plan and arguments of strategies.
+      ValueError: both or neither are given, or a plan with arguments of strategies.
     """
     if (given(values, "plan") is None) == (given(values, "strategy") is None):
-        raise ValueError("plan or strategy must be given, and not both")
+        raise ValueError("exactly one of plan and strategy must be given")
     if given(values, "plan") is None:
         return False
     for name, value in _given(values).items():
         raise ValueError(
-            f"{name} must be given with a strategy, and not with a plan, got {value!r}"
+            f"{name} is an argument of strategies and has no effect on a plan, got {value!r}"
         )
     return True
 
 
 def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
-    """Returns the given arguments of a strategy, with the types that it takes."""
+    """Returns the given arguments of a strategy, converted to their types."""
     found = _given(values)
-    return {one.name: _read(one, found[one.name]) for one in _of_use(kind) if one.name in found}
+    return {
+        one.name: _read(one, found[one.name])
+        for one in _planning_arguments(kind)
+        if one.name in found
+    }
 
 
-def _of_use(kind: type[Any]) -> list[Argument]:
-    """A strategy's arguments but for those that mean something in training alone."""
+def _planning_arguments(kind: type[Any]) -> list[Argument]:
+    """Returns a strategy's arguments that affect planning."""
     return [one for one in arguments_of(kind) if not one.in_training]
 
 
@@ -131,7 +142,7 @@ def _given(values: flags.FlagValues) -> dict[str, Any]:
 
 def _read(argument: Argument, value: Any) -> Any:
     if argument.kind is None:
-        raise ValueError(f"{argument.name} cannot be given as a flag, got {value!r}")
+        raise ValueError(f"{argument.name} cannot be set by a flag, got {value!r}")
     kind = _KINDS[argument.kind]
     try:
         if not argument.several:
@@ -144,7 +155,7 @@ def _read(argument: Argument, value: Any) -> Any:
 
 
 def _help(of_strategies: Mapping[str, Argument]) -> str:
-    """Describes an argument and its default, in one line for all strategies that agree on both."""
+    """Returns the help text: a line for each description and default, with its strategies."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, argument in of_strategies.items():
         value = argument.default

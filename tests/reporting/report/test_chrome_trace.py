@@ -249,7 +249,7 @@ def test_damaged_file_beside_a_good_one(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert len(run.steps) == 4
     [problem] = run.problems
-    assert "events.out.tfevents.0.damaged': no event file (a checksum is wrong)" in problem
+    assert "events.out.tfevents.0.damaged': not an event file (a checksum is wrong)" in problem
 
 
 def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path) -> None:
@@ -267,20 +267,20 @@ def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path)
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "run", examples.plan_record(), ranks=1)
     monkeypatch.setattr(record_types, "VERSION", record_types.VERSION + 1)
-    with pytest.raises(ValueError, match=r"no records of a plan that can be read: .*version"):
+    with pytest.raises(ValueError, match=r"no readable records of a plan: .*version"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 40])
 def test_no_records(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "events.out.tfevents.1").write_bytes(content)
-    what = "tfevents.1': no event file" if content else "run a training step"
-    with pytest.raises(ValueError, match=f"holds no records of a plan.*{what}"):
+    what = "tfevents.1': not an event file" if content else "run a training step"
+    with pytest.raises(ValueError, match=f"holds no readable records of a plan.*{what}"):
         read_run(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="is no log directory"):
+    with pytest.raises(OSError, match="is not a directory"):
         read_run(tmp_path / "two\nlines")
 
 

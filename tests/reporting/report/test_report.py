@@ -29,7 +29,7 @@ MADE = examples.plan_record(names=examples.HOSTILE)
 assert MADE.conclusion.profile is not None
 assert MADE.conclusion.cost_model is not None
 OTHER = make_plan(MADE.conclusion.profile, MADE.conclusion.cost_model, strategies.Wfbp())
-# Two plans that steps in turns do not tell apart.
+# Trials of two plans without a significant difference.
 RACE = Race(
     (
         Candidate(MADE.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_plan_and_its_explanation(report: Path) -> None
     assert answers(report)["group"]["why"]["threads"] == first.threads
 
 
-def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
+def test_report_needs_no_network(report: Path) -> None:
     text = report.read_text()
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)=[\"']?(?!data:|[\"'])[^\s>]*", outside) == []
@@ -109,7 +109,7 @@ def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
     assert "<title>TF-Libra: &lt;run&gt; &amp; &#x27;quotes&#x27;</title>" in text
 
 
-def test_hostile_names_end_no_script(report: Path) -> None:
+def test_hostile_names_are_escaped(report: Path) -> None:
     assert "<script>alert(1)" not in report.read_text()
     assert "\\u003cscript>alert(1)" in report.read_text()
 
@@ -132,16 +132,16 @@ def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
     assert tab.script("return performance.getEntriesByType('resource').map((e) => e.name)") == []
 
 
-def test_measured_steps_are_compared_in_turns_only(tab: Tab) -> None:
+def test_only_steps_of_trials_are_compared(tab: Tab) -> None:
     tab.view("strategies")
     heads = [head.splitlines()[0] for head in tab.texts("#strategies th")]
     assert heads.index("Step, measured") < heads.index("Threads")
     own = tab.one("#strategies tr[data-strategy='libra']").text
     assert "50.5 ms, r = " in own
-    assert "in turns: in force (middle half 49.75 ms to 51.25 ms, 4 rounds)" in own
-    assert "this run (19 steps under the plan, not in turns)" in own
+    assert "trials: active (middle half 49.75 ms to 51.25 ms, 4 rounds)" in own
+    assert "this run (19 steps under the plan, not comparable)" in own
     other = tab.one("#strategies tr[data-strategy='wfbp']").text
-    assert f"in turns: {formatting.NO_DIFFERENCE} (middle half" in other
+    assert f"trials: {formatting.NO_DIFFERENCE} (middle half" in other
     assert "before the plan" not in tab.one("#strategies").text
 
 
@@ -170,12 +170,12 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """All that there is to draw of a run."""
+    """Returns all answers about a run."""
     return answers_about(written(tmp_path_factory.mktemp("found")))
 
 
 @pytest.mark.parametrize("sizes", [1, None], ids=["at one world size", "at all of them"])
-def test_pictures_where_the_model_says_nothing_of_libra(
+def test_pictures_without_a_prediction_of_libra(
     tmp_path: Path, found: Answers, sizes: int | None
 ) -> None:
     found = copy.deepcopy(found)
@@ -193,9 +193,7 @@ def test_pictures_where_the_model_says_nothing_of_libra(
     assert (tmp_path / "pictures" / "scale_out.svg").exists()
 
 
-def test_each_of_several_runs_has_pictures_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_run_has_its_own_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run, a run with two functions, and a run without anything to draw."""
     logdir, pictures = tmp_path / "runs", tmp_path / "pictures"
     written(logdir / "first")
@@ -212,10 +210,10 @@ def test_each_of_several_runs_has_pictures_of_its_own(
     # Text is drawn as glyphs, each of which a comment names.
     assert "<!-- first: train_step -->" in (pictures / "first" / "timeline.svg").read_text()
     told = capsys.readouterr().err
-    assert "left out 'bare: f': neither a fitted model nor a traced step" in told
+    assert "skipped 'bare: f': neither a fitted model nor a traced step" in told
 
 
-def test_a_file_of_other_records_is_named_and_left_out(
+def test_foreign_event_file_is_reported_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path / "run") / "events.out.tfevents.9.other"
@@ -223,7 +221,7 @@ def test_a_file_of_other_records_is_named_and_left_out(
         writer.write(b"\xff" * 50)
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
     told = capsys.readouterr().err
-    assert f"left out {str(path)!r}: no event file" in told
+    assert f"skipped {str(path)!r}: not an event file" in told
     assert told.count("\n") == 1
 
 
@@ -238,18 +236,20 @@ def test_damaged_files_are_named(
     bad.parent.mkdir(parents=True, exist_ok=True)
     bad.write_bytes(b"\xff" * 99)
     assert main(["report", str(logdir), "--out", str(out)]) == (0 if beside else 2)
-    what = f"{str(bad)!r}: no event file (a checksum is wrong)"
+    what = f"{str(bad)!r}: not an event file (a checksum is wrong)"
     assert what in capsys.readouterr().err
     if beside:
         assert answers(out)["runs"]["problems"] == [
-            {"file": str(bad), "message": "no event file (a checksum is wrong)"}
+            {"file": str(bad), "message": "not an event file (a checksum is wrong)"}
         ]
     trace = tmp_path / "t.json"
     assert main(["timeline", str(logdir), "--out", str(trace)]) == (0 if beside else 2)
     assert what in capsys.readouterr().err
 
 
-def test_plan_that_rests_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_without_measurements_has_a_report_and_no_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bare = examples.given_record(RECORD.plan, RECORD.strategy)
     writer = RecordWriter(tmp_path / "run", 0)
     writer.record(1, bare)
@@ -286,14 +286,14 @@ def test_bad_log_directory_is_one_line(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_something_must_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_needs_an_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "--out report.html" in capsys.readouterr().err
     assert main(["report", "--out", "x.html"]) == 2
-    assert "takes LOGDIR beside the flags, got 0" in capsys.readouterr().err
+    assert "arguments must be LOGDIR, got 0" in capsys.readouterr().err
 
 
-def test_a_strategy_from_outside_is_in_every_view(browser: Tab, tmp_path: Path) -> None:
+def test_registered_strategy_is_in_every_view(browser: Tab, tmp_path: Path) -> None:
     written(tmp_path / "run")
     with examples.halves() as halves:
         assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "r.html")]) == 0

@@ -1,4 +1,4 @@
-"""The Libra tab of a real TensorBoard in a real browser, on the runs of real workers."""
+"""The Libra tab of a real TensorBoard in a real browser, on runs of real workers."""
 
 import itertools
 import re
@@ -38,33 +38,31 @@ def address(trained: Trained) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def made(trained: Trained, address: str) -> dict[str, Any]:
-    """The plan that the job has made: its place, its record, what the job said of it."""
-    told = trained.made
-    plan = Plan.from_json(told["plan"])
-    assert told["fitted"], told["explain"]
+    """Returns the plan that the job has tuned, its listing, and its explanation."""
+    explained = trained.made
+    plan = Plan.from_json(explained["plan"])
+    assert explained["fitted"], explained["explain"]
     [heading] = [
         one for one in answer(address, "runs")["plans"] if one["fingerprint"] == plan.fingerprint
     ]
-    return {"plan": plan, "told": told["explain"], "heading": heading}
+    return {"plan": plan, "explained": explained["explain"], "heading": heading}
 
 
 @pytest.fixture
 def tab(browser: Tab, address: str, made: dict[str, Any]) -> Iterator[Tab]:
-    """The tab at the plan that the job has made; nothing may have gone wrong in it."""
+    """Opens the tab at the tuned plan; the browser may log no errors."""
     browser.open(address)
-    browser.choose("#version", "made")
+    browser.choose("#version", "tuned")
     yield browser
     assert browser.trouble() == []
 
 
-def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
-    tab: Tab, made: dict[str, Any]
-) -> None:
+def test_plan_view_has_the_numbers_of_json_and_explain(tab: Tab, made: dict[str, Any]) -> None:
     plan = made["plan"]
     rows = tab.find("#groups tbody tr")
     assert len(rows) == len(plan.groups)
     assert tab.one("#backward").text == f"backward, predicted: {ms(plan.predicted_seconds)}"
-    assert ms(plan.predicted_seconds) in made["told"]
+    assert ms(plan.predicted_seconds) in made["explained"]
     for index, (row, group) in enumerate(zip(rows, plan.groups, strict=True)):
         cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "td")]
         assert row.get_attribute("data-group") == str(index)
@@ -73,9 +71,9 @@ def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
         row.click()
         tab.wait(lambda k=index: tab.one("#detail").get_attribute("data-group") == str(k))
         why = tab.one("#why").text
-        told = " ".join(made["told"].split())
+        explained = " ".join(made["explained"].split())
         for sentence in tab.texts("#why p:not(.note)"):
-            assert sentence in told
+            assert sentence in explained
         for cost in tab.find("#why .cost"):
             assert cost.get_attribute("data-seconds") is not None or "not possible" in cost.text
         assert f"r = {2 * group.num_threads}" in why
@@ -84,9 +82,7 @@ def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
     assert ("bottleneck" in tab.one("#groups").text) == (plan.predicted_seconds is not None)
 
 
-def test_the_plan_answers_the_questions_of_a_newcomer(
-    tab: Tab, made: dict[str, Any], address: str
-) -> None:
+def test_plan_view_has_all_facts(tab: Tab, made: dict[str, Any], address: str) -> None:
     place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
     assert place["run"] == RUN
     tab.wait(lambda: tab.one("#gain").get_attribute("data-pending") is None)
@@ -97,9 +93,7 @@ def test_the_plan_answers_the_questions_of_a_newcomer(
     assert "%" in facts["gain"]
 
 
-def test_what_was_measured_stands_above_what_is_predicted(
-    tab: Tab, made: dict[str, Any], address: str
-) -> None:
+def test_measurements_are_above_predictions(tab: Tab, made: dict[str, Any], address: str) -> None:
     place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
     raced = answer(address, f"plan?{urllib.parse.urlencode(place)}")["race"]
     rows = tab.find("#race-table tbody tr")
@@ -109,11 +103,11 @@ def test_what_was_measured_stands_above_what_is_predicted(
     assert raced[0]["fingerprint"] == made["plan"].fingerprint
     first = [cell.text for cell in rows[0].find_elements(By.CSS_SELECTOR, "td")]
     assert first[2] == ms(raced[0]["step"]["median"])
-    assert first[4] == "in force"
+    assert first[4] == "active"
     assert tab.one("#race").location["y"] < tab.one("#where").location["y"]
 
 
-def test_a_group_can_be_selected_by_keyboard(tab: Tab) -> None:
+def test_group_is_selected_by_keyboard(tab: Tab) -> None:
     tab.find("#groups tbody tr")[-1].send_keys(Keys.ENTER)
     last = str(len(tab.find("#groups tbody tr")) - 1)
     tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
@@ -124,7 +118,7 @@ def domain(tab: Tab) -> tuple[float, float]:
     return float(lanes.get_attribute("data-from")), float(lanes.get_attribute("data-to"))
 
 
-def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, Any]) -> None:
+def test_timeline_zooms_moves_and_has_tooltips(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     tab.wait(lambda: tab.find("svg.lanes .bar"))
     kinds = [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")]
@@ -148,7 +142,7 @@ def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, A
         "return arguments[0].dispatchEvent(new WheelEvent('wheel', {deltaY: -400, clientX: 700,"
         " bubbles: true, cancelable: true, ctrlKey: arguments[1]}))"
     )
-    assert tab.script(wheel, lanes, False)  # not taken: the page scrolls
+    assert tab.script(wheel, lanes, False)  # not handled, so the page scrolls
     assert not tab.script(wheel, lanes, True)
     tab.wait(lambda: domain(tab) != whole)
     lanes.send_keys(Keys.HOME)
@@ -164,7 +158,7 @@ def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, A
     assert f"r = {made['plan'].groups[0].num_threads}" in shown
 
 
-def test_all_ranks_are_seen_in_one_step_with_their_waits(tab: Tab, made: dict[str, Any]) -> None:
+def test_timeline_shows_one_step_of_all_ranks(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     tab.wait(lambda: tab.find("#ranks .timeline"))
     assert len(tab.find("#ranks .timeline[data-kind='rank']")) == 2
@@ -179,11 +173,11 @@ def test_all_ranks_are_seen_in_one_step_with_their_waits(tab: Tab, made: dict[st
 
 
 def selected(tab: Tab) -> set[str | None]:
-    """Groups that are marked in the timelines."""
+    """Returns the groups that are marked in the timelines."""
     return {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")}
 
 
-def test_a_group_is_selected_in_every_view_and_after_a_reload(
+def test_selected_group_is_shared_by_views_and_survives_a_reload(
     tab: Tab, made: dict[str, Any]
 ) -> None:
     last = str(len(made["plan"].groups) - 1)
@@ -199,18 +193,16 @@ def test_a_group_is_selected_in_every_view_and_after_a_reload(
         tab.wait(lambda: tab.find("svg.lanes .bar.selected[data-group='0']"))
     tab.again()
     assert tab.one("main").get_attribute("data-ready") == "timeline"
-    assert "made" in Select(tab.one("#version")).first_selected_option.text
+    assert "tuned" in Select(tab.one("#version")).first_selected_option.text
     tab.wait(lambda: selected(tab) == {"0"})
 
 
-def test_a_group_leads_to_its_all_reduce_in_the_graphs_tab_and_back(
-    tab: Tab, trained: Trained
-) -> None:
-    # Of one run TensorBoard shows the last graph: that of the plan that was given.
+def test_group_links_to_the_graphs_tab_and_back(tab: Tab, trained: Trained) -> None:
+    # TensorBoard shows the last graph of a run, which is that of the user-provided plan.
     assert not tab.find("#in-graph")
     plan = Plan.from_json(trained.given["plan"])
     last = len(plan.groups) - 1
-    tab.choose("#version", "given")
+    tab.choose("#version", "user-provided")
     tab.find("#groups tbody tr")[-1].click()
     tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == str(last))
     node = tab.one("#in-graph").text
@@ -221,7 +213,7 @@ def test_a_group_leads_to_its_all_reduce_in_the_graphs_tab_and_back(
         "return window.parent.document.querySelector('tf-graph-dashboard')?._selectedNode ?? ''"
     )
     tab.wait(lambda: tab.script(selected).endswith(node))
-    # Another one is selected there.
+    # The user selects another node there.
     first = tab.script(selected).replace(node, f"tf_libra/{plan.short_id}/group_0")
     tab.script(
         "window.parent.document.querySelector('tf-graph-dashboard')"
@@ -233,7 +225,7 @@ def test_a_group_leads_to_its_all_reduce_in_the_graphs_tab_and_back(
     assert tab.one("#groups tr[data-group='0']").get_attribute("aria-selected") == "true"
 
 
-def test_any_two_timelines_of_the_run_can_be_compared(tab: Tab, made: dict[str, Any]) -> None:
+def test_two_timelines_are_compared(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     before = tab.one("#difference").text
     select = Select(tab.one("#timeline-1"))
@@ -262,7 +254,7 @@ def test_contention_draws_samples_curves_and_residuals(
     assert "sample" in tab.one("#fit").text
 
 
-def test_strategies_are_compared_here_and_on_more_workers(tab: Tab, made: dict[str, Any]) -> None:
+def test_strategies_are_compared_for_all_world_sizes(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("strategies")
     rows = tab.find("#strategies tbody tr")
     assert {row.get_attribute("data-strategy") for row in rows} == {
@@ -285,25 +277,23 @@ def test_history_marks_the_plans(tab: Tab, made: dict[str, Any]) -> None:
     assert tab.find("#history-steps .annotation")
 
 
-def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: Trained) -> None:
+def test_user_provided_plan_is_shown(tab: Tab, trained: Trained) -> None:
     given = Plan.from_json(trained.given["plan"])
-    tab.choose("#version", "given")
+    tab.choose("#version", "user-provided")
     tab.wait(lambda: len(tab.find("#groups tbody tr")) == len(given.groups))
-    assert "measured nothing by itself" in tab.one("main").text
+    assert not tab.find("#backward")  # nothing is predicted without measurements
     for view in tensorboard_tab.VIEWS[1:]:
         tab.one(f"#tab-{view}").click()
         tab.wait(lambda name=view: tab.one("main").get_attribute("data-ready") == name)
 
 
-def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: str) -> None:
+def test_new_records_appear_without_reload(tab: Tab, trained: Trained, address: str) -> None:
     write(trained.logdir / "growing", examples.plan_record(function="growing"))
     tab.wait(lambda: any("growing" in one.text for one in Select(tab.one("#run")).options))
     tab.choose("#run", "growing")
     tab.view("history")
-    assert [one.text for one in tab.find("main .drift")] == [
-        "At step 66 steps took 200 ms, where 50 ms were expected: plans were tried out again.",
-        "At step 70 steps took 51 ms again, near the 50 ms expected: the plan stayed.",
-    ]
+    drifts = [re.findall(r"\d+", one.text) for one in tab.find("main .drift")]
+    assert drifts == [["66", "200", "50"], ["70", "51", "50"]]  # step, measured and expected ms
     points = "return document.querySelector('#history-lead').textContent"
     before = tab.script(points)
     writer = RecordWriter(trained.logdir / "growing", 0)
@@ -311,7 +301,7 @@ def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: 
     writer.close()
     tab.wait(lambda: tab.script(points) != before)
     assert tab.one("main").get_attribute("data-ready") == "history"
-    # A function that has no plan yet: how far it is.
+    # Progress of a function without a plan.
     writer = RecordWriter(trained.logdir / "young", 0)
     writer.history(1, "young_step", {"step_seconds": 0.01, "max_tuning_steps": 60})
     writer.history(7, "young_step", {"step_seconds": 0.01})
@@ -319,9 +309,7 @@ def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: 
     tab.wait(lambda: "young_step: measuring, step 7 of 60" in tab.one("main").text)
 
 
-def test_what_is_clicked_is_shown_however_slow_the_answers_and_fast_the_records(
-    tab: Tab, trained: Trained
-) -> None:
+def test_selection_works_during_slow_answers_and_fast_records(tab: Tab, trained: Trained) -> None:
     write(trained.logdir / "busy", examples.plan_record(function="busy"))
     tab.wait(lambda: any("busy" in one.text for one in Select(tab.one("#run")).options))
     tab.choose("#run", "busy")
@@ -336,28 +324,28 @@ def test_what_is_clicked_is_shown_however_slow_the_answers_and_fast_the_records(
                 break
         writer.close()
 
-    def choose_the_last() -> str | None:  # in the one that stands there, again where it has gone
+    def choose_the_last() -> str | None:  # in the visible drawing, which may be replaced meanwhile
         rows = tab.find("[data-view]:not(.coming) #groups tbody tr")
         group = rows[-1].get_attribute("data-group") if rows else None
         if rows:
             rows[-1].click()
         return group
 
-    # To draw the plan takes three answers, one after the other: longer than the page takes to look
-    # again at what was written, which is something new every time.
+    # Drawing the plan takes three answers in sequence, longer than the interval between the page's
+    # checks, each of which finds new records.
     with ThreadPoolExecutor(1) as pool, tab.far_away(2.0):
         writing = pool.submit(keep_writing)
         try:
             tab.one("#tab-history").click()
             tab.one("#tab-plan").click()
             tab.wait(lambda: tab.one("main").get_attribute("data-ready") == "plan")
-            # While it is redrawn in its place, a group can be chosen, and stays chosen.
+            # A group can be selected while the view is redrawn in place, and stays selected.
             tab.wait(lambda: tab.find(".coming"))
             last = tab.wait(choose_the_last)
             tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
             tab.wait(lambda: not tab.find(".coming"))
             assert tab.wait(lambda: tab.one("#detail").get_attribute("data-group")) == last
-            # And so can another view.
+            # Another view can be selected as well.
             tab.wait(lambda: tab.find(".coming"))
             tab.one("#tab-contention").click()
             tab.wait(lambda: tab.one("main").get_attribute("data-ready") == "contention")
@@ -367,17 +355,17 @@ def test_what_is_clicked_is_shown_however_slow_the_answers_and_fast_the_records(
             writing.result(60)
 
 
-def test_numbers_are_written_as_in_text(tab: Tab) -> None:
+def test_numbers_have_the_format_of_the_text_report(tab: Tab) -> None:
     values = [0.0, 5.199e-8, 9.9996e-4, 9.995e-4, 0.0015, 1.23456, 12345.6, 1e-10, 0.03, 7.00049e-3]
     values += [10**-k * m for k in range(9) for m in (1, 1.2345, 3.14159, 9.9995, 6.0005)]
-    said = tab.driver.execute_async_script(
+    shown = tab.driver.execute_async_script(
         "const done = arguments[1];"
         "import(new URL('data/plugin/libra/static/format.js', window.parent.location.href).href)"
         ".then((f) => done(arguments[0].map((x) => [f.time(x), f.bytes(x * 1e6), f.rate(x * 1e9),"
         " f.percent(x), f.signedPercent(-x), f.difference(x), f.difference(-x)])))",
         values,
     )
-    assert said == [
+    assert shown == [
         [
             formatting.time(x),
             formatting.size(x * 1e6),
@@ -391,7 +379,7 @@ def test_numbers_are_written_as_in_text(tab: Tab) -> None:
     ]
 
 
-def test_reload_shows_what_was_written_since(tab: Tab, trained: Trained, address: str) -> None:
+def test_reload_shows_new_records(tab: Tab, trained: Trained, address: str) -> None:
     before = len(answer(address, "runs")["plans"])
     write(trained.logdir / "second", examples.plan_record(function="later"))
     tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
@@ -426,7 +414,7 @@ def test_ranks_write_runs_of_their_own(trained: Trained, address: str) -> None:
         assert all(file.stat().st_size > 1000 for file in files)
 
 
-# Runs that no user would like to see.
+# Runs with hostile names, large plans and unreadable records.
 
 
 @pytest.fixture(scope="module")
@@ -447,25 +435,25 @@ def test_hostile_names_are_text(odd: Tab) -> None:
     assert odd.one("#run").get_attribute("title").startswith(f"{HOSTILE_RUN}/rank_0, <script>")
     odd.one("#groups tbody tr").click()
     odd.wait(lambda: odd.one("#detail").get_attribute("data-group") == "0")
-    # The tab may be drawing again what it has just read again.
+    # The tab may be redrawing the view.
     names = odd.wait(lambda: {one.get_attribute("title") for one in odd.find("#tensors .one-line")})
     assert examples.HOSTILE[0] in names
     for view in tensorboard_tab.VIEWS:
         odd.view(view)
         assert len(odd.find("script:not([src])")) == 1  # TensorBoard's own, which loads the tab
-        # What is long is cut: nothing makes the page wider than the window.
+        # Long names are cut, so that the page is never wider than the window.
         width = odd.script("return document.documentElement.scrollWidth - window.innerWidth")
         assert width <= 0
 
 
-def test_what_cannot_be_read_is_said(odd: Tab) -> None:
+def test_unreadable_records_have_messages(odd: Tab) -> None:
     messages = odd.texts(".message")
     assert len(messages) == 5
     assert any("must be 1, got 2" in message for message in messages)
-    assert odd.find("#groups")  # and the rest is shown
+    assert odd.find("#groups")  # the readable runs are shown
 
 
-def test_a_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
+def test_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
     odd.choose("#run", "large")
     assert len(odd.find("#groups tbody tr")) == 100
     assert odd.script("return document.querySelectorAll('*').length") < 4000
@@ -496,7 +484,7 @@ def test_a_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
     assert len(odd.find("#tensors .tensor")) <= 40
 
 
-def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> None:
+def test_empty_directory_shows_instructions(browser: Tab, tmp_path: Path) -> None:
     with tensorboard_tab.serving(tmp_path) as address:
         browser.open(address)
         text = browser.one("#empty").text
@@ -506,16 +494,16 @@ def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> 
             name: (kind.tuning_steps, kind.tuning_seconds)
             for name, kind in strategies.BY_NAME.items()
         }
-        usual = limits["libra"]
-        assert "by default at most {} steps or {:g} seconds (".format(*usual) in text
-        others = {name: limit for name, limit in limits.items() if limit != usual}
+        most = limits["libra"]
+        assert "by default at most {} steps or {:g} seconds (".format(*most) in text
+        others = {name: limit for name, limit in limits.items() if limit != most}
         for name, (steps, seconds) in others.items():
             assert f"{name} {steps} or {seconds:g}" in text
         assert browser.trouble() == []
 
 
 def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
-    """The ranks of every layer as a step curve, both charts, and the background's rank."""
+    """Checks the curve of ranks, both charts, and the card of background jobs."""
     card = browser.one(".burst")
     assert "a burst plan under deeppool, amplification at most 1.5" in card.text
     titles = browser.script(
@@ -541,7 +529,7 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
     assert "75.0 % of 64 steps" in background and "python other.py <fast>" in background
 
 
-def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
+def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
     record = examples.pipeline_record(names=examples.HOSTILE[:4])
     burst = examples.burst_record("other_step", names=examples.HOSTILE[:4])
     writer = RecordWriter(tmp_path, 0)
@@ -560,7 +548,7 @@ def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Pa
         ]
         for chart in browser.find(".pipeline .gantt"):
             assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
-        assert card.text.count("computes nothing for") == 4
+        assert card.text.count("is idle for") == 4
         keys = browser.find(".pipeline .key > span")
         assert [one.text for one in keys] == ["forward", "backward", "all-reduce", "update"]
         assert len({one.location["y"] for one in keys}) == 1

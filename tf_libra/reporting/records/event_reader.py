@@ -15,10 +15,7 @@ PATTERN = "**/*tfevents*"
 _FRAME_BYTES = 16
 # SummaryMetadata.data_class of scalars.
 _SCALAR = 1
-_NEEDED = (
-    "reading a log directory needs TensorBoard, which is not installed (pip install"
-    " tf-libra[tensorboard])"
-)
+_NEEDED = "reading a log directory needs TensorBoard: pip install tf-libra[tensorboard]"
 
 
 @dataclass(frozen=True)
@@ -125,12 +122,12 @@ def _events(path: Path) -> Iterator[Any]:
         except errors.DataLossError as error:
             if "truncated" in str(error):
                 return
-            what = f"damaged from byte {at} on" if at else "no event file"
+            what = f"damaged from byte {at} on" if at else "not an event file"
             raise ValueError(f"{what} (a checksum is wrong)") from None
         content = reader.record()
         at += len(content) + _FRAME_BYTES
         try:
             event = event_pb2.Event.FromString(content)
         except Exception as error:  # DecodeError moves between protobuf versions
-            raise ValueError(f"no event file ({error})") from None
+            raise ValueError(f"not an event file ({error})") from None
         yield event

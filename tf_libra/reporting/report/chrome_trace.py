@@ -51,7 +51,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         ValueError: no such run, several runs without a name, or no readable records of TF-Libra.
     """
     if not folder.is_dir():
-        raise NotADirectoryError(f"{str(folder)!r} is no log directory")
+        raise NotADirectoryError(f"{str(folder)!r} is not a directory")
     paths = _files_of_run(folder, name)
     plans: dict[str, PlanRecord] = {}
     steps: dict[tuple[Path, int, str], list[StepRecord]] = {}
@@ -75,8 +75,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
             problems.append(f"{str(path)!r}: {file.problem}")
         steps |= fresh  # a later file of the same function is of a later job
     if not plans and not steps:
-        what = "; ".join(problems) or "run a training step with tf_libra.optimize(logdir=...)"
-        raise ValueError(f"{str(folder)!r} holds no records of a plan that can be read: {what}")
+        reason = "; ".join(problems) or "run a training step with tf_libra.optimize(logdir=...)"
+        raise ValueError(f"{str(folder)!r} holds no readable records of a plan: {reason}")
     ordered = sorted(
         (step for one in steps.values() for step in one),
         key=lambda step: (step.rank, step.started_ns),
@@ -164,7 +164,7 @@ def _offset_ns(offset: ClockOffset | None) -> int:
 
 def _clock(offset: ClockOffset | None) -> str:
     if offset is None:
-        return "not aligned: it has exchanged nothing with the first"
+        return "not aligned: no exchange with the first rank"
     return (
         f"{formatting.time(offset.offset_ns * 1e-9)} ahead, between"
         f" {formatting.time(offset.lower_ns * 1e-9)} and {formatting.time(offset.upper_ns * 1e-9)}"

@@ -49,7 +49,7 @@ def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
     # The last activated plan of each function in each run.
     last = {(one["run"], one["function"]): one for one in known["runs", ()]["plans"]}
     if not last:
-        raise ValueError("there is no plan to draw")
+        raise ValueError("no plan to draw")
     jobs = [job_of(run) for run, _ in last]
     left_out: list[str] = []
     taken: set[Path] = set()
@@ -70,7 +70,7 @@ def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
                 raise
             left_out.append(f"{title!r:.80}: {error}")
     if len(left_out) == len(last):
-        raise ValueError(f"there is nothing to draw of any of {len(last)} plans")
+        raise ValueError(f"nothing to draw of {len(last)} plans")
     return left_out
 
 

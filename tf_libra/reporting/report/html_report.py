@@ -18,7 +18,7 @@ _PREFIX = "libra/"
 _START = f"import {{render}} from '{_PREFIX}index.js'; render();"
 
 
-def page(title: str, answers: Answers) -> str:
+def report_page(title: str, answers: Answers) -> str:
     """Returns HTML with the tab's scripts and styles, the chart library and all answers.
 
     Raises:
@@ -27,8 +27,8 @@ def page(title: str, answers: Answers) -> str:
     """
     runs = runs_of(answers)
     if not any(runs[name] for name in ("plans", *(card.name for card in CARDS.values()))):
-        why = "; ".join(map(describe_problem, runs["problems"][:3])) or "none was recorded"
-        raise ValueError(f"there is no plan to show: {why}")
+        reason = "; ".join(map(describe_problem, runs["problems"][:3])) or "none was recorded"
+        raise ValueError(f"no plan to show: {reason}")
     import plotly
 
     charts = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"

@@ -45,7 +45,7 @@ class Folder:
             OSError: the folder does not exist.
         """
         if not path.is_dir():
-            raise NotADirectoryError(f"{str(path)!r} is no log directory")
+            raise NotADirectoryError(f"{str(path)!r} is not a directory")
         files = tuple(event_reader.read(one) for one in sorted(path.glob(event_reader.PATTERN)))
         records: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
         scalars: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
@@ -79,7 +79,7 @@ class Folder:
         return _listing(self.of_records), _listing(self.of_scalars)
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """Returns at most `count` records of a series; one that is no text is a `ValueError`."""
+        """Returns at most `count` records of a series; another content is a `ValueError`."""
         found = self.of_records.get(run, {}).get(tag, ())
         return [(one.written, one.text) for one in _some(found, count)]
 
@@ -136,8 +136,7 @@ def answers_about(folder: Path) -> Answers:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(
-            f"a report needs {' and '.join(missing)}, not installed here (pip install"
-            " tf-libra[tensorboard])"
+            f"a report needs {' and '.join(missing)}: pip install tf-libra[tensorboard]"
         )
     source = Folder.read(folder)
     answers = [

@@ -17,6 +17,6 @@ class LibraLoader(base_plugin.TBLoader):
         try:
             from tf_libra.reporting.tensorboard.plugin import LibraPlugin
         except ImportError as error:
-            tb_logging.get_logger().warning("The Libra tab is left out: %s", error)
+            tb_logging.get_logger().warning("Libra tab: not loaded: %s", error)
             return None
         return LibraPlugin(context)

@@ -35,7 +35,7 @@ class LogSource(Protocol):
         """Returns at most `count` records of a series with their times, including the last.
 
         Raises:
-          ValueError: a value of the series is no text.
+          ValueError: a value of the series is not a text.
         """
         ...
 

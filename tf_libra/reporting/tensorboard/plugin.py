@@ -56,7 +56,7 @@ class LibraPlugin(base_plugin.TBPlugin):
     def _answer(self, route: str, environ: dict[str, Any], start_response: Any) -> Any:
         request = Request(environ)
         if request.method != "GET":
-            response = _problem(request, "only GET is answered", 405)
+            response = _problem(request, "only GET is supported", 405)
         else:
             try:
                 source = DataProviderSource(
@@ -81,7 +81,7 @@ class LibraPlugin(base_plugin.TBPlugin):
         name = request.path.rpartition("/static/")[2]
         path = _static_files().get(name)
         if path is None:
-            response = _problem(request, "there is no such file", 404)
+            response = _problem(request, "no such file", 404)
         else:
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             expires = 86400 if path == _PLOTLY else 0
@@ -127,7 +127,7 @@ class DataProviderSource:
         return _series(self._data.list_scalars(self._context, **self._whose(PLUGIN_NAME)))
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """Returns at most `count` records of a series; one that is no text is a `ValueError`."""
+        """Returns at most `count` records of a series; another content is a `ValueError`."""
         found = self._data.read_tensors(
             self._context,
             **self._whose(PLUGIN_NAME),
@@ -175,5 +175,5 @@ def _document(value: Any) -> str:
     """Returns the text of a summary, whose content is not trusted."""
     item = value.item() if value.size == 1 else None
     if not isinstance(item, bytes):
-        raise ValueError("a summary of this plugin holds one string, this one does not")
+        raise ValueError("a summary of this plugin must hold one string")
     return item.decode()

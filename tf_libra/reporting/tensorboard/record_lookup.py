@@ -45,7 +45,7 @@ def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
     """
     found = source.documents(run, tag)
     if not found:
-        raise NotFoundError("there is no such plan in this run")
+        raise NotFoundError("no such plan in this run")
     return _plan_record(found[-1][1])
 
 

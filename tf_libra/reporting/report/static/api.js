@@ -1,4 +1,4 @@
-// Stands in for the tab's api.js: answers what the backend said when the report was made.
+// Replaces the tab's api.js in a report: returns the answers that the report contains.
 
 const answers = new Map(
   JSON.parse(document.getElementById('answers').textContent)
@@ -10,19 +10,19 @@ function key(route, parameters) {
   return JSON.stringify([route, pairs]);
 }
 
-/** What a route answered; an Error with the backend's reason where it refused. */
+/** Returns the answer of a route; throws an Error with the backend's reason. */
 export async function get(route, parameters = {}) {
   if (route === 'strategies' && parameters.strategy !== undefined) {
     const {strategy, ...others} = parameters;
-    const all = await get(route, others); // one by one is for those who wait
+    const all = await get(route, others); // a report has all rows in one answer
     return {...all, rows: all.rows.filter((row) => row.strategy === strategy)};
   }
   const found = answers.get(key(route, parameters));
-  if (found === undefined) throw new Error('This is not in the report; TensorBoard shows it.');
+  if (found === undefined) throw new Error('Not part of the report; only TensorBoard shows it.');
   if (found.error !== undefined) throw new Error(found.error);
   return found.value;
 }
 
-/** Scripts and style sheets are in the page. */
+/** Scripts and style sheets are part of the page. */
 export async function script() {}
 export async function stylesheet() {}

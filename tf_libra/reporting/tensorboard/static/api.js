@@ -1,8 +1,8 @@
-// The backend's routes.
+// Requests to the plugin's backend.
 
 const BASE = new URL('../', import.meta.url);
 
-/** What a route answers; an Error with the backend's reason where it refuses, or `signal` ends it. */
+/** Returns the answer of a route; throws an Error with the backend's reason, or if `signal` aborts. */
 export async function get(route, parameters = {}, signal = undefined) {
   const url = new URL(route, BASE);
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
@@ -12,7 +12,7 @@ export async function get(route, parameters = {}, signal = undefined) {
   try {
     reason = (await response.json()).error ?? reason;
   } catch {
-    // Not ours: TensorBoard itself has answered.
+    // The answer is TensorBoard's own, without JSON.
   }
   throw new Error(reason);
 }
@@ -28,7 +28,7 @@ export function script(name) {
   });
 }
 
-/** Loads a style sheet that the plugin serves; without it, the page is plain. */
+/** Loads a style sheet that the plugin serves; resolves also on failure. */
 export function stylesheet(name) {
   return new Promise((resolve) => {
     const element = document.createElement('link');

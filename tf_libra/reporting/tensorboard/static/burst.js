@@ -1,4 +1,4 @@
-// A burst plan: ranks under each layer, what every rank does when, and what a background job gets.
+// Cards of a burst plan and of background jobs.
 
 import {h, s} from './dom.js';
 import {percent, plural, short, signedPercent, strategy, time} from './format.js';
@@ -6,11 +6,11 @@ import {gantt, ganttLegend} from './gantt.js';
 
 const WIDTH = 1000;
 const LABEL = 64;
-const STEP = 26; // of the curve, from one number of ranks to the next
-const NAMES = 22; // below the curve
-const LEAST_NUMBER = 28; // wide, for a layer's number to be read
+const STEP = 26; // height of the curve per number of ranks
+const NAMES = 22; // height of the layer numbers below the curve
+const LEAST_NUMBER = 28; // least width for a layer's number
 
-/** The card of one burst plan, as the route `runs` describes it. */
+/** Card of one burst plan, from the answer of `runs`. */
 export function burstCard(burst) {
   const {charts, layers} = burst;
   const longest = Math.max(...charts.map((chart) => chart.seconds));
@@ -22,10 +22,10 @@ export function burstCard(burst) {
     h('h3', {}, 'Ranks under each layer'),
     curve(burst),
     charts.map((chart) => gantt(chart, rows, longest, (bar) => `${WORDS[bar.kind]} ${short(bar.layers, 60)}`, idle(chart))),
-    ganttLegend([['compute', 'computes, forward and backward'], ['transition', 'comes in'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
-    h('p', {class: 'note'}, 'A plan has forward and backward of a layer in one stretch; when they ran, all of forward came before all of backward.'),
+    ganttLegend([['compute', 'computation, forward and backward'], ['transition', 'transition'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
+    h('p', {class: 'note'}, 'The plan shows forward and backward of a layer together; execution runs the whole forward before the backward.'),
     h('div', {class: 'scroll'}, h('table', {class: 'layers'},
-      h('thead', {}, h('tr', {}, [['left', 'layer'], ['', 'ranks'], ['', 'comes in'], ['', 'computes'], ['', 'all-reduce'], ['', 'amplified'],
+      h('thead', {}, h('tr', {}, [['left', 'layer'], ['', 'ranks'], ['', 'transition'], ['', 'computation'], ['', 'all-reduce'], ['', 'amplification'],
         ...(layers[0].measured === null ? [] : burst.device_counts.map((count) => ['', `on ${count}`]))].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, layers.map((layer) => h('tr', {},
         h('td', {class: 'left', title: layer.name}, short(layer.name, 50)),
@@ -35,11 +35,11 @@ export function burstCard(burst) {
         h('td', {}, time(layer.all_reduce)),
         h('td', {}, layer.amplification === null ? '-' : layer.amplification.toFixed(2)),
         (layer.measured ?? []).map((seconds) => h('td', {}, time(seconds)))))))),
-    h('p', {class: 'note'}, `Of the whole batch, forward and backward.${layers[0].measured === null ? '' : ' The last columns are what its computation took on so many ranks.'}`),
+    h('p', {class: 'note'}, `Times are of the whole batch, forward and backward.${layers[0].measured === null ? '' : ' The last columns are measured computation on each number of ranks.'}`),
     burst.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
 
-const WORDS = {compute: 'computation of', transition: 'what comes into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of', update: 'update of'};
+const WORDS = {compute: 'computation of', transition: 'transition into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of', update: 'update of'};
 
 function limit({max_amplification: most}) {
   return most === null ? 'without a limit on amplification' : `amplification at most ${most}`;
@@ -50,7 +50,7 @@ function idle({title, seconds, idle_seconds: each}) {
     `Rank ${rank} is idle for ${time(one)}, ${percent(seconds > 0 ? one / seconds : 0)} of the ${title} iteration.`)));
 }
 
-/** Numbers of ranks as a step curve over the layers. */
+/** Step curve of the number of ranks over the layers. */
 function curve({layers, device_counts: counts}) {
   const base = counts.length * STEP;
   const width = (WIDTH - LABEL) / layers.length;
@@ -72,7 +72,7 @@ function curve({layers, device_counts: counts}) {
     ]).flat());
 }
 
-/** What background jobs have got, a card for each training function of a job. */
+/** Cards of background jobs, one for each training function of a job. */
 export function backgroundCards(backgrounds) {
   const found = new Map();
   for (const one of backgrounds) {
@@ -87,22 +87,22 @@ function backgroundCard(ranks) {
   const total = counted.reduce((sum, one) => sum + one.steps_per_second, 0);
   const known = ranks.filter((one) => one.slowdown !== null).map((one) => one.slowdown);
   const lead = [
-    counted.length > 0 ? `All ranks’ jobs together make ${rounded(total)} steps per second.` : null,
-    known.length > 0 ? `A step of training beside them took ${signedPercent(Math.max(...known))}, at most.` : null,
+    counted.length > 0 ? `Background jobs of all ranks: ${rounded(total)} steps per second.` : null,
+    known.length > 0 ? `Largest slowdown of a training step: ${signedPercent(Math.max(...known))}.` : null,
   ].filter(Boolean).join(' ');
   return h('section', {class: 'card background', 'data-function': ranks[0].function},
-    h('h2', {class: 'name'}, `${short(ranks[0].function, 60)}: what the background got`),
+    h('h2', {class: 'name'}, `${short(ranks[0].function, 60)}: background jobs`),
     lead === '' ? null : h('p', {class: 'lead'}, lead),
     h('div', {class: 'scroll'}, h('table', {},
-      h('thead', {}, h('tr', {}, [['left', 'rank'], ['', 'steps per second'], ['', 'ran beside'], ['', 'pauses'], ['', 'a step beside it'], ['', 'limit, in the mean'], ['left', 'command']].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('thead', {}, h('tr', {}, [['left', 'rank'], ['', 'steps per second'], ['', 'active during'], ['', 'pauses'], ['', 'slowdown of a step'], ['', 'limit of the mean slowdown'], ['left', 'command']].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, ranks.map((one) => h('tr', {'data-rank': one.rank},
         h('td', {class: 'left'}, String(one.rank)),
         h('td', {}, one.steps_per_second === null ? 'not counted' : rounded(one.steps_per_second)),
         h('td', {}, `${percent(one.share_of_steps)} of ${plural(one.step, 'step')}`),
         h('td', {}, String(one.num_pauses)),
-        h('td', {}, one.slowdown === null ? 'not known yet' : signedPercent(one.slowdown)),
+        h('td', {}, one.slowdown === null ? 'unknown' : signedPercent(one.slowdown)),
         h('td', {}, percent(one.max_slowdown)),
-        // The program by its name: where it lies says little, and takes the place of what it does.
+        // Only the program's name: its folder would take the space of its arguments.
         h('td', {class: 'left', title: one.command}, short(one.command.replace(/^\S*\//, ''), 50))))))));
 }
 

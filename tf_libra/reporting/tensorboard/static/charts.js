@@ -1,4 +1,4 @@
-// Charts, drawn by Plotly, which is loaded when the first one is.
+// Charts drawn by Plotly, which is loaded with the first chart.
 
 import {script} from './api.js';
 import {color} from './theme.js';
@@ -7,23 +7,23 @@ let loading = null;
 
 function plotly() {
   loading ??= script('plotly.min.js').then(() => window.Plotly).catch((error) => {
-    loading = null; // to be tried again
+    loading = null; // the next chart tries again
     throw error;
   });
   return loading;
 }
 
-/** Plotly reads a little HTML in its texts; names are not to be any. */
+/** Escapes a name, as Plotly interprets some HTML in texts. */
 export function plain(text) {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
-/** Colours of thread counts, from few to many. */
+/** Colour of a thread count, from few to many threads. */
 export function threadColor(threads, all) {
   const names = ['r-first', 'r-second', 'r-third', 'r-fourth', 'r-fifth'];
-  const place = all.length < 2 ? 0 : all.indexOf(threads) / (all.length - 1);
+  const position = all.length < 2 ? 0 : all.indexOf(threads) / (all.length - 1);
   const last = Math.min(all.length, names.length) - 1;
-  return color(names[Math.round(place * Math.max(last, 0))]);
+  return color(names[Math.round(position * Math.max(last, 0))]);
 }
 
 function axis(options) {

@@ -1,4 +1,4 @@
-// View 3: what was sampled, and the curves fitted to it.
+// View 3: samples of the contention model, and the fitted curves.
 
 import {chart, threadColor} from './charts.js';
 import {h} from './dom.js';
@@ -11,7 +11,7 @@ export async function contentionView(place, context) {
   const view = await context.askOnce('contention', context.plan);
   if (view.model === null) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'No contention model'),
-      h('p', {class: 'lead'}, 'The plan was given to this run, or too little could be measured to fit a model.'),
+      h('p', {class: 'lead'}, 'The user has provided the plan, or the samples were too few to fit a model.'),
       view.notes.map((note) => h('p', {class: 'note name'}, note))));
     context.ready();
     return;
@@ -19,16 +19,16 @@ export async function contentionView(place, context) {
   const plots = [0, 1, 2, 3].map((i) => h('div', {class: 'plot', id: `contention-${i}`}));
   place.replaceChildren(
     h('section', {class: 'card'},
-      h('h2', {}, 'How communication threads cost computation'),
+      h('h2', {}, 'Contention of communication threads'),
       h('p', {class: 'lead', id: 'fit'}, summary(view)),
       view.samples.length === 0
-        ? h('p', {class: 'note'}, 'The model was kept from an earlier job, whose run has the samples.') : null,
+        ? h('p', {class: 'note'}, 'The model was cached by an earlier job, whose run has the samples.') : null,
       coefficients(view)),
     h('div', {class: 'grid two'},
-      panel('Computation slowdown', 'Backward computation and updates beside an all-reduce, against alone: g(b, r) / b.', plots[0]),
-      panel('Transmission rate', 'Bytes that a ring all-reduce sends per worker, per second, without startup overhead; dots where sending takes longer than that, by the model.', plots[1]),
-      panel('Predicted against measured', 'One dot per sampled all-reduce; on the line, the model is right.', plots[2]),
-      panel('Residuals', 'Predicted over measured time, by size of the all-reduce; at 1, the model is right.', plots[3])),
+      panel('Computation slowdown', 'Backward computation and updates during an all-reduce, relative to computation without one: g(b, r) / b.', plots[0]),
+      panel('Transmission rate', 'Bytes per second and worker of a ring all-reduce, without startup overhead. Dots are samples whose transmission takes longer than the startup, by the model.', plots[1]),
+      panel('Predicted against measured', 'One dot per sampled all-reduce; on the line, the prediction is exact.', plots[2]),
+      panel('Residuals', 'Predicted over measured time by size of the all-reduce; at 1, the prediction is exact.', plots[3])),
     view.notes.length === 0 ? '' : h('section', {class: 'card'}, h('h2', {}, 'Notes of the fit'),
       view.notes.map((note) => h('p', {class: 'note name'}, note))));
   const draw = () => Promise.all([
@@ -48,21 +48,21 @@ function summary(view) {
   const last = view.at_threads.at(-1);
   const words = [];
   if (first && last && first !== last) {
-    words.push(`From r = ${first.num_threads} to r = ${last.num_threads}, an overlapped all-reduce sends ${(last.overlapped_rate / first.overlapped_rate).toFixed(2)} times as fast, and the computation beside it takes ${(last.slowdown / first.slowdown).toFixed(2)} times as long.`);
+    words.push(`From r = ${first.num_threads} to r = ${last.num_threads}, the rate of an overlapped all-reduce changes by a factor of ${(last.overlapped_rate / first.overlapped_rate).toFixed(2)}, and the time of concurrent computation by ${(last.slowdown / first.slowdown).toFixed(2)}.`);
   }
   if (view.median_error !== null) {
-    words.push(`The model misses an all-reduce by ${percent(view.median_error)} in the median of ${plural(view.samples.length, 'sample')}${view.weighted_error === null ? '' : `, and by ${percent(view.weighted_error)} where each counts by its time`}.`);
+    words.push(`Median error of an all-reduce: ${percent(view.median_error)} over ${plural(view.samples.length, 'sample')}${view.weighted_error === null ? '' : `, ${percent(view.weighted_error)} weighted by time`}.`);
   }
   words.push(view.held_out_error === null
-    ? 'It was not tested on plans that the fit has not seen.'
-    : `It misses steps under plans that the fit has not seen by ${percent(view.held_out_error)} in the median.`);
+    ? 'No held-out steps.'
+    : `Median error of held-out steps: ${percent(view.held_out_error)}.`);
   return words.join(' ');
 }
 
 function coefficients(view) {
   return h('div', {},
     h('table', {id: 'coefficients'},
-      h('thead', {}, h('tr', {}, [['left', 'Threads'], ['', 'Computation beside it'], ['', 'All-reduce, overlapped'], ['', 'All-reduce, alone']]
+      h('thead', {}, h('tr', {}, [['left', 'Threads'], ['', 'Computation'], ['', 'All-reduce, overlapped'], ['', 'All-reduce, exclusive']]
         .map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, view.at_threads.map((one) => h('tr', {},
         h('td', {class: 'left'}, `r = ${one.num_threads}`),
@@ -72,12 +72,12 @@ function coefficients(view) {
     h('p', {class: 'note'}, `${view.model.formula}.`));
 }
 
-/** What a sample is of: a plan's usual step, or, where there are too few of these, a traced one. */
+/** Source of a sample: steady-state steps of a plan, or a traced step if those are too few. */
 function origin(one) {
-  return one.step > 0 ? `step ${one.step}` : `group ${one.group}, a plan's usual step`;
+  return one.step > 0 ? `step ${one.step}` : `group ${one.group}, steady-state steps`;
 }
 
-// Dots of one r lie beside one another, not upon.
+// Spreads the dots of one r sideways, so that they do not hide each other.
 function spread(index) {
   return (((index * 0.618034) % 1) - 0.5) * 0.3;
 }
@@ -92,10 +92,10 @@ const dots = (name, tint) => ({
 
 const timesAsLong = (ratio) => `${ratio.toFixed(3)} times as long`;
 
-function curve(name, view, key, tint, told, factor = 1) {
+function curve(name, view, key, tint, describe, factor = 1) {
   return {name, type: 'scatter', mode: 'lines', x: view.curves.num_threads, y: view.curves[key].map((value) => factor * value),
     line: {color: tint, width: 2.5},
-    hovertemplate: view.curves[key].map((value) => `r = %{x:.2f}<br>${told(value)}<extra>${name}</extra>`)};
+    hovertemplate: view.curves[key].map((value) => `r = %{x:.2f}<br>${describe(value)}<extra>${name}</extra>`)};
 }
 
 function slowdown(element, view) {
@@ -107,12 +107,12 @@ function slowdown(element, view) {
       hovertemplate: some.map((one) => `%{text}<br>${timesAsLong(one.slowdown)}<extra></extra>`)},
     curve('fitted', view, 'slowdown', color('compute-slow'), timesAsLong),
     medians('medians', some, 'slowdown', color('compute'), timesAsLong),
-    // Beside a short all-reduce, a hiccup can seem to slow computation down any number of times.
+    // A hiccup during a short all-reduce looks like an arbitrary slowdown, so the range is limited.
   ], {x: ticks(view), y: {title: 'times as long', range: [0.9, 1 + 1.8 * (Math.max(...view.curves.slowdown) - 0.9)]}});
 }
 
-/** Medians of samples over each number of threads, to be seen among the dots. */
-function medians(name, some, key, tint, told, factor = 1) {
+/** Medians of the samples of each thread count. */
+function medians(name, some, key, tint, describe, factor = 1) {
   const counts = [...new Set(some.map((one) => one.num_threads))].sort((a, b) => a - b);
   const middle = counts.map((r) => {
     const values = some.filter((one) => one.num_threads === r).map((one) => one[key]).sort((a, b) => a - b);
@@ -121,7 +121,7 @@ function medians(name, some, key, tint, told, factor = 1) {
   });
   return {name, type: 'scatter', mode: 'markers', x: counts, y: middle.map((value) => factor * value),
     marker: {color: tint, size: 11, symbol: 'diamond', line: {width: 1.5, color: color('surface')}},
-    hovertemplate: middle.map((value) => `r = %{x}, median ${told(value)}<extra>${name}</extra>`)};
+    hovertemplate: middle.map((value) => `r = %{x}, median ${describe(value)}<extra>${name}</extra>`)};
 }
 
 function rates(element, view) {
@@ -130,7 +130,7 @@ function rates(element, view) {
   const traces = [];
   for (const [name, tint, key, chosen] of [
     ['overlapped', color('overlap'), 'overlapped_rate', (one) => one.residual_seconds === 0],
-    ['alone', color('residual'), 'exclusive_rate', (one) => one.overlap_seconds === 0],
+    ['exclusive', color('residual'), 'exclusive_rate', (one) => one.overlap_seconds === 0],
   ]) {
     const some = view.samples.filter((one) => chosen(one) && one.rate !== null);
     traces.push({...dots(`${name}, samples`, tint),
@@ -142,11 +142,11 @@ function rates(element, view) {
       {...medians(`${name}, medians`, some, 'rate', tint, rate, factor), showlegend: false});
   }
   return chart(element, traces, {x: ticks(view),
-    // Small all-reduces, nearly all startup, can seem to be sent at any rate.
+    // Small all-reduces are mostly startup and show arbitrary rates, so the range is limited.
     y: {title: unit, range: [0, 2.2 * factor * most]}});
 }
 
-/** A logarithmic axis that has ticks enough to be read, over decades as over a few per cent. */
+/** Logarithmic axis with enough ticks, over decades as well as over a few per cent. */
 function logAxis(values, text) {
   const [least, most] = [Math.min(...values), Math.max(...values)];
   if (values.length === 0 || !(least > 0)) return {type: 'log'};
@@ -170,7 +170,7 @@ function byThreads(view, x, y, text) {
 }
 
 const wall = (one) => one.overlap_seconds + one.residual_seconds;
-const told = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, ${origin(one)}<br>measured ${time(wall(one))}, predicted ${time(one.predicted_seconds)}`;
+const describe = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, ${origin(one)}<br>measured ${time(wall(one))}, predicted ${time(one.predicted_seconds)}`;
 
 function agreement(element, view) {
   const all = view.samples.flatMap((one) => [1e3 * wall(one), 1e3 * one.predicted_seconds]);
@@ -179,13 +179,13 @@ function agreement(element, view) {
   return chart(element, [
     {name: 'exact', type: 'scatter', mode: 'lines', x: ends, y: ends, hoverinfo: 'skip',
       line: {color: color('muted'), width: 1, dash: 'dot'}},
-    ...byThreads(view, (one) => 1e3 * wall(one), (one) => 1e3 * one.predicted_seconds, told),
+    ...byThreads(view, (one) => 1e3 * wall(one), (one) => 1e3 * one.predicted_seconds, describe),
   ], {x: {title: 'measured, ms', ...axis}, y: {title: 'predicted, ms', ...axis}});
 }
 
 function residuals(element, view) {
   return chart(element,
-    byThreads(view, (one) => one.num_bytes, (one) => 1 + one.error, told),
+    byThreads(view, (one) => one.num_bytes, (one) => 1 + one.error, describe),
     {x: {title: 'size of the all-reduce', ...logAxis(view.samples.map((one) => one.num_bytes), bytes)},
       y: {title: 'predicted / measured', ...logAxis(view.samples.map((one) => 1 + one.error), String)},
       shapes: [{type: 'line', xref: 'paper', x0: 0, x1: 1, y0: 1, y1: 1, line: {color: color('muted'), width: 1, dash: 'dot'}}]});

@@ -1,4 +1,4 @@
-// Elements of the page. Text is always text: nothing that comes from a run is ever parsed as HTML.
+// Elements of the page. Children are text nodes: no text from a run is parsed as HTML.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -17,7 +17,7 @@ function filled(element, properties, children) {
   return element;
 }
 
-// Between a number and its unit, and in `r = 2`, no line is broken.
+// No line breaks between a number and its unit, and inside `r = 2`.
 const UNIT = /(\d) (?=(?:[um]?s|[kMG]?B(?:\/s)?|%)(?!\w))/g;
 const THREADS = /\br = (?=\d)/g;
 
@@ -28,11 +28,11 @@ function unbroken(child) {
 
 /** An HTML element with attributes, listeners (`onclick`) and children. */
 export function h(tag, properties, ...children) {
-  // What can be chosen is looked up by its text.
+  // Options keep their plain text, by which tests and browsers find them.
   return filled(document.createElement(tag), properties, tag === 'option' ? children : children.map(unbroken));
 }
 
-/** The same for SVG. */
+/** An SVG element, same as `h`. */
 export function s(tag, properties, ...children) {
   return filled(document.createElementNS(SVG, tag), properties, children);
 }
@@ -47,7 +47,7 @@ export function choice(label, options, value, onchange, properties = {}) {
   return h('label', {class: 'choice'}, h('span', {}, label), select);
 }
 
-/** A list of many rows of equal height, of which only those in sight are in the document. */
+/** List of many rows of equal height; only visible rows are in the document. */
 export function longList(count, rowHeight, row, properties = {}) {
   const rows = h('div', {class: 'rows'});
   const filler = h('div', {class: 'filler', style: {height: `${count * rowHeight}px`}}, rows);
@@ -67,7 +67,7 @@ export function longList(count, rowHeight, row, properties = {}) {
   return list;
 }
 
-/** A box beside the pointer. */
+/** Box next to the pointer. */
 export class Tooltip {
   constructor() {
     this.element = h('div', {class: 'tooltip', role: 'tooltip', hidden: true});

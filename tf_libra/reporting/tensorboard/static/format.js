@@ -1,4 +1,4 @@
-// Numbers as a person reads them, as tf_libra/internal/formatting.py writes them; a test compares the two.
+// Number formats, the same as those of tf_libra/internal/formatting.py; a test compares the two.
 
 const NONE = '-';
 /** Result of interleaved trials whose difference may be noise. */
@@ -20,7 +20,7 @@ function scaled(value, units) {
   return NONE;
 }
 
-/** Seconds in us, ms or s; a dash where there are none. */
+/** Seconds in us, ms or s; a dash for null. */
 export function time(seconds) {
   return seconds === null || seconds === undefined ? NONE : scaled(seconds, TIMES);
 }
@@ -32,7 +32,7 @@ export function tickStep(span, count) {
   return power * ([1, 2, 5, 10].find((factor) => factor * power >= rough * (1 - 1e-9)) ?? 10);
 }
 
-/** A place on an axis up to `most`, ticks `step` apart: as many digits as tell them apart. */
+/** Label of a tick on an axis up to `most`, with the digits that ticks `step` apart need. */
 export function tick(seconds, step, most) {
   const [unit, factor] = TIMES.find(([, one]) => most * one < 1000) ?? TIMES.at(-1);
   const decimals = Math.max(-Math.floor(Math.log10(step * factor) + 1e-9), 0);
@@ -67,18 +67,25 @@ export function signedPercent(share, digits = 1) {
   return `${sign}${text} %`;
 }
 
-/** What steps in turns say of a plan of a race, by its place there: the first is in force. */
-export function verdict(one, place) {
-  if (place === 0) return 'in force';
-  if (one.ratio === null) return NONE;
-  return one.is_noise ? NO_DIFFERENCE : signedPercent(one.ratio - 1);
+/** Result of a plan in interleaved trials against the active plan, which has index 0. */
+export function verdict(trial, index) {
+  if (index === 0) return 'active';
+  if (trial.ratio === null) return NONE;
+  return trial.is_noise ? NO_DIFFERENCE : signedPercent(trial.ratio - 1);
+}
+
+// Origins of plans, by their value in records.
+const ORIGINS = {made: 'tuned', kept: 'cached', given: 'user-provided'};
+
+export function origin(value) {
+  return ORIGINS[value] ?? value;
 }
 
 export function plural(count, noun) {
   return `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
 }
 
-/** A name that fits; the whole of it belongs in a tooltip. */
+/** A name shortened to `length`; the whole name belongs in a tooltip. */
 export function short(name, length = 60) {
   const flat = name.replace(/\s+/g, ' ');
   if (flat.length <= length) return flat;
@@ -86,7 +93,7 @@ export function short(name, length = 60) {
   return `${flat.slice(0, head)}…${flat.slice(head - length)}`;
 }
 
-// As papers spell them; any other is called as its planner calls it.
+// Spellings of the papers; other strategies have their registered name.
 const SPELLED = {
   'syneasgd': 'SynEASGD',
   'wfbp': 'WFBP',

@@ -1,4 +1,4 @@
-// What every rank does when, as bars in rows; charts of a plan share one scale.
+// Gantt charts of ranks; the charts of a plan share one scale.
 
 import {h, s} from './dom.js';
 import {time} from './format.js';
@@ -11,8 +11,8 @@ export function capital(text) {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
-/** A chart of `rows`, which are ranks; `said` tells what a bar is, `below` what follows the chart. */
-export function gantt(chart, rows, longest, said, below) {
+/** Chart of `rows` of ranks; `describe` names a bar, `below` are elements after the chart. */
+export function gantt(chart, rows, longest, describe, below) {
   const height = rows.length * ROW;
   const at = (seconds) => LABEL + ((WIDTH - LABEL) * seconds) / (longest || 1);
   return h('figure', {class: 'gantt', 'data-chart': chart.title},
@@ -26,11 +26,11 @@ export function gantt(chart, rows, longest, said, below) {
         width: Math.max(at(bar.stop_seconds) - at(bar.start_seconds), 0.5),
         y: rows.indexOf(bar.device) * ROW + (bar.kind === 'all_reduce' ? 0.7 : 0.1) * ROW,
         height: (bar.kind === 'all_reduce' ? 0.2 : 0.6) * ROW,
-      }, s('title', {}, `rank ${bar.device}, ${said(bar)}, ${time(bar.start_seconds)} to ${time(bar.stop_seconds)}`)))),
+      }, s('title', {}, `rank ${bar.device}, ${describe(bar)}, ${time(bar.start_seconds)} to ${time(bar.stop_seconds)}`)))),
     below);
 }
 
-/** Which colour is what: [kind, text] pairs. */
+/** Legend from [kind, text] pairs. */
 export function ganttLegend(kinds) {
   return h('div', {class: 'key'}, kinds.map(([name, text]) => h('span', {}, h('i', {class: `swatch ${name}`}), text)));
 }

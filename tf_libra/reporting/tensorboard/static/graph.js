@@ -1,14 +1,14 @@
-// TensorBoard's Graphs tab: a group's all-reduce is shown there, and one that is selected there is
-// its group here. The elements of that tab are no interface: where they are others than known, it
-// opens on the right run, and the name can be searched for.
+// Links between groups and their all-reduces in TensorBoard's Graphs tab, in both directions.
+// The elements of that tab are no public interface. If they differ from the known ones, the tab
+// still opens on the right run, and the user can search for the name.
 
 import {holder, parts} from './url_state.js';
 
-const PATIENCE_SECONDS = 60;
-const LOOK_MILLISECONDS = 100;
+const TIMEOUT_SECONDS = 60;
+const POLL_MILLISECONDS = 100;
 const NODE = /(?:^|\/)tf_libra\/([^/]+)\/group_(\d+)(?:_\w+)?$/;
 
-/** Whether there is a TensorBoard around this page. */
+/** True inside of TensorBoard, false in a report. */
 export function hasGraphs() {
   return window.parent !== window && holder() === window.parent;
 }
@@ -21,14 +21,14 @@ function dashboard() {
 export async function showInGraphs(run, node) {
   const kept = parts().filter((part) => part.includes('=') && !part.startsWith('run='));
   holder().location.hash = ['graphs', ...kept, `run=${encodeURIComponent(run)}`].join('&');
-  const until = performance.now() + 1e3 * PATIENCE_SECONDS;
+  const until = performance.now() + 1e3 * TIMEOUT_SECONDS;
   while (performance.now() < until) {
-    await new Promise((resolve) => { setTimeout(resolve, LOOK_MILLISECONDS); });
+    await new Promise((resolve) => { setTimeout(resolve, POLL_MILLISECONDS); });
     if (parts()[0] !== 'graphs') return;
     try {
       const search = dashboard()?.shadowRoot?.querySelector('tf-graph-controls')?.shadowRoot?.querySelector('tf-graph-node-search');
       const names = Object.keys(search?.renderHierarchy?.hierarchy?.getNodeMap?.() ?? {});
-      // In a function of the graph, names begin with the function's.
+      // Inside of a function of the graph, names begin with the function's name.
       const found = names.find((name) => name === node) ?? names.find((name) => name.endsWith(`/${node}`));
       if (found === undefined || dashboard().run !== run) continue;
       search.set('_rawRegexInput', `${node}$`);
@@ -40,7 +40,7 @@ export async function showInGraphs(run, node) {
   }
 }
 
-/** Calls back with plan and group of the node that is selected when somebody comes back from there. */
+/** Calls back with plan and group of the selected node when the user returns from the Graphs tab. */
 export function onReturn(callback) {
   if (!hasGraphs()) return;
   let before = parts()[0];

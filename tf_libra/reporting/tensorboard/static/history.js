@@ -1,8 +1,8 @@
-// View 5: how steps went, and how right the predictions were.
+// View 5: step times, and errors of the predictions.
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
-import {percent, plural, signedPercent, strategy, time} from './format.js';
+import {origin, percent, plural, signedPercent, strategy, time} from './format.js';
 import {color} from './theme.js';
 
 export async function historyView(place, context) {
@@ -15,26 +15,26 @@ export async function historyView(place, context) {
     h('section', {class: 'card'},
       h('h2', {}, 'Step time'),
       h('p', {class: 'lead', id: 'history-lead'}, lead(view)),
-      view.drifts.map((drift) => h('p', {class: 'lead drift'}, told(drift))),
+      view.drifts.map((drift) => h('p', {class: 'lead drift'}, describeDrift(drift))),
       steps),
     h('div', {class: 'grid two'},
       h('section', {class: 'card'}, h('h2', {}, 'Backward and residual communication'),
-        h('p', {class: 'lead'}, `Of the ${plural(checked, 'step')} under a plan that rank 0 has traced. Tracing slows a step, so few are.`), parts),
+        h('p', {class: 'lead'}, `From ${plural(checked, 'step')} under a plan that rank 0 traced. Tracing slows a step, so only few are traced.`), parts),
       h('section', {class: 'card'}, h('h2', {}, 'Prediction error'),
-        h('p', {class: 'lead'}, view.errors.length === 0 ? 'Nothing was predicted.' : 'Predicted over measured backward, less one. A drift means that the machines are not what they were.'), errors)),
-    h('section', {class: 'card'}, h('h2', {}, 'Plans that came into force'), table(view, context)));
+        h('p', {class: 'lead'}, view.errors.length === 0 ? 'No predictions.' : 'Predicted / measured backward - 1. A changing error means that machines or network have changed.'), errors)),
+    h('section', {class: 'card'}, h('h2', {}, 'Activated plans'), table(view, context)));
   const draw = () => Promise.all([stepChart(steps, view), backwardChart(parts, view), errorChart(errors, view)]);
   context.onrestyle(draw);
   await draw();
   context.ready();
 }
 
-/** Why plans were tried out again, or why not. */
-function told(drift) {
+/** Describes a drift and its consequence. */
+function describeDrift(drift) {
   const times = [time(drift.measured_seconds), time(drift.expected_seconds)];
   return drift.is_back
-    ? `At step ${drift.step} steps took ${times[0]} again, near the ${times[1]} expected: the plan stayed.`
-    : `At step ${drift.step} steps took ${times[0]}, where ${times[1]} were expected: plans were tried out again.`;
+    ? `Step ${drift.step}: steps took ${times[0]} again, near the expected ${times[1]}; the plan stayed active.`
+    : `Step ${drift.step}: steps took ${times[0]} instead of the expected ${times[1]}; retuning began.`;
 }
 
 function median(values) {
@@ -47,18 +47,18 @@ function lead(view) {
   const last = view.plans.at(-1);
   const points = view.series.step_seconds;
   const under = points.filter(([step]) => last && step > last.step).map(([, seconds]) => seconds);
-  const words = [`${plural(points.length + view.series.disturbed_step_seconds.length, 'point')} kept.`];
+  const words = [`${plural(points.length + view.series.disturbed_step_seconds.length, 'point')} recorded.`];
   if (under.length > 0) {
-    words.push(`Under the plan of step ${last.step}, a step takes ${time(median(under))} in the median.`);
+    words.push(`Median step under the plan of step ${last.step}: ${time(median(under))}.`);
   }
   if (view.errors.length > 0) {
     const miss = median(view.errors.map(([, error]) => Math.abs(error)));
-    words.push(`Predicted backward is off by ${percent(miss)} in the median of ${plural(view.errors.length, 'traced step')}.`);
+    words.push(`Median error of predicted backward: ${percent(miss)} over ${plural(view.errors.length, 'traced step')}.`);
   }
   return words.join(' ');
 }
 
-/** Lines where plans come into force, with their names. */
+/** Lines at the activations of plans, with strategy names. */
 function marks(view) {
   return {
     shapes: view.plans.map((plan) => ({
@@ -78,12 +78,12 @@ function points(view, key, name, tint, marker = {}, mode = 'markers') {
 }
 
 function stepChart(element, view) {
-  const usual = view.series.step_seconds.map(([, seconds]) => 1e3 * seconds);
-  const top = usual.length > 0 ? 2.5 * median(usual) : undefined;
-  const highest = Math.max(...usual, 0);
+  const steady = view.series.step_seconds.map(([, seconds]) => 1e3 * seconds);
+  const top = steady.length > 0 ? 2.5 * median(steady) : undefined;
+  const highest = Math.max(...steady, 0);
   return chart(element, [
     points(view, 'step_seconds', 'step', color('compute')),
-    points(view, 'disturbed_step_seconds', 'first of a plan, or traced', color('muted'), {symbol: 'x-thin-open', size: 6}),
+    points(view, 'disturbed_step_seconds', 'first step of a plan, or traced', color('muted'), {symbol: 'x-thin-open', size: 6}),
   ], {x: {title: 'step'}, y: {title: 'ms', range: top === undefined ? undefined : [0, Math.min(top, 1.15 * highest)]},
     ...marks(view)});
 }
@@ -91,7 +91,7 @@ function stepChart(element, view) {
 function backwardChart(element, view) {
   const traces = [
     points(view, 'backward_seconds', 'backward, measured', color('compute'), {size: 8}, 'lines+markers'),
-    points(view, 'residual_communication_seconds', 'of it residual communication', color('residual'), {size: 8}, 'lines+markers'),
+    points(view, 'residual_communication_seconds', 'residual communication, measured', color('residual'), {size: 8}, 'lines+markers'),
   ];
   const steps = view.series.backward_seconds.map(([step]) => step);
   for (const [index, plan] of view.plans.entries()) {
@@ -121,7 +121,7 @@ function table(view, context) {
       h('td', {class: 'left'}, String(plan.step)),
       h('td', {class: 'left'}, strategy(plan.strategy),
         plan.fingerprint === context.heading.fingerprint ? h('span', {class: 'badge'}, 'selected') : null),
-      h('td', {class: 'left'}, plan.origin),
+      h('td', {class: 'left'}, origin(plan.origin)),
       h('td', {}, String(plan.num_groups)),
       h('td', {}, time(plan.predicted_seconds)),
       h('td', {class: 'left'}, h('code', {}, plan.fingerprint.slice(0, 12)))))));

@@ -1,10 +1,10 @@
-// The Libra tab: which run, which plan, which view.
+// Page of the Libra tab: selection of run, plan and view.
 
 import {get, stylesheet} from './api.js';
 import {backgroundCards, burstCard} from './burst.js';
 import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
-import {short, strategy} from './format.js';
+import {origin, plural, short, strategy} from './format.js';
 import {onReturn} from './graph.js';
 import {historyView} from './history.js';
 import {pipelineCard} from './pipeline.js';
@@ -21,16 +21,16 @@ const VIEWS = [
   ['strategies', 'Strategies', strategiesView],
   ['history', 'History', historyView],
 ];
-// What stands in cards whatever view is shown: of each list of `runs`, what is drawn of all in it.
+// Cards above every view: from a list in the answer of `runs` to its elements.
 const CARDS = {
   pipelines: (all) => all.map(pipelineCard),
   bursts: (all) => all.map(burstCard),
   backgrounds: backgroundCards,
 };
-const RELOAD_SECONDS = 5; // as often as TensorBoard itself looks for what was written
-const PATIENCE_SECONDS = 120; // for the list of runs
-const HELD_SECONDS = 15; // how long a list stays open, or marked text is wanted
-const KEPT_ANSWERS = 300;
+const RELOAD_SECONDS = 5; // TensorBoard's own interval
+const TIMEOUT_SECONDS = 120; // of the request for the list of runs
+const HOLD_SECONDS = 15; // no redrawing after a list was opened or text was selected
+const MAX_CACHED_ANSWERS = 300;
 const SCROLL = 'libra scroll';
 
 const SCRIPT = `import horovod.tensorflow as hvd
@@ -47,42 +47,42 @@ def train_step(images, labels):
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss`;
 
-/** One drawing of a view: what it has asked for and set up goes with it. */
-class Visit {
+/** One drawing of a view, with its requests and listeners. */
+class Drawing {
   constructor() {
     this.drawn = false;
     this.failed = false;
-    this.over = new Promise((resolve) => { this.end = resolve; }); // drawn, or left
+    this.over = new Promise((resolve) => { this.end = resolve; }); // settled when drawn or left
     this.leaving = [];
     this.restyling = [];
     this.selecting = [];
-    this.asking = new AbortController();
+    this.requests = new AbortController();
   }
 
-  /** What it still waits for is not waited for: a browser asks a server a few questions at a time. */
+  /** Ends the drawing; open requests are aborted, as a browser limits them per server. */
   leave() {
-    this.asking.abort();
+    this.requests.abort();
     for (const action of this.leaving.splice(0)) action();
     this.end();
   }
 }
 
-/** Everything on the page, and what is selected. */
+/** State and elements of the page. */
 class Page {
   constructor() {
     const place = readPlace();
     this.view = VIEWS.some(([name]) => name === place.view) ? place.view : 'plan';
     this.group = /^\d+$/.test(place.group ?? '') ? Number(place.group) : null;
-    this.wanted = place; // until the plan that it names is found
-    this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
-    this.kept = new Map(); // answers that never change
+    this.wanted = place; // names the plan to show until it is found
+    this.memory = {}; // state of each view over redrawings: order, filter, zoom
+    this.cache = new Map(); // answers that never change
     this.runs = {plans: [], measuring: [], strategies: [], stamps: {}, problems: []};
-    this.runs.said = said(this.runs);
+    this.runs.digest = digest(this.runs);
     this.heading = null;
-    this.visit = new Visit();
-    this.shown = this.visit; // another one while a view is redrawn in its place
-    this.reading = null; // of the list of runs
-    this.held = 0; // until when a list may be open, or marked text be wanted
+    this.drawing = new Drawing();
+    this.shown = this.drawing; // the previous drawing while a view is redrawn in place
+    this.reading = null; // aborts the request for the list of runs
+    this.held = 0; // no redrawing before this time
     this.top = h('div', {class: 'top'});
     this.nav = h('nav', {role: 'tablist', hidden: true}, VIEWS.map(([name, title]) => h('button', {
       type: 'button', role: 'tab', id: `tab-${name}`,
@@ -96,10 +96,10 @@ class Page {
   async start() {
     document.title = 'Libra';
     const styled = stylesheet('style.css');
-    followTheme(() => { for (const visit of this.visits()) for (const restyle of visit.restyling) restyle(); });
+    followTheme(() => { for (const drawing of this.drawings()) for (const restyle of drawing.restyling) restyle(); });
     await styled;
     document.body.append(this.bar, this.main);
-    const hold = () => { this.held = performance.now() + 1e3 * HELD_SECONDS; };
+    const hold = () => { this.held = performance.now() + 1e3 * HOLD_SECONDS; };
     for (const name of ['pointerdown', 'keydown']) {
       document.addEventListener(name, (event) => { if (event.target.closest?.('select')) hold(); }, true);
     }
@@ -109,29 +109,30 @@ class Page {
     this.scrollBack();
     onTensorBoardReload(() => this.follow());
     onReturn((plan, group) => this.goTo(plan, group));
-    // The next look begins when the last one is over: however slow the answers, they never pile up.
-    const look = async () => {
+    // The next check begins after the last one has ended, so slow answers never pile up.
+    const check = async () => {
       if (!document.hidden && window.innerWidth > 0) await this.follow();
-      setTimeout(look, RELOAD_SECONDS * 1000);
+      setTimeout(check, RELOAD_SECONDS * 1000);
     };
-    setTimeout(look, RELOAD_SECONDS * 1000);
+    setTimeout(check, RELOAD_SECONDS * 1000);
     window.addEventListener('pagehide', () => remember(window.scrollY));
   }
 
   scrollBack() {
-    const kept = remembered();
-    if (kept > 0) window.scrollTo(0, kept);
+    const scroll = remembered();
+    if (scroll > 0) window.scrollTo(0, scroll);
   }
 
-  /** Reads the list of runs again, and draws everything anew. */
+  /** Reads the list of runs and redraws everything. */
   async reload() {
     if (await this.read()) await this.show();
   }
 
   /**
-   * Reads it, and redraws what has changed in its place. What is being drawn is drawn to its end
-   * first, and what somebody holds (an open list, marked text, a timeline) is left alone: the next
-   * look is soon.
+   * Reads the list of runs, and redraws in place if it has changed.
+   *
+   * Does nothing during a drawing or while the user holds an open list, selected text or a timeline:
+   * the next check follows soon.
    */
   async follow() {
     if (this.reading !== null || this.isHeld()) return;
@@ -139,28 +140,28 @@ class Page {
     const failed = this.main.dataset.ready === 'failed';
     if (!await this.read(() => !this.isHeld())) return;
     if (failed || !this.sameAs(before)) await this.show(true);
-    else this.tellTime();
+    else this.showTime();
   }
 
   isHeld() {
-    return !this.visit.drawn || performance.now() < this.held || document.querySelector('.dragging') !== null;
+    return !this.drawing.drawn || performance.now() < this.held || document.querySelector('.dragging') !== null;
   }
 
-  /** Takes over the list of runs as it is now, unless it is read anew meanwhile or not `wanted`. */
+  /** Reads the list of runs; false if a later read has replaced this one, or it is not `wanted`. */
   async read(wanted = null) {
     const reading = new AbortController();
     this.reading?.abort();
     this.reading = reading;
-    const late = setTimeout(() => reading.abort(), 1e3 * PATIENCE_SECONDS);
+    const late = setTimeout(() => reading.abort(), 1e3 * TIMEOUT_SECONDS);
     let runs;
     try {
       runs = await get('runs', {}, reading.signal);
     } catch (error) {
       if (this.reading === reading && (wanted === null || this.heading === null)) {
-        this.visit.leave();
-        this.main.replaceChildren(message('TensorBoard could not be asked', error.message));
+        this.drawing.leave();
+        this.main.replaceChildren(message('No answer from TensorBoard', error.message));
         this.main.dataset.ready = 'failed';
-        this.visit.drawn = true;
+        this.drawing.drawn = true;
       }
       return false;
     } finally {
@@ -169,9 +170,9 @@ class Page {
       else runs = undefined;
     }
     if (runs === undefined || !(wanted?.() ?? true)) return false;
-    // What says the same stays the same: the lists to choose from hold these plans.
-    runs.said = said(runs);
-    if (runs.said.plans === this.runs.said.plans) runs.plans = this.runs.plans;
+    // Equal plans stay the same objects, which the selectors hold.
+    runs.digest = digest(runs);
+    if (runs.digest.plans === this.runs.digest.plans) runs.plans = this.runs.plans;
     const siblings = this.heading === null ? [] : this.siblings();
     const follows = this.heading !== null && siblings.at(-1) === this.heading && !this.picked;
     this.updated = new Date();
@@ -180,14 +181,14 @@ class Page {
     return true;
   }
 
-  /** Whether nothing that is shown has changed. */
+  /** True if nothing on the page has changed. */
   sameAs(before) {
-    const same = before.said.plans === this.runs.said.plans && before.said.others === this.runs.said.others;
+    const same = before.digest.plans === this.runs.digest.plans && before.digest.others === this.runs.digest.others;
     if (!same || this.heading === null) return same;
     return before.stamps?.[this.heading.run] === this.runs.stamps?.[this.heading.run];
   }
 
-  /** The plan to show: the one that was shown or that the address names; else the last one. */
+  /** The plan to show: the present one, or the one in the address; else the last. */
   choose(follows) {
     const {plans} = this.runs;
     const wanted = this.heading ?? (this.wanted.run === undefined ? null : this.wanted);
@@ -198,7 +199,7 @@ class Page {
     return same.at(-1) ?? siblings.filter((plan) => plan.tag === wanted.tag).at(-1) ?? siblings.at(-1) ?? plans.at(-1) ?? null;
   }
 
-  /** Shows a plan, by the beginning of its fingerprint, and selects one of its groups. */
+  /** Shows a plan by a prefix of its fingerprint, and selects one of its groups. */
   goTo(id, group) {
     const known = [this.heading, ...this.siblings().reverse(), ...this.runs.plans.toReversed()];
     const plan = known.find((one) => one.fingerprint.startsWith(id));
@@ -213,17 +214,17 @@ class Page {
     this.show();
   }
 
-  /** Selects a group in every view; null for none. */
+  /** Selects a group in every view; null selects none. */
   select(group) {
     if (group === this.group) return;
     this.group = group;
     this.writePlace();
-    for (const visit of this.visits()) for (const selected of visit.selecting) selected(group);
+    for (const drawing of this.drawings()) for (const selected of drawing.selecting) selected(group);
   }
 
-  /** What is shown, and what is being drawn to take its place. */
-  visits() {
-    return new Set([this.shown, this.visit]);
+  /** The drawing on the page, and the one in progress. */
+  drawings() {
+    return new Set([this.shown, this.drawing]);
   }
 
   writePlace() {
@@ -232,25 +233,26 @@ class Page {
   }
 
   /**
-   * Redraws everything; `inPlace`: what is shown stays until what follows it is drawn. Returns when
-   * that is so; a view may go on to add what takes long.
+   * Redraws everything; `inPlace` keeps the old drawing until the new one is complete.
+   *
+   * Resolves when the view is on the page; it may still add slow parts.
    */
   show(inPlace = false) {
-    const left = this.visit;
-    const visit = new Visit();
-    this.visit = visit;
+    const left = this.drawing;
+    const drawing = new Drawing();
+    this.drawing = drawing;
     this.drawBar();
     const problems = this.runs.problems.map(({file, run, tag, message: reason}) => (file === undefined
-      ? message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`)
-      : message('An event file cannot be read', reason, file)));
+      ? message('Unreadable summary', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`)
+      : message('Unreadable event file', reason, file)));
     const cards = Object.entries(CARDS).flatMap(([name, draw]) => draw(this.runs[name] ?? []));
     const measuring = [...this.runs.measuring.map(progress), ...cards];
     if (this.heading === null) {
       left.leave();
-      this.shown = visit;
+      this.shown = drawing;
       this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty(this.runs.strategies)]));
       this.main.dataset.ready = cards.length > 0 ? 'staged' : measuring.length > 0 ? 'measuring' : 'empty';
-      visit.drawn = true;
+      drawing.drawn = true;
       return null;
     }
     if (this.group !== null && this.group >= this.heading.num_groups) this.group = null;
@@ -260,12 +262,12 @@ class Page {
     const old = inPlace ? document.getElementById('view') : null;
     if (old === null) {
       left.leave();
-      this.shown = visit;
+      this.shown = drawing;
       delete this.main.dataset.ready;
       place.append(h('p', {class: 'busy'}, 'Reading …'));
       this.main.replaceChildren(...problems, ...measuring, place);
     } else {
-      visit.leaving.push(() => left.leave()); // if this one is left before it has come
+      drawing.leaving.push(() => left.leave()); // if this drawing is left before it is complete
       old.removeAttribute('id');
       place.classList.add('coming');
       this.main.append(place);
@@ -273,24 +275,24 @@ class Page {
     const arrive = (ready) => {
       if (place.classList.contains('coming')) {
         left.leave();
-        const restore = hold(old);
+        const restore = keepPosition(old);
         place.classList.remove('coming');
         this.main.replaceChildren(...problems, ...measuring, place);
         restore(place);
-        this.shown = visit;
-        if (this.group !== group) for (const selected of visit.selecting) selected(this.group);
+        this.shown = drawing;
+        if (this.group !== group) for (const selected of drawing.selecting) selected(this.group);
       }
       this.main.dataset.ready = ready;
-      visit.drawn = true;
-      visit.end();
+      drawing.drawn = true;
+      drawing.end();
     };
     const fail = (error) => {
-      if (visit !== this.visit) return;
-      visit.failed = true;
-      place.replaceChildren(message('This cannot be shown', error.message));
+      if (drawing !== this.drawing) return;
+      drawing.failed = true;
+      place.replaceChildren(message('This view cannot be shown', error.message));
       arrive('failed');
     };
-    const ask = (route, parameters) => get(route, {...parameters}, visit.asking.signal);
+    const ask = (route, parameters) => get(route, {...parameters}, drawing.requests.signal);
     const context = {
       plan: {run: heading.run, tag: heading.tag},
       heading,
@@ -298,43 +300,43 @@ class Page {
       group,
       memory: (this.memory[view] ??= {}),
       ask,
-      askOnce: (route, parameters) => this.once(ask, heading, route, parameters),
+      askOnce: (route, parameters) => this.cached(ask, heading, route, parameters),
       select: (group) => this.select(group),
       fail,
-      left: () => visit !== this.visit,
-      ready: () => { if (visit === this.visit && !visit.failed) arrive(view); },
-      onleave: (action) => visit.leaving.push(action),
-      onrestyle: (action) => visit.restyling.push(action),
-      onselect: (action) => visit.selecting.push(action),
+      left: () => drawing !== this.drawing,
+      ready: () => { if (drawing === this.drawing && !drawing.failed) arrive(view); },
+      onleave: (action) => drawing.leaving.push(action),
+      onrestyle: (action) => drawing.restyling.push(action),
+      onselect: (action) => drawing.selecting.push(action),
     };
     VIEWS.find(([name]) => name === view)[2](place, context).catch(fail);
-    return visit.over;
+    return drawing.over;
   }
 
-  /** An answer that follows from the plan alone: whoever draws it again has it. */
-  async once(ask, {run, tag, step, fingerprint}, route, parameters) {
+  /** Returns an answer that depends on the plan alone from the cache. */
+  async cached(ask, {run, tag, step, fingerprint}, route, parameters) {
     const key = JSON.stringify([run, tag, step, fingerprint, route, parameters]);
-    if (!this.kept.has(key)) {
+    if (!this.cache.has(key)) {
       const answer = await ask(route, parameters);
-      if (this.kept.size >= KEPT_ANSWERS) this.kept.delete(this.kept.keys().next().value);
-      this.kept.set(key, answer);
+      if (this.cache.size >= MAX_CACHED_ANSWERS) this.cache.delete(this.cache.keys().next().value);
+      this.cache.set(key, answer);
     }
-    return this.kept.get(key);
+    return this.cache.get(key);
   }
 
-  /** Plans of the same function in the same run. */
+  /** Plans of the same function in the same run, in order. */
   siblings() {
     const {run, function: name} = this.heading;
     return this.runs.plans.filter((plan) => plan.run === run && plan.function === name);
   }
 
-  tellTime() {
+  showTime() {
     this.clock.textContent = `read at ${this.updated.toLocaleTimeString('en-GB')}`;
   }
 
   drawBar() {
-    this.tellTime();
-    // The same elements again, where they say the same: what somebody is about to click stays.
+    this.showTime();
+    // Unchanged selectors keep their elements, which the user may be about to click.
     if (this.drawn?.heading !== this.heading || this.drawn.plans !== this.runs.plans) {
       this.drawn = {heading: this.heading, plans: this.runs.plans};
       const focused = this.top.contains(document.activeElement) ? document.activeElement.id : '';
@@ -362,7 +364,7 @@ class Page {
         this.picked = false;
         this.show();
       }, {id: 'run', title: `${this.heading.run}, ${this.heading.function}`}),
-      choice('Plan', siblings.map((plan, i) => [String(i), `from step ${plan.step}: ${strategy(plan.strategy)}, ${plan.num_groups} of ${plan.num_tensors}, ${plan.origin}`]),
+      choice('Plan', siblings.map((plan, i) => [String(i), `from step ${plan.step}: ${strategy(plan.strategy)}, ${plural(plan.num_groups, 'group')} of ${plural(plan.num_tensors, 'tensor')}, ${origin(plan.origin)}`]),
         String(siblings.indexOf(this.heading)), (chosen) => {
           this.heading = siblings[Number(chosen)];
           this.picked = true;
@@ -373,8 +375,8 @@ class Page {
   }
 }
 
-/** What somebody has in hand of a view, to be given back to the one that follows it. */
-function hold(old) {
+/** Returns a function that gives the scroll positions and the focus of a view to its successor. */
+function keepPosition(old) {
   const {scrollX, scrollY} = window;
   const scrolled = [...old.querySelectorAll('.scroll, .long-list')].map(({scrollTop, scrollLeft}) => [scrollTop, scrollLeft]);
   const focused = old.contains(document.activeElement) ? document.activeElement : null;
@@ -390,12 +392,12 @@ function hold(old) {
   };
 }
 
-// A page of no origin, as one that was opened from a mail, has no storage.
+// A page without an origin, such as an attachment of a mail, has no storage.
 function remember(scroll) {
   try {
     sessionStorage.setItem(SCROLL, String(scroll));
   } catch {
-    // It begins at its top.
+    // The page begins at its top.
   }
 }
 
@@ -407,17 +409,17 @@ function remembered() {
   }
 }
 
-/** A list of runs as text, to be compared with the next one. */
-function said({plans, measuring, problems, ...others}) {
+/** Texts of a list of runs, to compare it with the next one. */
+function digest({plans, measuring, problems, ...others}) {
   const cards = Object.keys(CARDS).map((name) => others[name]);
   return {plans: JSON.stringify(plans), others: JSON.stringify([cards, measuring, problems])};
 }
 
-/** A function that has no plan yet. */
+/** Card of a function without a plan. */
 function progress({run, function: name, step, most}) {
   return h('section', {class: 'card measuring', 'data-function': name},
     h('h2', {class: 'name'}, `${short(name, 60)}: measuring, step ${step} of ${most}`),
-    h('p', {class: 'lead'}, 'Steps train while they measure and try plans out. A plan comes into force when they are done, at the latest after so many steps; this page shows it then.'),
+    h('p', {class: 'lead'}, 'These steps train, and measure trial plans. A plan becomes active at the latest after the last of these steps; this page then shows it.'),
     h('progress', {max: most, value: Math.min(step, most), title: short(run, 80)}));
 }
 
@@ -425,7 +427,7 @@ function message(title, ...lines) {
   return h('section', {class: 'card message', role: 'alert'}, h('h2', {}, title), lines.map((line) => h('p', {class: 'name'}, line)));
 }
 
-/** How long may be measured where nobody says: by most strategies, and by the others. */
+/** Default tuning budget of most strategies, and in parentheses those of the others. */
 function budgets(strategies) {
   const counts = new Map();
   const limits = strategies.map((one) => [one.name, `${one.tuning_steps}`, `${one.tuning_seconds}`]);
@@ -438,18 +440,18 @@ function budgets(strategies) {
 
 function empty(strategies) {
   return h('section', {class: 'card empty', id: 'empty'},
-    h('h2', {}, 'No plan was found in this log directory'),
-    h('p', {class: 'lead'}, 'This tab shows how a data-parallel training step overlaps communication with computation: its tensor groups and communication threads, why they were chosen, and what was measured.'),
+    h('h2', {}, 'No plan in this log directory'),
+    h('p', {class: 'lead'}, 'This tab shows how a data-parallel training step overlaps communication with computation: its tensor groups and communication threads, the reasons for them, and measurements.'),
     h('h3', {}, 'Name a log directory in the script'),
     h('pre', {}, SCRIPT),
     h('h3', {}, 'Train on two workers or more'),
     h('pre', {}, 'tf-libra run -np 2 python train.py'),
-    h('h3', {}, 'Look here'),
+    h('h3', {}, 'Start TensorBoard'),
     h('pre', {}, 'tensorboard --logdir runs'),
-    h('p', {class: 'note'}, `A plan comes into force after the first steps, which measure; by default at most ${budgets(strategies)}.`));
+    h('p', {class: 'note'}, `A plan becomes active after the first steps, which measure; by default at most ${budgets(strategies)}.`));
 }
 
-/** What TensorBoard calls. */
+/** Entry point for TensorBoard. */
 export function render() {
   return new Page().start();
 }

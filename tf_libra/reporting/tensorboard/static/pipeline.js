@@ -1,10 +1,10 @@
-// A pipeline: who computes what, and what every rank does when.
+// Card of a pipeline: stages, and the activity of every rank.
 
 import {h} from './dom.js';
 import {bytes, percent, short, strategy, time} from './format.js';
 import {capital, gantt, ganttLegend} from './gantt.js';
 
-/** The card of one pipeline, as the route `runs` describes it. */
+/** Card of one pipeline, from the answer of `runs`. */
 export function pipelineCard(pipeline) {
   const longest = Math.max(...pipeline.charts.map((chart) => chart.seconds));
   return h('section', {class: 'card staged pipeline', 'data-function': pipeline.function},
@@ -19,9 +19,9 @@ export function pipelineCard(pipeline) {
         h('td', {}, time(stage.forward_seconds)),
         h('td', {}, time(stage.backward_seconds)),
         h('td', {}, bytes(stage.parameter_bytes)))))),
-    pipeline.charts.map((chart) => gantt(chart, chart.ranks.map(({rank}) => rank), longest, said, bubbles(chart))),
+    pipeline.charts.map((chart) => gantt(chart, chart.ranks.map(({rank}) => rank), longest, describe, bubbles(chart))),
     ganttLegend([['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
-    h('p', {class: 'note'}, 'Forward and backward are of one microbatch, divided among the stage’s ranks.'),
+    h('p', {class: 'note'}, 'Forward and backward times are of one microbatch, divided among the ranks of the stage.'),
     pipeline.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
 
@@ -32,11 +32,11 @@ function kind({stages, strategy: name, num_microbatches: count}) {
 
 function bubbles(chart) {
   return h('ul', {class: 'bubbles'}, chart.ranks.map(({rank, idle_share: share, longest: bubble}) => h('li', {},
-    `Rank ${rank} computes nothing for ${percent(share)}`,
-    bubble === null ? '' : `; longest ${time(bubble.seconds)}, for ${bubble.why}`, '.')));
+    `Rank ${rank} is idle for ${percent(share)}`,
+    bubble === null ? '' : `; longest bubble ${time(bubble.seconds)}, for ${bubble.why}`, '.')));
 }
 
-function said(bar) {
+function describe(bar) {
   const kind = bar.kind.replace('_', '-');
   const what = bar.microbatch === null ? kind : `${kind} of microbatch ${bar.microbatch}`;
   return `stage ${bar.stage}: ${what}`;

@@ -1,4 +1,4 @@
-// View 1: the groups of a plan, and why each is as it is.
+// View 1: groups of a plan, with the reasons for each.
 
 import {h, longList, s} from './dom.js';
 import {hasGraphs, showInGraphs} from './graph.js';
@@ -46,7 +46,7 @@ export async function planView(place, context) {
     h('div', {class: 'grid split'},
       h('section', {class: 'card'},
         h('h2', {}, `${plural(plan.groups.length, 'tensor group')}, in backward order`),
-        h('p', {class: 'lead'}, 'The gradient that backward computation produces first comes first. Click a group to see why it is as it is.'),
+        h('p', {class: 'lead'}, 'In the order in which backward computation produces the gradients. Click a group for the reasons.'),
         plan.groups.length > 8 ? h('div', {class: 'toolbar'}, filter, found) : null,
         strip,
         h('div', {class: 'scroll'}, h('table', {id: 'groups'},
@@ -67,11 +67,11 @@ export async function planView(place, context) {
       if (picked === index) detail.replaceChildren(h('p', {class: 'bad'}, error.message));
     }
   };
-  // Strategies are planned anew for it, which takes a while with thousands of tensors: nothing waits.
+  // Planning with every strategy takes seconds for thousands of tensors, so the card fills later.
   let gained = gain(plan, null);
   const show = (card) => { gained.replaceWith(card); gained = card; };
   context.askOnce('strategies', context.plan)
-    .then((table) => show(gain(plan, table)), (error) => show(unsaid(plan, error)));
+    .then((table) => show(gain(plan, table)), (error) => show(gainFailure(plan, error)));
   facts.replaceChildren(gained, bottleneck(plan), threads(plan), h('section', {class: 'card fact', id: 'model'}));
   context.onselect((group) => pick(group ?? plan.bottleneck ?? 0));
   await pick(context.group ?? plan.bottleneck ?? 0);
@@ -85,7 +85,7 @@ export async function planView(place, context) {
 
 const HEADS = [
   ['left', 'Group', 'group'], ['', 'Tensors', 'start'], ['', 'Size', 'size'], ['', 'Threads', 'num_threads'],
-  ['left wide', 'Predicted all-reduce', 'start_seconds'], ['', 'Start', 'start_seconds'], ['', 'End', 'end_seconds'], ['', 'Lost', 'lost_seconds'],
+  ['left wide', 'Predicted all-reduce', 'start_seconds'], ['', 'Start', 'start_seconds'], ['', 'End', 'end_seconds'], ['', 'Cost', 'lost_seconds'],
 ];
 
 function matches(group, plan, wanted) {
@@ -96,50 +96,50 @@ function matches(group, plan, wanted) {
   return plan.tensor_names.slice(group.start, group.stop).some((name) => name.toLowerCase().includes(wanted));
 }
 
-/** All groups side by side: what each costs; a click selects one. */
+/** Bars of all groups with their costs; a click selects a group. */
 function overview(plan, pick) {
   const count = plan.groups.length;
   const most = Math.max(...plan.groups.map((group) => group.lost_seconds ?? 0), 1e-12);
   const bars = plan.groups.map((group) => {
     const slowed = (46 * (group.slowed_seconds ?? 0)) / most;
     const alone = (46 * (group.residual_communication_seconds ?? 0)) / most;
-    const title = s('title', {}, `group ${group.group}: ${time(group.lost_seconds)} lost`);
+    const title = s('title', {}, `group ${group.group}: costs ${time(group.lost_seconds)}`);
     return s('g', {onclick: () => pick(group.group)},
       s('rect', {class: 'back', 'data-group': group.group, x: group.group + 0.05, y: 0, width: 0.9, height: 50}, title),
       s('rect', {class: 'compute-slow', x: group.group + 0.1, y: 50 - slowed, width: 0.8, height: slowed, 'pointer-events': 'none'}),
       s('rect', {class: 'residual', x: group.group + 0.1, y: 50 - slowed - alone, width: 0.8, height: alone, 'pointer-events': 'none'}));
   });
   return s('svg', {class: 'overview', id: 'overview', viewBox: `0 0 ${count} 50`, preserveAspectRatio: 'none', role: 'img',
-    'aria-label': 'What each group costs: contention, and communication alone'}, bars);
+    'aria-label': 'Cost of each group: contention and residual communication'}, bars);
 }
 
-/** A plan of another strategy than was asked for says so before anything else. */
+/** Message about a plan of another strategy than the requested one. */
 function another(plan) {
   if (!plan.another) return '';
   return h('section', {class: 'card message', id: 'another'}, h('p', {}, plan.another));
 }
 
-/** What this is of: date, model, hosts, versions. */
+/** Model, hosts, date and versions. */
 function about(plan, context) {
   const {heading} = context;
   const when = heading.written === undefined ? null : new Date(1e3 * heading.written).toLocaleString('en-GB', {dateStyle: 'long', timeStyle: 'short'});
   const hosts = plan.hosts.length > 0 ? `on ${plan.hosts.map((host) => short(host, 40)).join(', ')}` : null;
   const model = `${short(plan.function, 60)}: ${plural(plan.num_tensors, 'gradient')}, ${bytes(plan.num_bytes)}`;
-  return h('p', {class: 'note name', id: 'about'}, [model, `${plan.num_workers} workers`, hosts, when && `in force since ${when}`, ...plan.versions].filter(Boolean).join(' · '));
+  return h('p', {class: 'note name', id: 'about'}, [model, `${plan.num_workers} workers`, hosts, when && `active since ${when}`, ...plan.versions].filter(Boolean).join(' · '));
 }
 
-/** What was measured before the plan came into force: it and others, in steps that took turns. */
+/** Card of interleaved trials before the activation. */
 function race(plan) {
   if (plan.race === null || plan.race[0].step === null) return '';
   const [winner, ...others] = plan.race;
   const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
   return h('section', {class: 'card', id: 'race'},
-    h('h2', {}, 'Measured: plans in turns'),
+    h('h2', {}, 'Measured: interleaved trials'),
     h('p', {class: 'lead'},
-      `Steps under ${plural(plan.race.length, 'plan')} took turns, and trained; what was clearly slower dropped out. ${named(winner)} took ${time(winner.step.median)} in the median of ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? `; ${NO_DIFFERENCE} from the others` : ''}.`),
+      `Training steps alternated between ${plural(plan.race.length, 'plan')}; clearly slower plans dropped out. Median step of ${named(winner)}: ${time(winner.step.median)} over ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? `; ${NO_DIFFERENCE} to the others` : ''}.`),
     h('div', {class: 'scroll'}, h('table', {id: 'race-table'},
       h('thead', {}, h('tr', {}, [
-        ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', 'middle half'], ['left', 'against the winner'],
+        ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', 'middle half'], ['left', 'against the active plan'],
         ['', 'Step, predicted'], ['', 'Rounds'],
       ].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, plan.race.map((one, index) => h('tr', {'data-fingerprint': one.fingerprint},
@@ -152,18 +152,18 @@ function race(plan) {
         h('td', {}, String(one.num_rounds))))))));
 }
 
-/** What was tried before that, by whom, and how it went. */
+/** Card of the search of settings. */
 function search({search: searched}) {
   if (!searched || searched.best === null) return '';
   const words = (one) => `units of ${bytes(one.unit_bytes)}, ${plural(one.num_streams, 'stream')}, r = ${one.num_threads}`;
   const by = searched.searchers.map((one) => `${one.name} ${plural(one.num_steps, 'step')} (${plural(one.new_bests, 'new best')})`);
   return h('section', {class: 'card', id: 'search'},
-    h('h2', {}, 'Measured: the search of a setting'),
+    h('h2', {}, 'Measured: search of settings'),
     h('p', {class: 'lead'},
-      `${plural(searched.trials.length, 'step')} under ${plural(searched.num_settings, 'setting')}, which trained. The best was ${words(searched.best)}. ${by.join(', ')}.`),
+      `${plural(searched.trials.length, 'training step')} under ${plural(searched.num_settings, 'setting')}. Best: ${words(searched.best)}. Searchers: ${by.join(', ')}.`),
     h('div', {class: 'scroll'}, h('table', {id: 'search-table'},
       h('thead', {}, h('tr', {}, [
-        ['', 'Tried'], ['left', 'By'], ['', 'Unit'], ['', 'Streams'], ['', 'Threads'], ['', 'Step, measured'], ['left', ''],
+        ['', 'Trial'], ['left', 'Searcher'], ['', 'Unit'], ['', 'Streams'], ['', 'Threads'], ['', 'Step, measured'], ['left', ''],
       ].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, searched.trials.map((one, index) => h('tr', {'data-searcher': one.searcher},
         h('td', {}, String(index + 1)),
@@ -185,11 +185,11 @@ function fact(question, answer, because, kind = '', id = '') {
 function bottleneck(plan) {
   const question = 'Which group is the bottleneck?';
   if (plan.bottleneck === null) {
-    return fact(question, '-', 'Nothing was measured, so nothing can be predicted.', '', 'bottleneck');
+    return fact(question, '-', 'No prediction, as nothing was measured.', '', 'bottleneck');
   }
   const group = plan.groups[plan.bottleneck];
   const residual = group.residual_communication_seconds;
-  const because = `Predicted: most is lost by it, ${time(group.lost_seconds)} (${percent(group.lost_seconds / plan.totals.backward_seconds)} of backward): ${time(group.slowed_seconds)} to contention, ${time(residual)} with nothing to overlap it.`;
+  const because = `Predicted: it costs backward the most, ${time(group.lost_seconds)} (${percent(group.lost_seconds / plan.totals.backward_seconds)}): ${time(group.slowed_seconds)} of contention, ${time(residual)} of residual communication.`;
   return fact(question, `Group ${group.group}`, because, '', 'bottleneck');
 }
 
@@ -198,8 +198,8 @@ function threads(plan) {
   const kinds = [...new Set(counts)].sort((a, b) => a - b);
   const answer = counts.length <= 8 ? `r = ${counts.join(' · ')}` : `r = ${kinds.join(', ')}`;
   const chosen = plan.threads.length > 1
-    ? `One number per group, from {${plan.threads.join(', ')}}. Click a group for what half and twice as many would cost.`
-    : `The strategy does not choose: every group has r = ${plan.threads[0]}.`;
+    ? `One count per group, from {${plan.threads.join(', ')}}. Click a group for the cost of half and twice as many.`
+    : `The strategy uses r = ${plan.threads[0]} for every group.`;
   return fact('How many communication threads?', answer, chosen, '', 'threads');
 }
 
@@ -208,24 +208,24 @@ function model(plan, contention, measured) {
   const held = contention.held_out_error;
   const parts = [];
   if (contention.median_error !== null) {
-    parts.push(`An all-reduce is missed by ${percent(contention.median_error)} in the median of ${plural(contention.samples.length, 'sample')}.`);
+    parts.push(`Median error of an all-reduce: ${percent(contention.median_error)} over ${plural(contention.samples.length, 'sample')}.`);
   }
   if (measured !== null && plan.predicted_seconds !== null) {
     const error = plan.predicted_seconds / measured.backward.median - 1;
     parts.push(`Backward under this plan: predicted ${time(plan.predicted_seconds)}, measured ${time(measured.backward.median)} (${signedPercent(error)}).`);
   }
   if (held === null) {
-    return fact(question, 'not tested', parts.join(' ') || 'This job has fitted none.', '', 'model');
+    return fact(question, 'not tested', parts.join(' ') || 'This job has fitted no model.', '', 'model');
   }
-  parts.unshift('That is by how much it misses steps under plans that the fit has not seen, in the median.');
+  parts.unshift('Median error on held-out steps, under plans outside of the fit.');
   const kind = held <= 0.1 ? 'good' : held > 0.25 ? 'bad' : '';
   return fact(question, `off by ${percent(held)}`, parts.join(' '), kind, 'model');
 }
 
-/** What the plan gains; `table`: what every strategy would take, null as long as that is not known. */
+/** Card of the plan's gain; `table` has the predictions of every strategy, null while pending. */
 function gain(plan, table) {
   const question = `What does ${strategy(plan.strategy)} gain here?`;
-  const words = table === null ? ['Planning with every strategy, to compare …'] : predictedGain(plan, table);
+  const words = table === null ? ['Planning with every strategy …'] : predictedGain(plan, table);
   const raced = plan.race?.slice(1).filter((one) => one.ratio !== null) ?? [];
   let card;
   if (raced.length > 0) {
@@ -233,19 +233,19 @@ function gain(plan, table) {
   } else if (table === null) {
     card = fact(question, '…', words[0], '', 'gain');
   } else if (words === null) {
-    card = fact(question, '-', 'Nothing was measured, so nothing can be compared.', '', 'gain');
+    card = fact(question, '-', 'No comparison, as nothing was measured.', '', 'gain');
   } else {
-    card = fact(question, `${words.change}, predicted`, [...words, 'Nothing was run in turns with it, so no gain was measured.'].join(' '), '', 'gain');
+    card = fact(question, `${words.change}, predicted`, [...words, 'No interleaved trials were run, so the gain is not measured.'].join(' '), '', 'gain');
   }
   card.toggleAttribute('data-pending', table === null);
   return card;
 }
 
-function unsaid(plan, error) {
-  return fact(`What does ${strategy(plan.strategy)} gain here?`, '-', `It cannot be said: ${error.message}`, '', 'gain');
+function gainFailure(plan, error) {
+  return fact(`What does ${strategy(plan.strategy)} gain here?`, '-', `The comparison failed: ${error.message}`, '', 'gain');
 }
 
-/** Sentences on what is predicted against other strategies; null where nothing is. */
+/** Sentences on the prediction against other strategies; null without a prediction. */
 function predictedGain(plan, table) {
   const own = plan.predicted_seconds;
   const others = table.rows.filter((one) => one.backward_seconds !== null
@@ -254,35 +254,35 @@ function predictedGain(plan, table) {
   const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const wfbp = others.find((one) => one.strategy === 'wfbp');
   const change = signedPercent(own / best.backward_seconds - 1);
-  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)}${best.num_threads === null ? '' : ` with r = ${best.num_threads}`} (${time(best.backward_seconds)}): ${change}.`];
+  const words = [`Predicted backward against the best other strategy, ${strategy(best.strategy)}${best.num_threads === null ? '' : ` with r = ${best.num_threads}`} (${time(best.backward_seconds)}): ${change}.`];
   if (wfbp && wfbp !== best) words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
   return Object.assign(words, {change});
 }
 
-/** By the race: steps that took turns, against one all-reduce of everything if it took part. */
+/** Card of the measured gain, against one all-reduce after backward if that was a candidate. */
 function gainOf(question, plan, raced, predicted) {
   const {comparison} = plan;
   if (comparison === null) {
     const best = raced[0];
-    const told = best.is_noise ? 'nothing beyond noise' : signedPercent(1 / best.ratio - 1);
-    return fact(question, told, `Measured, steps in turns: ${time(plan.race[0].step.median)} against ${time(best.step.median)} under ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')}. ${predicted}`, '', 'gain');
+    const told = best.is_noise ? NO_DIFFERENCE : signedPercent(1 / best.ratio - 1);
+    return fact(question, told, `Measured in interleaved trials: ${time(plan.race[0].step.median)} against ${time(best.step.median)} under ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')}. ${predicted}`, '', 'gain');
   }
-  const told = comparison.is_noise ? 'nothing beyond noise' : signedPercent(comparison.ratio - 1);
+  const told = comparison.is_noise ? NO_DIFFERENCE : signedPercent(comparison.ratio - 1);
   const kind = comparison.is_noise ? '' : comparison.ratio < 1 ? 'good' : 'bad';
-  return fact(question, told, `Measured, whole steps in turns: ${comparison.text}. ${predicted}`, kind, 'gain');
+  return fact(question, told, `Measured, whole steps in interleaved trials: ${comparison.text}. ${predicted}`, kind, 'gain');
 }
 
 function whereTimeGoes(plan) {
-  const heading = h('h2', {}, 'Where backward’s time goes');
+  const heading = h('h2', {}, 'Backward time');
   if (!plan.totals) {
     return h('section', {class: 'card'}, heading,
       h('p', {class: 'lead'}, plan.origin === 'given'
-        ? 'The plan was given to the run, which has measured nothing by itself: sizes and threads are known, times are not.'
-        : 'No contention model could be fitted: sizes and threads are known, predicted times are not.'));
+        ? 'The user has provided the plan, so this run measured nothing: sizes and threads are known, times are not.'
+        : 'No contention model was fitted: sizes and threads are known, predicted times are not.'));
   }
   const parts = [
     ['compute', 'computation', plan.compute_seconds],
-    ['compute-slow', 'lost to contention', Math.max(plan.totals.slowed_seconds, 0)],
+    ['compute-slow', 'contention', Math.max(plan.totals.slowed_seconds, 0)],
     ['residual', 'residual communication', plan.totals.residual_communication_seconds],
   ];
   const total = plan.totals.backward_seconds;
@@ -311,7 +311,7 @@ function row(group, plan, onclick) {
   h('td', {class: 'wide'}, predicted ? mini(group, plan) : '-'),
   h('td', {}, predicted ? time(group.start_seconds) : '-'),
   h('td', {}, predicted ? time(group.end_seconds) : '-'),
-  h('td', {title: predicted ? `${time(group.slowed_seconds)} to contention, ${time(group.residual_communication_seconds)} alone` : null},
+  h('td', {title: predicted ? `${time(group.slowed_seconds)} of contention, ${time(group.residual_communication_seconds)} of residual communication` : null},
     predicted ? time(group.lost_seconds) : '-'));
 }
 
@@ -339,14 +339,14 @@ function showGroup(place, group, plan, run) {
         onclick: () => showInGraphs(run, heading.node),
       }, heading.node)) : null,
     why === null
-      ? h('p', {class: 'lead'}, 'There is no model in this run that could say why.')
+      ? h('p', {class: 'lead'}, 'No reasons, as this run has no fitted model.')
       : h('div', {id: 'why'},
         group.caveat ? h('p', {class: 'note bad', id: 'caveat'}, `Predicted ${group.caveat}:`) : null,
-        h('h3', {}, 'Why it starts then'), h('p', {}, why.starts),
-        h('h3', {}, 'Why it is fused like this'), h('p', {}, why.merged),
-        h('h3', {}, `Why ${group.num_threads === 1 ? 'one thread' : `${group.num_threads} threads`}`), h('p', {}, why.threads),
-        h('h3', {}, 'What a change would cost'),
-        h('p', {class: 'note'}, 'Predicted change of the whole of backward, everything else left as it is.'),
+        h('h3', {}, 'Start'), h('p', {}, why.starts),
+        h('h3', {}, 'Fusion'), h('p', {}, why.merged),
+        h('h3', {}, 'Threads'), h('p', {}, why.threads),
+        h('h3', {}, 'Cost of a change'),
+        h('p', {class: 'note'}, 'Predicted change of backward time, with everything else unchanged.'),
         changes(why.alternatives)),
     h('h3', {}, 'Tensors'),
     h('div', {class: 'tensor head'}, h('span', {class: 'left'}, ''), h('span', {class: 'left'}, 'name'), h('span', {}, 'size'), h('span', {}, 'computation')),

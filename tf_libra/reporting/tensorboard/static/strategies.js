@@ -1,14 +1,14 @@
-// View 4: what every strategy would make of this profile, here and on more workers.
+// View 4: predictions of every strategy on this profile, also for more workers.
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
 import {plural, short, signedPercent, strategy, time, verdict} from './format.js';
 import {color, strategyColors} from './theme.js';
 
-const PART_MILLISECONDS = 500; // between two drawings of what is there so far
-const LABEL_SHARE = 0.03; // of an axis, that two labels need between them
+const PART_MILLISECONDS = 500; // between drawings of partial results
+const LABEL_SHARE = 0.03; // distance of two labels, as a share of the axis
 
-/** Labels of dots on one line: those too close to each other share one, in the middle of them. */
+/** Labels of the dots on one line; dots that are too close share a label in their middle. */
 function labels(rows, least, most) {
   const texts = rows.map(() => '');
   const sorted = rows.map((row, i) => [row.backward_seconds, i]).sort(([a], [b]) => a - b);
@@ -21,7 +21,7 @@ function labels(rows, least, most) {
   return texts;
 }
 
-/** Where an axis of ratios from `least` to `most` has its ticks: far enough apart to be read. */
+/** Readable ticks of an axis of ratios from `least` to `most`. */
 function ratioTicks(least, most) {
   if (most / least > 4) return powers(2, least, most);
   const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((one) => (most - least) / one <= 8) ?? 1;
@@ -36,7 +36,7 @@ function powers(base, least, most) {
   return Array.from({length: last - first + 1}, (_, i) => base ** (first + i)).filter((_, i) => (first + i) % every === 0);
 }
 
-/** The quickest row of each strategy. */
+/** The fastest row of each strategy. */
 function best(rows) {
   const found = new Map();
   for (const row of rows) {
@@ -52,7 +52,7 @@ export async function strategiesView(place, context) {
   const names = strategies.map((one) => one.name);
   if (names.length === 0) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'Nothing to compare'),
-      h('p', {class: 'lead'}, 'Strategies are compared by a profile and a fitted model, which this run does not have.')));
+      h('p', {class: 'lead'}, 'A comparison needs a profile and a fitted model, which this run does not have.')));
     context.ready();
     return;
   }
@@ -69,7 +69,7 @@ export async function strategiesView(place, context) {
       words, compare, rows, planning),
     h('section', {class: 'card'},
       h('h2', {}, 'Scale-out'),
-      h('p', {class: 'lead'}, 'Predicted backward on more workers of the same hardware, relative to LIBRA; each strategy with the number of threads that is best for it. Only the startup overhead and the bytes sent change (LIBRA, Eq. 4).'),
+      h('p', {class: 'lead'}, 'Predicted backward on more workers of the same hardware, relative to LIBRA. Each strategy has its best thread count. Only startup overhead and transmitted bytes change (LIBRA, Eq. 4).'),
       scaling, progress));
   const studies = [];
   const drawRows = () => {
@@ -79,9 +79,9 @@ export async function strategiesView(place, context) {
   };
   const drawScale = () => (studies.length === 0 ? null : scaleChart(scaling, studies, strategies));
   context.onrestyle(() => Promise.all([drawRows(), drawScale()]));
-  // Each strategy plans anew, for thousands of tensors that takes a while: what is there is shown.
+  // Planning takes seconds for thousands of tensors, so partial results are drawn.
   planning.textContent = `planning with ${strategy(names[0])} …`;
-  setTimeout(() => context.ready(), PART_MILLISECONDS); // however long the first takes
+  setTimeout(() => context.ready(), PART_MILLISECONDS); // even if the first strategy takes longer
   let drawn = performance.now();
   for (const [index, name] of names.entries()) {
     view.rows.push(...(await context.askOnce('strategies', {...context.plan, strategy: name})).rows);
@@ -118,9 +118,9 @@ function lead(view, context) {
   if (!libra || others.length === 0) return '';
   const second = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const gain = signedPercent(libra.backward_seconds / second.backward_seconds - 1);
-  const words = `Predicted backward under LIBRA is ${time(libra.backward_seconds)}, ${gain} against the best of the others, ${strategy(second.strategy)}${second.num_threads === null ? '' : ` with r = ${second.num_threads}`}.`;
+  const words = `Predicted backward under LIBRA is ${time(libra.backward_seconds)}, ${gain} against the best other strategy, ${strategy(second.strategy)}${second.num_threads === null ? '' : ` with r = ${second.num_threads}`}.`;
   if (view.rest_seconds === null) return words;
-  return `${words} The rest of a step, which no strategy changes, takes ${time(view.rest_seconds)} (a measured step of this run, less predicted backward).`;
+  return `${words} The rest of a step takes ${time(view.rest_seconds)} under every strategy (a measured step of this run minus predicted backward).`;
 }
 
 function rowsChart(element, view, context) {
@@ -144,7 +144,7 @@ function rowsChart(element, view, context) {
   });
   const margin = 0.06 * (most - least) || 0.05 * most || 1;
   return chart(element, traces, {
-    // From where differences begin: dots have places, no lengths.
+    // The axis need not begin at 0, as dots show positions rather than lengths.
     x: {title: 'predicted backward, ms', range: [least - margin, most + margin]}, y: {title: ''}, margin: {l: 150, r: 24, t: 20, b: 44}});
 }
 
@@ -154,7 +154,7 @@ function table(view, context) {
   const rows = best(view.rows).sort((a, b) => a.backward_seconds - b.backward_seconds);
   const step = (row) => (view.rest_seconds === null ? null : row.backward_seconds + view.rest_seconds);
   return h('div', {class: 'scroll'}, h('table', {id: 'strategies'},
-    h('thead', {}, h('tr', {}, [['left', 'Strategy, with its best r'], ['left', 'Step, measured'], ['', 'Threads'], ['', 'Groups'], ['', 'Step, predicted'], ['', 'Backward, predicted'], ['', 'against the best']]
+    h('thead', {}, h('tr', {}, [['left', 'Strategy at its best r'], ['left', 'Step, measured'], ['', 'Threads'], ['', 'Groups'], ['', 'Step, predicted'], ['', 'Backward, predicted'], ['', 'against the best']]
       .map(([kind, text]) => h('th', {class: kind}, text)))),
     h('tbody', {}, rows.map((row) => h('tr', {'data-strategy': row.strategy},
       h('td', {class: 'left'}, strategy(row.strategy),
@@ -168,18 +168,18 @@ function table(view, context) {
       h('td', {}, signedPercent(row.backward_seconds / quickest - 1)))))));
 }
 
-/** What was measured of a strategy: steps in turns first, the only ones that compare. */
+/** Measured steps of a strategy: first interleaved trials, the only comparable ones. */
 function measuredSteps(name, view) {
-  const raced = (view.race ?? []).map((one, place) => [one, place])
+  const trials = (view.race ?? []).map((one, index) => [one, index])
     .filter(([one]) => one.strategy === name && one.step !== null)
-    .map(([one, place]) => h('div', {class: 'in-turns'},
-      `${time(one.step.median)}, r = ${one.threads.join(', ')}, in turns: ${verdict(one, place)} `,
+    .map(([one, index]) => h('div', {class: 'in-trials'},
+      `${time(one.step.median)}, r = ${one.threads.join(', ')}, trials: ${verdict(one, index)} `,
       h('span', {class: 'name'}, `(middle half ${time(one.step.low)} to ${time(one.step.high)}, ${plural(one.num_rounds, 'round')})`)));
-  const apart = view.measured.filter((one) => one.strategy === name).map((one) => h('div', {class: 'not-in-turns'},
+  const apart = view.measured.filter((one) => one.strategy === name).map((one) => h('div', {class: 'not-in-trials'},
     `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
     h('span', {class: 'name', title: one.run},
-      `${one.is_own ? 'this run' : `another run, not in turns: ${short(one.run, 30)}`} (${plural(one.num_steps, 'step')}${one.is_own ? ' under the plan, not in turns' : ''})`)));
-  return raced.length + apart.length === 0 ? '-' : [...raced, ...apart];
+      `${one.is_own ? 'this run' : `another run, not comparable: ${short(one.run, 30)}`} (${plural(one.num_steps, 'step')}${one.is_own ? ' under the plan, not comparable' : ''})`)));
+  return trials.length + apart.length === 0 ? '-' : [...trials, ...apart];
 }
 
 function scaleChart(element, studies, strategies) {
@@ -208,5 +208,5 @@ function scaleChart(element, studies, strategies) {
   const values = ratioTicks(Math.min(...ratios), Math.max(...ratios));
   return chart(element, traces, {
     x: {title: 'workers', type: 'log', tickvals: sizes, ticktext: sizes.map(String)},
-    y: {title: 'times as long as LIBRA', type: 'log', tickvals: values, ticktext: values.map((one) => String(Number(one.toPrecision(3))))}});
+    y: {title: 'relative to LIBRA', type: 'log', tickvals: values, ticktext: values.map((one) => String(Number(one.toPrecision(3))))}});
 }

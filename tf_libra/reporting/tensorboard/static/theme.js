@@ -1,4 +1,4 @@
-// Light or dark, as TensorBoard is; where that cannot be seen, as the system is.
+// Light or dark theme: TensorBoard's, or the system's if TensorBoard's is unknown.
 
 const system = window.matchMedia('(prefers-color-scheme: dark)');
 const listeners = [];
@@ -29,14 +29,14 @@ export function followTheme(onchange) {
   else new MutationObserver(apply).observe(body, {attributeFilter: ['class']});
 }
 
-/** The value of one of the style sheet's custom properties; empty where it has none of that name. */
+/** Value of a custom property of the style sheet; empty without one of that name. */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-const OTHERS = 4; // colours for strategies that have none of their own
+const OTHERS = 4; // colours for strategies without their own
 
-/** A colour by the name of each strategy: its own, or the next of those for others. */
+/** Colours by strategy name: its own, or the next of the shared ones. */
 export function strategyColors(names) {
   let others = 0;
   return new Map(names.map((name) => {

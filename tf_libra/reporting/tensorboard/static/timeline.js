@@ -1,11 +1,11 @@
-// View 2: measured and predicted timelines over one another.
+// View 2: two timelines on one time axis, measured or predicted.
 
 import {choice, h} from './dom.js';
 import {bytes, plural, short, signedPercent, strategy, time} from './format.js';
-import {Lanes, legend, rankLegend} from './timeline_chart.js';
+import {TimelineChart, legend, rankLegend} from './timeline_chart.js';
 
-/** What can be shown: [key, text, parameters]. */
-async function shown(context) {
+/** Timelines to choose from: [key, text, parameters, is of this plan]. */
+async function choices(context) {
   const options = [];
   for (const other of context.siblings) {
     const own = other === context.heading;
@@ -16,7 +16,7 @@ async function shown(context) {
       [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own]);
   }
   const {threads, totals, strategies} = await context.askOnce('plan', context.plan);
-  if (!totals) return options; // nothing to predict by
+  if (!totals) return options; // no model to predict with
   for (const {name, chooses_threads: chooses} of strategies.filter((one) => !one.is_ideal)) {
     const words = `${strategy(name)}, predicted`;
     if (chooses) options.push([name, words, {...context.plan, show: name}, false]);
@@ -27,12 +27,12 @@ async function shown(context) {
 }
 
 export async function timelineView(place, context) {
-  const options = await shown(context);
+  const options = await choices(context);
   const own = options.filter(([, , , mine]) => mine);
   const {memory} = context;
-  const lanes = new Lanes({onpick: context.select, onzoom: (range) => { memory.range = range; }});
-  lanes.selected = context.group;
-  context.onleave(() => lanes.dispose());
+  const chart = new TimelineChart({onpick: context.select, onzoom: (range) => { memory.range = range; }});
+  chart.selected = context.group;
+  context.onleave(() => chart.dispose());
   const known = (key) => options.some(([one]) => one === key);
   const selected = [0, 1].map((i) => (known(memory.selected?.[i]) ? memory.selected[i] : own[i][0]));
   memory.selected = selected;
@@ -43,13 +43,13 @@ export async function timelineView(place, context) {
   const load = async () => {
     loads += 1;
     const mine = loads;
-    const asked = selected.map((key) => options.find(([one]) => one === key));
-    const answers = await Promise.all(asked.map(([, , parameters]) =>
+    const chosen = selected.map((key) => options.find(([one]) => one === key));
+    const answers = await Promise.all(chosen.map(([, , parameters]) =>
       (parameters.show === 'measured' ? context.ask : context.askOnce)('timeline', parameters)));
-    if (mine !== loads) return; // something else was chosen meanwhile
-    const pairs = asked.map(([, text], i) => [text[0].toUpperCase() + text.slice(1), answers[i]]);
+    if (mine !== loads) return; // another choice was made meanwhile
+    const pairs = chosen.map(([, text], i) => [text[0].toUpperCase() + text.slice(1), answers[i]]);
     const known = pairs.filter(([, timeline]) => timeline !== null);
-    if (known.length > 0) lanes.show(known, memory.range ?? null);
+    if (known.length > 0) chart.show(known, memory.range ?? null);
     status.replaceChildren(comparison(pairs));
     table.replaceChildren(...groupTable(pairs, context));
     place.dataset.shown = selected.join(' | ');
@@ -64,16 +64,16 @@ export async function timelineView(place, context) {
       select(0, 'Above'), select(1, 'Below'),
       h('span', {class: 'spacer'}),
       h('span', {class: 'buttons'},
-        button('+', 'Zoom in', () => lanes.zoom(1.6)),
-        button('−', 'Zoom out', () => lanes.zoom(1 / 1.6)),
-        button('←', 'Earlier', () => lanes.pan(-0.2)),
-        button('→', 'Later', () => lanes.pan(0.2)),
-        button('All', 'Show everything', () => lanes.reset()))),
-    lanes.element,
+        button('+', 'Zoom in', () => chart.zoom(1.6)),
+        button('−', 'Zoom out', () => chart.zoom(1 / 1.6)),
+        button('←', 'Earlier', () => chart.pan(-0.2)),
+        button('→', 'Later', () => chart.pan(0.2)),
+        button('All', 'Show everything', () => chart.reset()))),
+    chart.element,
     legend(true),
-    h('p', {class: 'note'}, 'Ctrl and wheel, or + and −: zoom. Drag, arrows, or Shift and wheel: move. Double click, or Home: everything. Click on a group: select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 has traced; a measured computation shows where the groups’ last gradients came.')), everyRank, table);
+    h('p', {class: 'note'}, 'Zoom: Ctrl and wheel, or + and −. Move: drag, arrows, or Shift and wheel. Show everything: double click, or Home. Click a group to select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 traced; edges in measured computation are the last gradients of groups.')), everyRank, table);
   const mark = (group) => {
-    lanes.select(group);
+    chart.select(group);
     for (const row of table.querySelectorAll('tr[data-group]')) row.setAttribute('aria-selected', String(row.dataset.group === String(group)));
   };
   context.onselect(mark);
@@ -82,19 +82,19 @@ export async function timelineView(place, context) {
   context.ready();
 }
 
-/** One step as every rank had it: who waited for whom. */
+/** One step of all ranks, with their waits. */
 async function allRanks(place, context) {
-  const lanes = new Lanes({onpick: context.select});
-  lanes.selected = context.group;
-  context.onleave(() => lanes.dispose());
-  context.onselect((group) => lanes.select(group));
+  const chart = new TimelineChart({onpick: context.select});
+  chart.selected = context.group;
+  context.onleave(() => chart.dispose());
+  context.onselect((group) => chart.select(group));
   const heading = h('h2', {}, 'All ranks in one step');
   let draws = 0;
   const draw = async () => {
     draws += 1;
     const mine = draws;
-    const asked = context.memory.step === undefined ? {} : {step: context.memory.step};
-    const view = await context.ask('ranks', {...context.plan, ...asked});
+    const parameters = context.memory.step === undefined ? {} : {step: context.memory.step};
+    const view = await context.ask('ranks', {...context.plan, ...parameters});
     if (mine !== draws) return;
     if (view === null) {
       place.replaceChildren(heading, h('p', {class: 'lead'}, 'No step under this plan was recorded.'));
@@ -106,10 +106,10 @@ async function allRanks(place, context) {
         choice('Step', view.steps.map((step) => [String(step), String(step)]), String(view.step),
           (step) => { context.memory.step = step; draw().catch(context.fail); }, {id: 'rank-step'}),
         h('span', {class: 'spacer'}),
-        h('button', {type: 'button', onclick: () => lanes.reset()}, 'All')),
-      lanes.element, rankLegend(),
-      h('p', {class: 'note', hidden: view.ranks.length < 2}, 'Clocks of several hosts are compared by what the ranks have sent each other.'));
-    lanes.show(view.ranks.map(rankTimeline));
+        h('button', {type: 'button', onclick: () => chart.reset()}, 'All')),
+      chart.element, rankLegend(),
+      h('p', {class: 'note', hidden: view.ranks.length < 2}, 'Clocks of several hosts are aligned by messages between the ranks.'));
+    chart.show(view.ranks.map(rankTimeline));
   };
   await draw();
 }
@@ -130,20 +130,20 @@ function skew(view) {
   if (view.ranks.length < 2 || groups.length === 0) return `Step ${view.step}, ${plural(view.ranks.length, 'rank')}.`;
   const worst = groups.reduce((a, b) => (b.skew_seconds > a.skew_seconds ? b : a));
   const unknown = view.ranks.filter((one) => one.clock_error_seconds === null).map((one) => one.rank);
-  const clocks = unknown.length > 0 ? ` The clock of rank ${unknown.join(', ')} could not be compared.` : '';
-  return `Step ${view.step}, ${plural(view.ranks.length, 'rank')}. The ranks are furthest apart at group ${worst.group}: rank ${worst.last_rank} was ready ${time(worst.skew_seconds)} after the first; the longest wait there was ${time(worst.waited_seconds)}, the exchange took ${time(worst.exchange_seconds)} at most.${clocks}`;
+  const clocks = unknown.length > 0 ? ` The clock of rank ${unknown.join(', ')} is not aligned.` : '';
+  return `Step ${view.step}, ${plural(view.ranks.length, 'rank')}. Largest skew: group ${worst.group}, where rank ${worst.last_rank} was ready ${time(worst.skew_seconds)} after the first rank. Longest wait there: ${time(worst.waited_seconds)}; longest exchange: ${time(worst.exchange_seconds)}.${clocks}`;
 }
 
 function comparison([[first, a], [second, b]]) {
   const missing = [[first, a], [second, b]].filter(([, timeline]) => timeline === null).map(([name]) => name);
   if (missing.length > 0) {
-    return `${missing.join(' and ')}: nothing to show. What is predicted needs a fitted model, what is measured a traced step.`;
+    return `${missing.join(' and ')}: nothing to show. A predicted timeline needs a fitted model, a measured one a traced step.`;
   }
   const change = b.backward.median / a.backward.median - 1;
   return `${first}: backward ${time(a.backward.median)}. ${second}: ${time(b.backward.median)} (${signedPercent(change)}).`;
 }
 
-/** By the tensors of each, and, of several that have parts of the same, by which part. */
+/** Spans by their tensors; several parts of the same tensors are numbered. */
 function byTensors(spans) {
   const found = new Map();
   for (const span of spans) {
@@ -154,7 +154,7 @@ function byTensors(spans) {
   return found;
 }
 
-/** Groups of both timelines beside one another, where they have the same groups. */
+/** Table of all-reduces, with both timelines if they have the same groups. */
 function groupTable(pairs, context) {
   const known = pairs.filter(([, timeline]) => timeline !== null);
   if (known.length === 0) return [];

@@ -1,4 +1,4 @@
-// Timelines above one another on one time axis: computation above, communication below.
+// Chart of timelines on one time axis, each with computation above communication.
 
 import {h, s, Tooltip} from './dom.js';
 import {bytes, percent, tick, tickStep, time} from './format.js';
@@ -10,13 +10,13 @@ const GAP = 4;
 const HEADING = 24;
 const BETWEEN = 16;
 const AXIS = 30;
-const HALF_LABEL = 24; // of an axis
-const WHISKER_WIDTH = 24; // of bars that have room for them
-const LEAST_SECONDS = 1e-6; // no zooming in beyond this
+const HALF_LABEL = 24; // half the width of an axis label
+const WHISKER_WIDTH = 24; // least width of bars with whiskers
+const LEAST_SECONDS = 1e-6; // smallest visible range
 const MARGIN = 0.02;
 let count = 0;
 
-/** Where nothing is sent between two all-reduces of a stream, or before the first. */
+/** Idle times of a stream before its first and between its all-reduces. */
 function gaps(timeline) {
   const found = [];
   const streams = Map.groupBy
@@ -47,9 +47,9 @@ function facts(title, pairs) {
   ];
 }
 
-/** A chart of one or more timelines, with zoom, pan and hover. */
-export class Lanes {
-  /** `onpick` is called with a group that was clicked, `onzoom` with the visible range. */
+/** Chart of one or more timelines, with zoom, pan and hover. */
+export class TimelineChart {
+  /** Calls `onpick` with a clicked group, and `onzoom` with the visible range. */
   constructor({onpick = () => {}, onzoom = () => {}} = {}) {
     this.onpick = onpick;
     this.onzoom = onzoom;
@@ -73,7 +73,7 @@ export class Lanes {
     this.observer.observe(this.element);
   }
 
-  /** Shows [title, timeline] pairs; all of them, or the range that was seen before. */
+  /** Shows [title, timeline] pairs, in a visible `range` or completely. */
   show(timelines, range = null) {
     this.timelines = timelines;
     this.end = Math.max(...timelines.map(([, one]) => one.backward.high), LEAST_SECONDS);
@@ -86,7 +86,7 @@ export class Lanes {
     this.#keepInside();
   }
 
-  /** Marks a group; null for none. */
+  /** Marks a group; null marks none. */
   select(group) {
     this.selected = group;
     this.#schedule();
@@ -117,12 +117,12 @@ export class Lanes {
     this.#schedule();
   }
 
-  /** Zooms by a factor around a place of the visible range, from 0 to 1. */
-  zoom(factor, place = 0.5) {
+  /** Zooms by a factor around a position in the visible range, from 0 to 1. */
+  zoom(factor, position = 0.5) {
     const span = this.to - this.from;
     const whole = this.#most - this.#least;
     const next = Math.min(Math.max(span / factor, LEAST_SECONDS), whole);
-    this.from += (span - next) * place;
+    this.from += (span - next) * position;
     this.to = this.from + next;
     this.#keepInside();
   }
@@ -257,20 +257,20 @@ export class Lanes {
     return (timeline.computation.length > 0 ? 2 : 1) + Math.max(...timeline.spans.map((span) => span.stream), 0);
   }
 
-  /** Why nothing is sent there: gradients are missing, or what is complete has not begun. */
+  /** Idle time of a stream: gradients are missing, or a complete group has not started. */
   #gap(gap, y) {
     const missing = Math.min(Math.max(gap.ready, gap.from), gap.to);
-    const told = () => facts(`Before group ${gap.group}`, [
-      ['takes', time(gap.to - gap.from)],
-      ['its gradients are missing for', missing > gap.from ? time(missing - gap.from) : null],
-      ['complete, and not begun for', gap.to > missing ? time(gap.to - missing) : null],
+    const content = () => facts(`Before group ${gap.group}`, [
+      ['duration', time(gap.to - gap.from)],
+      ['waits for its gradients', missing > gap.from ? time(missing - gap.from) : null],
+      ['complete, but not started', gap.to > missing ? time(gap.to - missing) : null],
     ]);
-    return this.#bar('gap', gap.from, gap.to, y, [], told);
+    return this.#bar('gap', gap.from, gap.to, y, [], content);
   }
 
-  /** One rank's all-reduce: waiting for the other ranks, then exchanging. */
+  /** All-reduce of one rank: the wait for other ranks, then the exchange. */
   #exchange(span, timeline, y) {
-    const content = () => facts(span.group < 0 ? 'An all-reduce outside of the plan' : `Group ${span.group}`, [
+    const content = () => facts(span.group < 0 ? 'All-reduce outside of the plan' : `Group ${span.group}`, [
       ['size', bytes(span.num_bytes)],
       ['threads', `r = ${span.num_threads}`],
       ['complete at', time(span.ready.median)],
@@ -311,17 +311,17 @@ export class Lanes {
   }
 
   #computation(piece, timeline, y) {
-    const beside = piece.beside ?? [];
+    const groups = piece.beside ?? [];
     const slow = piece.rate !== null && piece.rate < 1;
     const label = slow ? [`at ${percent(piece.rate, 0)}`] : [];
     return this.#bar(slow ? 'compute-slow' : 'compute', piece.from, piece.to, y, label, () =>
       facts('Backward computation', [
         ['from', time(piece.from)],
         ['to', time(piece.to)],
-        ['takes', time(piece.to - piece.from)],
-        ['beside', beside.length === 0 ? null : `the all-reduce of ${beside.map((k) => `group ${k}`).join(', ')}`],
-        ['keeps', slow ? `${percent(piece.rate)} of its speed` : null],
-        ['all of it', interval(timeline.compute)],
+        ['duration', time(piece.to - piece.from)],
+        ['overlaps', groups.length === 0 ? null : groups.map((group) => `group ${group}`).join(', ')],
+        ['speed', slow ? percent(piece.rate) : null],
+        ['whole computation', interval(timeline.compute)],
       ]));
   }
 
@@ -330,7 +330,7 @@ export class Lanes {
     const [from, to] = [span.from.median, span.to.median];
     const content = () => {
       const residual = Math.max(to - Math.max(computed, from), 0);
-      return facts(span.group < 0 ? 'An all-reduce outside of the plan' : `Group ${span.group}`, [
+      return facts(span.group < 0 ? 'All-reduce outside of the plan' : `Group ${span.group}`, [
         ['tensors', span.start === null ? null
           : `${span.stop - span.start} (${span.start}–${span.stop - 1})`],
         ['size', bytes(span.num_bytes)],
@@ -338,7 +338,7 @@ export class Lanes {
         ['complete at', interval(span.ready)],
         ['starts', interval(span.from)],
         ['ends', interval(span.to)],
-        ['takes', time(to - from)],
+        ['duration', time(to - from)],
         ['overlapped', time(to - from - residual)],
         ['residual', time(residual)],
         ['steps', timeline.num_steps === null ? null : `median of ${timeline.num_steps}, with quartiles`],
@@ -353,7 +353,7 @@ export class Lanes {
       const rest = from < computed ? ['residual'] : label;
       drawn.push(...this.#bar('residual', Math.max(from, computed), to, y, rest, content));
     }
-    // Those of narrow bars would be a blur; the selected group has its own in any case.
+    // Narrow bars have no room for whiskers; the selected group always has them.
     if (this.#x(to) - this.#x(from) >= WHISKER_WIDTH || this.selected === span.group) {
       for (const at of [span.from, span.to]) {
         if (at.low < at.high) drawn.push(this.#whisker(at, y));
@@ -363,7 +363,7 @@ export class Lanes {
     return drawn;
   }
 
-  // At the lower edge, below the labels.
+  // Whiskers are at the lower edge, below the labels.
   #whisker(at, y) {
     const [low, high, middle] = [this.#x(at.low), this.#x(at.high), y + LANE - 4];
     const cap = (x) => `M${x} ${middle - 3}V${middle + 3}`;
@@ -374,10 +374,10 @@ export class Lanes {
 export function rankLegend() {
   const entry = (kind, text) => h('span', {}, h('i', {class: `swatch ${kind}`}), text);
   return h('div', {class: 'key'},
-    entry('compute', 'computation, where it was traced'),
-    entry('wait', 'all-reduce that waits for other ranks'),
-    entry('overlap', 'all-reduce that exchanges'),
-    entry('gap', 'nothing to send, or not begun'));
+    entry('compute', 'traced computation'),
+    entry('wait', 'all-reduce waiting for other ranks'),
+    entry('overlap', 'all-reduce exchanging'),
+    entry('gap', 'no all-reduce'));
 }
 
 export function legend(measured) {
@@ -385,9 +385,9 @@ export function legend(measured) {
   return h('div', {class: 'key'},
     entry('compute', 'computation'),
     entry('compute-slow', 'computation slowed by communication'),
-    entry('overlap', 'all-reduce that computation overlaps'),
-    entry('residual', 'residual communication: nothing overlaps it'),
-    entry('gap', 'nothing to send, or not begun'),
-    measured ? h('span', {}, '├─┤ quartiles over steps, of wide bars and the selected group') : null);
+    entry('overlap', 'overlapped all-reduce'),
+    entry('residual', 'residual communication'),
+    entry('gap', 'no all-reduce'),
+    measured ? h('span', {}, '├─┤ quartiles over steps, on wide bars and the selected group') : null);
 }
 

@@ -1,9 +1,9 @@
-// What is looked at, in the address of the page: it survives a reload, and can be sent to others.
-// TensorBoard leaves what begins with `p.libra.` behind the name of its tab to this plugin.
+// State of the page in its address, so that it survives a reload and can be shared.
+// TensorBoard leaves entries that begin with `p.libra.` to this plugin.
 
 const PREFIX = 'p.libra.';
 
-/** The window whose address it is. */
+/** The window with the address. */
 export function holder() {
   try {
     void window.parent.location.hash;
@@ -13,12 +13,12 @@ export function holder() {
   }
 }
 
-/** What the address holds, the name of TensorBoard's tab first. */
+/** Parts of the address; the first is the name of TensorBoard's tab. */
 export function parts() {
   return holder().location.hash.slice(1).split('&').filter((part) => part !== '');
 }
 
-/** What the address says, by name. */
+/** State in the address, by name. */
 export function readPlace() {
   const found = {};
   for (const part of parts()) {
@@ -27,13 +27,13 @@ export function readPlace() {
     try {
       found[name.slice(PREFIX.length)] = decodeURIComponent(value);
     } catch {
-      // Somebody has written what is no address.
+      // Malformed text in the address is ignored.
     }
   }
   return found;
 }
 
-/** Writes it, without a new entry in the browser's history. */
+/** Writes the state, without a new entry in the browser's history. */
 export function writePlace(values) {
   const window_ = holder();
   const kept = parts().filter((part) => !part.startsWith(PREFIX));
@@ -43,11 +43,11 @@ export function writePlace(values) {
   try {
     window_.history.replaceState(window_.history.state, '', `#${kept.join('&')}`);
   } catch {
-    // A page without an address of its own.
+    // The page has no address of its own.
   }
 }
 
-/** Calls back whenever TensorBoard has reloaded its data (its button, and its own clock). */
+/** Calls back after TensorBoard has reloaded its data, by its button or timer. */
 export function onTensorBoardReload(callback) {
   if (window.parent === window) return;
   const channel = new MessageChannel();
