@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PATHS = ("optimize_to_plan", "profile_to_plan", "gradient_to_socket")
 PURE = ("specs", "cost_model", "planning", "simulation", "autotune", "strategies", "config")
 
 
@@ -109,3 +110,67 @@ def test_patch_table_alone_names_private_modules_of_tensorflow_in_text():
         if re.search(r"""["']tensorflow\.(python|core|compiler|tsl)\b""", path.read_text())
     }
     assert namers == {"tf_libra/internal/patches.py"}
+
+
+def picture(name: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Returns the files of a picture in docs/architecture.md, by node, and its arrows."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    text = page.partition(f"<!-- path: {name} -->\n```mermaid\n")[2].partition("```")[0]
+    files = dict(re.findall(r'(\w+)\["([^"]+)"\]', text))
+    arrows = re.findall(r"^ *(\w+)\S* -->(?:\|.*\|)? *(\w+)", text, re.MULTILINE)
+    return files, arrows
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_files_of_a_picture_exist(name):
+    files, arrows = picture(name)
+    assert 2 < len(files) <= 10
+    assert files.keys() == {node for arrow in arrows for node in arrow}
+    assert [path for path in files.values() if not (ROOT / path).is_file()] == []
+
+
+def test_arrows_from_optimize_to_the_plan_are_imports():
+    files, arrows = picture("optimize_to_plan")
+    assert len(files) <= 8
+    modules = {node: path.removesuffix(".py").replace("/", ".") for node, path in files.items()}
+    for importer, imported in arrows:
+        names = imports(ROOT / files[importer])
+        module = modules[imported]
+        assert any(name == module or name.startswith(f"{module}.") for name in names), module
+
+
+# Loaded libraries and files, which stay the same while a process runs.
+LOADED = {
+    "tf_libra.internal.native.load",
+    "tf_libra.profiling.xplane._messages",
+    "tf_libra.reporting.tensorboard.plugin._static_files",
+}
+# Registries that are filled at import, and a constant.
+FILLED_AT_IMPORT = {
+    "tf_libra.profiling.profiler_session._OPTIONS",
+    "tf_libra.reporting.records.record_types._kinds",
+    "tf_libra.reporting.tensorboard.views.card_registry._cards",
+}
+EMPTY = re.compile(
+    r"\[\]|\{\}|(set|dict|list)\(\)"
+    r"|(\w+\.)*(Counter|count|defaultdict|deque|WeakSet|Weak\w+Dictionary)\(.*\)"
+)
+
+
+def test_process_wide_state_is_declared_in_one_object():
+    """What changes while a process runs is a value of `process_state.STATE`."""
+    cached, empty = set(), set()
+    for path in sorted((ROOT / "tf_libra").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        tree = ast.parse(path.read_text())
+        assert not any(isinstance(node, ast.Global) for node in ast.walk(tree)), module
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.args.args:
+                if any("cache" in ast.unparse(decorator) for decorator in node.decorator_list):
+                    cached.add(f"{module}.{node.name}")
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if EMPTY.fullmatch(ast.unparse(node.value)):
+                    empty.add(f"{module}.{ast.unparse(target)}")
+    assert cached == LOADED
+    assert empty == FILLED_AT_IMPORT
