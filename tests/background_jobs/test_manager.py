@@ -11,7 +11,7 @@ import pytest
 import tf_libra
 from tests.worker_processes import Job
 from tf_libra.background_jobs import manager
-from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
 
 RANKS = [0, 1]
@@ -42,7 +42,7 @@ def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: i
 
 
 def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
-    found = runs(Folder.read(beside.folder / "logdir"))["backgrounds"]
+    found = runs(LogdirSource.read(beside.folder / "logdir"))["backgrounds"]
     assert [(one["run"], one["rank"]) for one in found] == [("rank_0", 0), ("rank_1", 1)]
     for one in found:
         assert "tf_libra.background_jobs.repeat" in one["command"]

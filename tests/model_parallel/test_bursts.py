@@ -13,7 +13,7 @@ from tests.worker_processes import Job
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
 from tf_libra.planning.burst import BurstStrategy, DataParallel
-from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -110,7 +110,7 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
     profile = ScalingProfile.from_json((logdir / "scaling.json").read_text())
     assert list(plan.num_devices) == value["num_devices"]
     assert plan.profile_fingerprint == profile.fingerprint
-    listed = runs(Folder.read(logdir))
+    listed = runs(LogdirSource.read(logdir))
     [shown] = listed["bursts"]
     assert [layer["name"] for layer in shown["layers"]] == list(plan.layer_names)
     assert [layer["measured"] for layer in shown["layers"]] == profile.compute_seconds.tolist()

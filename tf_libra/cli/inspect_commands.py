@@ -99,15 +99,15 @@ def _define_report(values: flags.FlagValues) -> None:
 
 
 def _report(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.reporting.report.figures import draw_all
+    from tf_libra.reporting.report.figures import draw_figures
     from tf_libra.reporting.report.html_report import report_page
-    from tf_libra.reporting.report.logdir_source import answers_about, problems_of
+    from tf_libra.reporting.report.logdir_source import collect_answers, describe_problems
 
     folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):
         raise ValueError("an output must be given: --out report.html, --png FOLDER or --svg FOLDER")
-    answers = answers_about(folder)
-    problems = problems_of(answers)
+    answers = collect_answers(folder)
+    problems = describe_problems(answers)
     try:
         if values["out"].value:
             title = f"TF-Libra: {folder.resolve().name}"
@@ -115,7 +115,7 @@ def _report(values: flags.FlagValues, rest: list[str]) -> None:
         for kind in ("png", "svg"):
             pictures = values[kind].value
             if pictures:
-                skipped = draw_all(answers, Path(pictures), kind, folder.resolve().name)
+                skipped = draw_figures(answers, Path(pictures), kind, folder.resolve().name)
                 problems += [problem for problem in skipped if problem not in problems]
     except ValueError as error:
         raise ValueError(f"{str(folder)!r}: {error}") from None

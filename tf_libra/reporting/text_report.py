@@ -209,25 +209,25 @@ def race_table(race: Race) -> str:
     rows: list[tuple[str, ...]] = [
         ("plan", "step", "middle half", "against active", "predicted", "rounds")
     ]
-    for one in race.contenders:
-        spread = [float(value) for value in np.quantile(one.seconds or (0.0,), (0.25, 0.75))]
-        lead = race.lead(one)
-        if one is race.winner:
+    for candidate in race.contenders:
+        spread = [float(value) for value in np.quantile(candidate.seconds or (0.0,), (0.25, 0.75))]
+        lead = race.lead(candidate)
+        if candidate is race.winner:
             verdict = "active"
         elif lead is None:
             verdict = formatting.NONE
         else:
-            verdict = "noise" if race.is_noise(one) else formatting.change(lead[0] - 1)
+            verdict = "noise" if race.is_noise(candidate) else formatting.change(lead[0] - 1)
         rows.append(
             (
-                describe_plan(one),
-                formatting.time(one.median_seconds),
+                describe_plan(candidate),
+                formatting.time(candidate.median_seconds),
                 f"{formatting.time(spread[0])} to {formatting.time(spread[1])}"
-                if one.seconds
+                if candidate.seconds
                 else "-",
                 verdict,
-                formatting.time(one.predicted_seconds),
-                str(len(one.seconds)),
+                formatting.time(candidate.predicted_seconds),
+                str(len(candidate.seconds)),
             )
         )
     return _aligned(rows)

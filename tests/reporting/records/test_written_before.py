@@ -15,7 +15,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.reporting.records import event_reader, plan_store, record_types
 from tf_libra.reporting.records.timeline import TimelineRecord
 from tf_libra.reporting.report.chrome_trace import chrome_trace, read_run
-from tf_libra.reporting.report.logdir_source import answers_about
+from tf_libra.reporting.report.logdir_source import collect_answers
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
@@ -65,7 +65,7 @@ def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
     """Returns the tab's answers, by route and what is shown."""
-    found = answers_about(FOLDER)
+    found = collect_answers(FOLDER)
     return {
         f"{route} {parameters.get('show', '')}".strip(): one for route, parameters, one in found
     }

@@ -15,7 +15,7 @@ from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.report.chrome_trace import Run, chrome_trace, read_run
-from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.specs.plan import Plan
 
 
@@ -236,7 +236,7 @@ def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
         path.write_bytes(whole[:-missing])
         run = read_run(tmp_path)
         assert run.problems == ()
-        assert Folder.read(tmp_path).damaged == []
+        assert LogdirSource.read(tmp_path).damaged == []
     path.write_bytes(whole[:-7])
     assert [(step.rank, step.step) for step in read_run(tmp_path).steps] == [
         (0, 61), (1, 61), (1, 62),
@@ -261,7 +261,7 @@ def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path)
     assert [(step.rank, step.step) for step in run.steps] == [(0, 61), (1, 61), (1, 62)]
     [problem] = run.problems
     assert problem.startswith(f"{str(path)!r}: damaged from byte ")
-    assert [one["file"] for one in Folder.read(tmp_path).damaged] == [str(path)]
+    assert [one["file"] for one in LogdirSource.read(tmp_path).damaged] == [str(path)]
 
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

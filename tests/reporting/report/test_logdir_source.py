@@ -14,7 +14,7 @@ from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import write, write_raw
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import plugin_content
-from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard import routes
 from tf_libra.reporting.tensorboard.plugin import DataProviderSource
 from tf_libra.reporting.tensorboard.queries import runs
@@ -52,14 +52,14 @@ def made(tmp_path: Path) -> Path:
 def asked(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
     return [
         (route, arguments, json.loads(json.dumps(routes.ROUTES[route].answer(source, **arguments))))
-        for route, arguments in routes.questions(source)
+        for route, arguments in routes.all_requests(source)
     ]
 
 
 @pytest.mark.parametrize("where", [made, lambda _: WRITTEN_BEFORE], ids=["made", "before"])
 def test_every_answer_is_that_of_tensorboard(tmp_path: Path, where: Any) -> None:
     logdir = where(tmp_path)
-    found = asked(Folder.read(logdir))
+    found = asked(LogdirSource.read(logdir))
     assert {route for route, *_ in found} == set(routes.ROUTES)
     assert found == asked(provided(logdir))
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_what_tensorboard_cannot_read(tmp_path: Path) -> 
     write_raw(tmp_path, "no text", b"\xff\xfe\x00", plan)
     write_raw(tmp_path, "no json", b"{}", b"\x00")
     write_raw(tmp_path, "cut", examples.plan_record().to_json()[:100].encode(), plan)
-    ours, theirs = (runs(one) for one in (Folder.read(tmp_path), provided(tmp_path)))
+    ours, theirs = (runs(one) for one in (LogdirSource.read(tmp_path), provided(tmp_path)))
     assert [one["tag"] for one in ours["problems"]] == ["cut", "future", "no json", "no text"]
     assert ours == theirs
 
@@ -80,9 +80,9 @@ def test_of_long_series_some_points_are_taken_and_the_last(tmp_path: Path) -> No
     for step in range(2 * HISTORY_POINTS + 1):
         writer.history(step, "step", {"step_seconds": float(step)})
     writer.close()
-    found = Folder.read(tmp_path).points("rank_0", ["step/step_seconds"], HISTORY_POINTS)
+    found = LogdirSource.read(tmp_path).points("rank_0", ["step/step_seconds"], HISTORY_POINTS)
     points = found["step/step_seconds"]
     assert len(points) == HISTORY_POINTS
     assert points[-1] == (2 * HISTORY_POINTS, float(2 * HISTORY_POINTS))
     assert [step for step, _ in points] == sorted({step for step, _ in points})
-    assert Folder.read(tmp_path).points("rank_0", ["other"], 1) == {}
+    assert LogdirSource.read(tmp_path).points("rank_0", ["other"], 1) == {}

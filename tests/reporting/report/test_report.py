@@ -20,8 +20,8 @@ from tf_libra.internal import formatting
 from tf_libra.planning import explain, make_plan
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
-from tf_libra.reporting.report.figures import draw_all
-from tf_libra.reporting.report.logdir_source import Answers, answers_about
+from tf_libra.reporting.report.figures import draw_figures
+from tf_libra.reporting.report.logdir_source import Answers, collect_answers
 from tf_libra.specs.plan import Plan
 from tools.tensorboard_tab import VIEWS, Tab
 
@@ -171,7 +171,7 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Returns all answers about a run."""
-    return answers_about(written(tmp_path_factory.mktemp("found")))
+    return collect_answers(written(tmp_path_factory.mktemp("found")))
 
 
 @pytest.mark.parametrize("sizes", [1, None], ids=["at one world size", "at all of them"])
@@ -189,7 +189,7 @@ def test_pictures_without_a_prediction_of_libra(
         for row in study["rows"]:
             if row["strategy"] == "libra":
                 row["backward_seconds"] = None
-    assert draw_all(found, tmp_path / "pictures", "svg", "run") == []
+    assert draw_figures(found, tmp_path / "pictures", "svg", "run") == []
     assert (tmp_path / "pictures" / "scale_out.svg").exists()
 
 

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from tf_libra.reporting.tensorboard.routes import ROUTES, parsed
+from tf_libra.reporting.tensorboard.routes import ROUTES, parse_arguments
 
 
 @pytest.mark.parametrize("name", ROUTES)
@@ -20,10 +20,10 @@ def test_every_route_takes_texts_and_integers(name: str) -> None:
 def test_arguments_have_the_types_of_the_answer() -> None:
     given = {"run": ["a"], "tag": ["1"], "show": ["wfbp"], "threads": ["2"], "more": ["x"]}
     arguments = {"run": "a", "tag": "1", "show": "wfbp", "threads": 2}
-    assert parsed(ROUTES["timeline"].answer, given) == arguments
+    assert parse_arguments(ROUTES["timeline"].answer, given) == arguments
     del given["threads"], arguments["threads"]
-    assert parsed(ROUTES["timeline"].answer, given) == arguments
+    assert parse_arguments(ROUTES["timeline"].answer, given) == arguments
     with pytest.raises(ValueError, match="threads must be an integer, got '1_0'"):
-        parsed(ROUTES["timeline"].answer, given | {"threads": ["1_0"]})
+        parse_arguments(ROUTES["timeline"].answer, given | {"threads": ["1_0"]})
     with pytest.raises(ValueError, match="threads must be given once, got 0"):
-        parsed(ROUTES["timeline"].answer, given | {"threads": []})
+        parse_arguments(ROUTES["timeline"].answer, given | {"threads": []})

@@ -56,8 +56,8 @@ def clock_offset(
     reference: Iterable[SharedExchange], other: Iterable[SharedExchange]
 ) -> ClockOffset | None:
     """Returns the offset of `other`'s clock; None without a shared exchange."""
-    by_key = {one.key: one for one in reference}
-    pairs = [(by_key[one.key], one) for one in other if one.key in by_key]
+    by_key = {exchange.key: exchange for exchange in reference}
+    pairs = [(by_key[exchange.key], exchange) for exchange in other if exchange.key in by_key]
     if not pairs:
         return None
     lower = max(theirs.sent_ns - ours.arrived_ns for ours, theirs in pairs)
@@ -86,11 +86,11 @@ def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:
     ]
     return messages + [
         SharedExchange(
-            (step.function, step.plan, step.step, index, one.group, one.num_bytes),
-            one.started_ns,
+            (step.function, step.plan, step.step, index, span.group, span.num_bytes),
+            span.started_ns,
             # Without an awaited byte only the end is known.
-            one.first_byte_ns if one.first_byte_ns >= one.started_ns else one.finished_ns,
+            span.first_byte_ns if span.first_byte_ns >= span.started_ns else span.finished_ns,
         )
         for step in steps
-        for index, one in enumerate(step.all_reduces)
+        for index, span in enumerate(step.all_reduces)
     ]

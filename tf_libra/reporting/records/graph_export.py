@@ -56,7 +56,10 @@ def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAll
         for results in (function.ret, function.control_ret):
             for key in results:
                 results[key] = _moved(results[key], moved)
-    for nodes in (definition.node, *(one.node_def for one in definition.library.function)):
+    for nodes in (
+        definition.node,
+        *(function.node_def for function in definition.library.function),
+    ):
         _leave_out_values(nodes)
     return definition
 
@@ -71,7 +74,7 @@ def _put_together(
     for node in nodes:
         if node.op != "LibraAllReduce" or len(node.attr["tensor_names"].list.s) != 1:
             continue
-        [name] = (one.decode() for one in node.attr["tensor_names"].list.s)
+        [name] = (encoded.decode() for encoded in node.attr["tensor_names"].list.s)
         group = place.get((seen[name], name))
         seen[name] += 1
         if group is not None:
@@ -95,7 +98,7 @@ def _put_together(
         # The trace chains them in its own order, which differs from the plan's.
         controls = [text for node in some for text in node.input if text.startswith("^")]
         together.input.extend(
-            dict.fromkeys(one for one in controls if one.removeprefix("^") not in moved)
+            dict.fromkeys(text for text in controls if text.removeprefix("^") not in moved)
         )
         names = together.attr["tensor_names"].list
         del names.s[:]

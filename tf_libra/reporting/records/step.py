@@ -167,7 +167,7 @@ class StepRecord:
         start_ns, produced = self.backward_start_ns, self.produced_ns
         if start_ns is None or not self.all_reduces or len(produced) != len(plan.tensor_names):
             return None
-        spans = sorted(self.all_reduces, key=lambda one: (one.started_ns, one.group))
+        spans = sorted(self.all_reduces, key=lambda span: (span.started_ns, span.group))
         if any(index >= len(produced) for span in spans for index in span.tensors):
             return None
         groups = tuple(

@@ -127,7 +127,9 @@ class TimelineRecord:
         Returns:
             The timeline; None if no step counts.
         """
-        timelines = [one for one in (step.timeline(plan) for step in steps) if one is not None]
+        timelines = [
+            timeline for timeline in (step.timeline(plan) for step in steps) if timeline is not None
+        ]
         if not timelines:
             return None
         shapes = [tuple((g.group, g.num_threads, g.num_bytes) for g in t.groups) for t in timelines]

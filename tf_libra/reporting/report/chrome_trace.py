@@ -61,12 +61,12 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         fresh: dict[tuple[Path, int, str], list[StepRecord]] = {}
         file = event_reader.read(path)
         try:
-            for kind, one in _records(file):
+            for kind, summary in _records(file):
                 if kind == PlanRecord.KIND:
-                    plan = PlanRecord.from_json(one.text)
+                    plan = PlanRecord.from_json(summary.text)
                     plans[plan.plan.fingerprint] = plan
                 elif kind == StepRecord.KIND:
-                    step = StepRecord.from_json(one.text)
+                    step = StepRecord.from_json(summary.text)
                     key = (path.parent, step.rank, step.function)
                     fresh.setdefault(key, []).append(step)
         except ValueError as error:
@@ -78,7 +78,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         reason = "; ".join(problems) or "run a training step with tf_libra.optimize(logdir=...)"
         raise ValueError(f"{str(folder)!r} holds no readable records of a plan: {reason}")
     ordered = sorted(
-        (step for one in steps.values() for step in one),
+        (step for run_steps in steps.values() for step in run_steps),
         key=lambda step: (step.rank, step.started_ns),
     )
     return Run(plans, tuple(ordered), tuple(problems))
@@ -87,7 +87,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 def _files_of_run(folder: Path, name: str | None) -> list[Path]:
     """Returns the event files of a run, without those of runs inside its folder."""
     runs = run_folders(folder)
-    names = {str(one.relative_to(folder)): one for one in runs}
+    names = {str(run.relative_to(folder)): run for run in runs}
     told = ", ".join(map(repr, list(names)[:10]))
     told += f" and {len(runs) - 10} more" if len(runs) > 10 else ""
     if name is None and len(runs) > 1:
@@ -95,7 +95,7 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
     own = runs[0] if name is None else names.get(str(Path(name)))
     if own is None:
         raise ValueError(f"run must be one of those in {str(folder)!r}, {told}, got {name!r:.80}")
-    below = {one for one in runs if own in one.parents}
+    below = {run for run in runs if own in run.parents}
     return [path for path in own.glob(event_reader.PATTERN) if not below.intersection(path.parents)]
 
 
@@ -115,10 +115,10 @@ def run_folders(folder: Path) -> list[Path]:
 def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
     """Yields every record of a file with its kind; an unknown kind is a `ValueError`."""
     known: dict[bytes, str] = {}  # most summaries of a file are equal
-    for one in file.summaries:
-        if one.content not in known:
-            known[one.content] = record_types.parse_kind(one.content)
-        yield known[one.content], one
+    for summary in file.summaries:
+        if summary.content not in known:
+            known[summary.content] = record_types.parse_kind(summary.content)
+        yield known[summary.content], summary
 
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
@@ -215,29 +215,29 @@ def _step_events(step: StepRecord, plan: Plan | None, shift_ns: int) -> Iterator
             yield span(_COMPUTATION, name, before_ns, max(at_ns, before_ns), **arguments)
             before_ns = max(at_ns, before_ns)
         yield span(_COMPUTATION, "after backward", before_ns, max(step.finished_ns, before_ns))
-    for one in step.all_reduces:
+    for all_reduce in step.all_reduces:
         yield span(
             _COMMUNICATION,
-            _all_reduce_name(one),
-            one.started_ns,
-            one.finished_ns,
-            group=one.group,
-            num_threads=one.num_threads,
-            num_bytes=one.num_bytes,
-            queued_us=(one.started_ns - one.enqueued_ns) / 1e3,
-            **_tensors(one, plan),
+            _all_reduce_name(all_reduce),
+            all_reduce.started_ns,
+            all_reduce.finished_ns,
+            group=all_reduce.group,
+            num_threads=all_reduce.num_threads,
+            num_bytes=all_reduce.num_bytes,
+            queued_us=(all_reduce.started_ns - all_reduce.enqueued_ns) / 1e3,
+            **_tensors(all_reduce, plan),
         )
-        if one.started_ns <= one.first_byte_ns <= one.finished_ns:
-            yield span(_COMMUNICATION, "wait", one.started_ns, one.first_byte_ns)
-            yield span(_COMMUNICATION, "exchange", one.first_byte_ns, one.finished_ns)
+        if all_reduce.started_ns <= all_reduce.first_byte_ns <= all_reduce.finished_ns:
+            yield span(_COMMUNICATION, "wait", all_reduce.started_ns, all_reduce.first_byte_ns)
+            yield span(_COMMUNICATION, "exchange", all_reduce.first_byte_ns, all_reduce.finished_ns)
 
 
-def _all_reduce_name(one: AllReduceSpan) -> str:
-    return "all-reduce" if one.group < 0 else f"group {one.group}"
+def _all_reduce_name(all_reduce: AllReduceSpan) -> str:
+    return "all-reduce" if all_reduce.group < 0 else f"group {all_reduce.group}"
 
 
-def _tensors(one: AllReduceSpan, plan: Plan | None) -> dict[str, Any]:
-    if plan is None or not 0 <= one.group < len(plan.groups):
+def _tensors(all_reduce: AllReduceSpan, plan: Plan | None) -> dict[str, Any]:
+    if plan is None or not 0 <= all_reduce.group < len(plan.groups):
         return {}
-    group = plan.groups[one.group]
+    group = plan.groups[all_reduce.group]
     return {"tensors": list(plan.tensor_names[group.start : group.stop])}

@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_libra.internal import formatting
 from tf_libra.reporting.report.logdir_source import Answers
-from tf_libra.reporting.tensorboard.record_lookup import job_of
+from tf_libra.reporting.tensorboard.record_lookup import job_folder
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
 _OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"
@@ -22,7 +22,7 @@ _TITLE_CHARACTERS = 90
 _Known = dict[tuple[str, tuple[tuple[str, Any], ...]], Any]
 
 
-def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
+def draw_figures(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
     """Draws the views of the last plan of every run and training function into `folder`.
 
     The figures of a single plan are in `folder`; of several plans, each has its own folder there,
@@ -47,14 +47,14 @@ def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
         for route, parameters, answer in answers
     }
     # The last activated plan of each function in each run.
-    last = {(one["run"], one["function"]): one for one in known["runs", ()]["plans"]}
+    last = {(plan["run"], plan["function"]): plan for plan in known["runs", ()]["plans"]}
     if not last:
         raise ValueError("no plan to draw")
-    jobs = [job_of(run) for run, _ in last]
+    jobs = [job_folder(run) for run, _ in last]
     left_out: list[str] = []
     taken: set[Path] = set()
     for (run, function), plan in last.items():
-        job = job_of(run)
+        job = job_folder(run)
         beside = jobs.count(job)
         own = folder / job if beside < len(last) else folder
         if beside > 1:

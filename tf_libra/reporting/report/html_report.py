@@ -7,7 +7,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from tf_libra.reporting.report.logdir_source import Answers, describe_problem, runs_of
+from tf_libra.reporting.report.logdir_source import Answers, describe_problem, runs_answer
 from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 
 _TAB = resources.files("tf_libra.reporting.tensorboard") / "static"
@@ -25,7 +25,7 @@ def report_page(title: str, answers: Answers) -> str:
         ImportError: Plotly is not installed.
         ValueError: no plan to show.
     """
-    runs = runs_of(answers)
+    runs = runs_answer(answers)
     if not any(runs[name] for name in ("plans", *(card.name for card in CARDS.values()))):
         reason = "; ".join(map(describe_problem, runs["problems"][:3])) or "none was recorded"
         raise ValueError(f"no plan to show: {reason}")

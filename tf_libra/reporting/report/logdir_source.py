@@ -21,7 +21,7 @@ _BySeries = Mapping[str, Mapping[str, Sequence[Summary]]]
 
 
 @dataclass(frozen=True)
-class Folder:
+class LogdirSource:
     """Content of a log directory, as a source of the tab's answers.
 
     Attributes:
@@ -37,7 +37,7 @@ class Folder:
     graphs: Mapping[str, float]
 
     @classmethod
-    def read(cls, path: Path) -> "Folder":
+    def read(cls, path: Path) -> "LogdirSource":
         """Reads all event files below a folder.
 
         Raises:
@@ -46,15 +46,15 @@ class Folder:
         """
         if not path.is_dir():
             raise NotADirectoryError(f"{str(path)!r} is not a directory")
-        files = tuple(event_reader.read(one) for one in sorted(path.glob(event_reader.PATTERN)))
+        files = tuple(event_reader.read(file) for file in sorted(path.glob(event_reader.PATTERN)))
         records: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
         scalars: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
         graphs: dict[str, float] = {}
         for file in files:
             run = str(file.path.parent.relative_to(path))
-            for one in file.summaries:
-                series = scalars if one.is_scalar else records
-                series[run].setdefault(one.tag, []).append(one)
+            for summary in file.summaries:
+                series = scalars if summary.is_scalar else records
+                series[run].setdefault(summary.tag, []).append(summary)
             if file.graph_written is not None:
                 graphs[run] = max(graphs.get(run, 0.0), file.graph_written)
         return cls(files, dict(records), dict(scalars), graphs)
@@ -63,7 +63,7 @@ class Folder:
     def damaged(self) -> list[dict[str, str]]:
         """Returns the incompletely read files with their reasons."""
         return [
-            {"file": str(one.path), "message": one.problem} for one in self.files if one.problem
+            {"file": str(file.path), "message": file.problem} for file in self.files if file.problem
         ]
 
     def records(self) -> _Listing:
@@ -81,7 +81,7 @@ class Folder:
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
         """Returns at most `count` records of a series; another content is a `ValueError`."""
         found = self.of_records.get(run, {}).get(tag, ())
-        return [(one.written, one.text) for one in _some(found, count)]
+        return [(summary.written, summary.text) for summary in _some(found, count)]
 
     def points(
         self, run: str, tags: Sequence[str], count: int
@@ -89,7 +89,7 @@ class Folder:
         """Returns at most `count` points (step, value) of each series of scalars."""
         found = self.of_scalars.get(run, {})
         return {
-            tag: [(one.step, one.number) for one in _some(found[tag], count)]
+            tag: [(summary.step, summary.number) for summary in _some(found[tag], count)]
             for tag in tags
             if tag in found
         }
@@ -104,8 +104,8 @@ def _listing(found: _BySeries) -> _Listing:
         run: {
             tag: Series(
                 values[0].content,
-                max(one.step for one in values),
-                max(one.written for one in values),
+                max(value.step for value in values),
+                max(value.written for value in values),
             )
             for tag, values in tags.items()
         }
@@ -126,7 +126,7 @@ Answers = list[tuple[str, routes.Arguments, dict[str, Any]]]
 _NEEDED = ("tensorboard", "plotly")
 
 
-def answers_about(folder: Path) -> Answers:
+def collect_answers(folder: Path) -> Answers:
     """Returns every request of the tab about a log directory, with its answer.
 
     Raises:
@@ -138,16 +138,16 @@ def answers_about(folder: Path) -> Answers:
         raise ImportError(
             f"a report needs {' and '.join(missing)}: pip install tf-libra[tensorboard]"
         )
-    source = Folder.read(folder)
+    source = LogdirSource.read(folder)
     answers = [
         (route, arguments, _answered(source, route, arguments))
-        for route, arguments in routes.questions(source)
+        for route, arguments in routes.all_requests(source)
     ]
-    runs_of(answers)["problems"] += source.damaged  # damage outside of summaries
+    runs_answer(answers)["problems"] += source.damaged  # damage outside of summaries
     return answers
 
 
-def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[str, Any]:
+def _answered(source: LogdirSource, route: str, arguments: routes.Arguments) -> dict[str, Any]:
     try:
         answer = routes.ROUTES[route].answer(source, **arguments)
     except (ValueError, NotFoundError) as error:
@@ -156,15 +156,15 @@ def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[s
     return {"value": json.loads(json.dumps(answer))}
 
 
-def runs_of(answers: Answers) -> dict[str, Any]:
+def runs_answer(answers: Answers) -> dict[str, Any]:
     """Returns the answer about the log directory's runs."""
     found: dict[str, Any] = next(answer["value"] for route, _, answer in answers if route == "runs")
     return found
 
 
-def problems_of(answers: Answers) -> list[str]:
+def describe_problems(answers: Answers) -> list[str]:
     """Returns one sentence per unreadable item."""
-    return [describe_problem(one) for one in runs_of(answers)["problems"]]
+    return [describe_problem(problem) for problem in runs_answer(answers)["problems"]]
 
 
 def describe_problem(problem: dict[str, str]) -> str:

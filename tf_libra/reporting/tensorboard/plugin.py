@@ -65,7 +65,9 @@ class LibraPlugin(base_plugin.TBPlugin):
                     plugin_util.experiment_id(request.environ),
                 )
                 answer = routes.ROUTES[route].answer
-                value = answer(source, **routes.parsed(answer, request.args.to_dict(flat=False)))
+                value = answer(
+                    source, **routes.parse_arguments(answer, request.args.to_dict(flat=False))
+                )
                 response = http_util.Respond(request, json.dumps(value), "application/json")
             except ValueError as error:
                 response = _problem(request, str(error), 400)
@@ -134,7 +136,10 @@ class DataProviderSource:
             downsample=count,
             run_tag_filter=provider.RunTagFilter(runs=[run], tags=[tag]),
         )
-        return [(one.wall_time, _document(one.numpy)) for one in found.get(run, {}).get(tag, ())]
+        return [
+            (tensor.wall_time, _document(tensor.numpy))
+            for tensor in found.get(run, {}).get(tag, ())
+        ]
 
     def points(
         self, run: str, tags: Sequence[str], count: int
@@ -147,7 +152,7 @@ class DataProviderSource:
             run_tag_filter=provider.RunTagFilter(runs=[run], tags=list(tags)),
         )
         return {
-            tag: [(one.step, one.value) for one in points]
+            tag: [(point.step, point.value) for point in points]
             for tag, points in found.get(run, {}).items()
         }
 
@@ -164,8 +169,8 @@ class DataProviderSource:
 def _series(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Series]]:
     return {
         run: {
-            tag: Series(one.plugin_content, one.max_step, one.max_wall_time)
-            for tag, one in tags.items()
+            tag: Series(series.plugin_content, series.max_step, series.max_wall_time)
+            for tag, series in tags.items()
         }
         for run, tags in listed.items()
     }

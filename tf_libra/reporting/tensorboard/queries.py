@@ -14,7 +14,7 @@ from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard import record_lookup
 from tf_libra.reporting.tensorboard.cache import Cache
 from tf_libra.reporting.tensorboard.log_source import LogSource, Series
-from tf_libra.reporting.tensorboard.record_lookup import activations, digest, in_order, job_of
+from tf_libra.reporting.tensorboard.record_lookup import activations, digest, job_folder, sort_plans
 from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 from tf_libra.reporting.tensorboard.views.contention import contention_view
 from tf_libra.reporting.tensorboard.views.plan import group_view, plan_view
@@ -31,8 +31,8 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 def plan(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Returns a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
-    record = record_lookup.last_plan(source, run, tag)
-    steps = record_lookup.steps_of(source, run, record, count=1)
+    record = record_lookup.read_plan(source, run, tag)
+    steps = record_lookup.read_steps(source, run, record, count=1)
     hosts = sorted({step.host for step in steps if step.host})
     return plan_view(record, hosts) | {"has_graph": _has_graph(source, run, record)}
 
@@ -45,25 +45,25 @@ def _has_graph(source: LogSource, run: str, record: PlanRecord) -> bool:
     graph = source.graph_written(run)
     if graph is None:
         return False
-    plans = [one for one in record_lookup.plans_of(source, run) if one["written"] <= graph]
-    last = max(plans, key=lambda one: float(one["written"]), default=None)
+    plans = [plan for plan in record_lookup.list_plans(source, run) if plan["written"] <= graph]
+    last = max(plans, key=lambda plan: float(plan["written"]), default=None)
     return last is not None and bool(last["tag"] == record.tag)
 
 
 def group(source: LogSource, run: str, tag: str, group: int) -> dict[str, Any]:
     """Returns one group of a plan."""
-    return group_view(record_lookup.last_plan(source, run, tag), group)
+    return group_view(record_lookup.read_plan(source, run, tag), group)
 
 
 def timeline(
     source: LogSource, run: str, tag: str, show: str, threads: int | None = None
 ) -> dict[str, Any] | None:
     """Returns a timeline: "measured", "predicted", or of a strategy with `threads`."""
-    record = record_lookup.last_plan(source, run, tag)
+    record = record_lookup.read_plan(source, run, tag)
     if show == PREDICTED:
         return predicted_timeline(record)
     if show == MEASURED:
-        measured = record_lookup.measured(source, run, record)
+        measured = record_lookup.read_timeline(source, run, record)
         return None if measured is None else measured_timeline(record, measured)
     if show not in registered.BY_NAME:
         allowed = ", ".join((PREDICTED, MEASURED, *registered.BY_NAME))
@@ -73,26 +73,26 @@ def timeline(
 
 def ranks(source: LogSource, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
     """Returns one step of all ranks; `step` selects one of the recorded steps."""
-    record = record_lookup.last_plan(source, run, tag)
-    steps = record_lookup.steps_of(source, run, record, record_lookup.TRACED_STEPS)
+    record = record_lookup.read_plan(source, run, tag)
+    steps = record_lookup.read_steps(source, run, record, record_lookup.TRACED_STEPS)
     return ranks_view(record, steps, step)
 
 
 def contention(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Returns the contention model with its samples."""
-    return contention_view(record_lookup.last_plan(source, run, tag))
+    return contention_view(record_lookup.read_plan(source, run, tag))
 
 
 def strategies(
     source: LogSource, run: str, tag: str, workers: int | None = None, strategy: str | None = None
 ) -> dict[str, Any]:
     """Compares every strategy, or one of them, for the plan's or another number of workers."""
-    return strategies_view(record_lookup.last_plan(source, run, tag), workers, strategy)
+    return strategies_view(record_lookup.read_plan(source, run, tag), workers, strategy)
 
 
 def steps(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Returns measured whole steps under this plan and others."""
-    record = record_lookup.last_plan(source, run, tag)
+    record = record_lookup.read_plan(source, run, tag)
     return steps_view(record, run, _measured_runs(source))
 
 
@@ -100,26 +100,28 @@ def _measured_runs(source: LogSource) -> list[MeasuredRun]:
     """Returns all measurements; the listing of runs names the unreadable ones."""
     found = []
     headings = [
-        one for run in sorted(source.records()) for one in record_lookup.plans_of(source, run)
+        heading
+        for run in sorted(source.records())
+        for heading in record_lookup.list_plans(source, run)
     ]
     for index, heading in enumerate(headings):
         run, tag = heading["run"], heading["tag"]
-        record = record_lookup.last_plan(source, run, tag)
+        record = record_lookup.read_plan(source, run, tag)
         if record.step != heading["step"]:
             continue  # an earlier activation: its steps count with the later one
         later = [
-            one["step"]
-            for one in headings[index + 1 :]
-            if (one["run"], one["function"]) == (run, record.function)
-            if one["step"] > record.step
+            other["step"]
+            for other in headings[index + 1 :]
+            if (other["run"], other["function"]) == (run, record.function)
+            if other["step"] > record.step
         ]
-        seconds = _usual_steps(source, run, record, min(later, default=None))
-        measured = record_lookup.measured(source, run, record)
+        seconds = _steady_steps(source, run, record, min(later, default=None))
+        measured = record_lookup.read_timeline(source, run, record)
         found.append(MeasuredRun(run, record, seconds, measured))
     return found
 
 
-def _usual_steps(
+def _steady_steps(
     source: LogSource, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
     """Returns steady-state steps under the plan up to step `until`; None: it is active."""
@@ -132,11 +134,11 @@ def _usual_steps(
 
 def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
     """Returns the series of the plan's training function, and its activated plans."""
-    record = record_lookup.last_plan(source, run, tag)
+    record = record_lookup.read_plan(source, run, tag)
     plans = [
-        one | {"predicted_seconds": _predicted_seconds(source, run, one["tag"])}
-        for one in record_lookup.plans_of(source, run)
-        if one["function"] == record.function
+        heading | {"predicted_seconds": _predicted_seconds(source, run, heading["tag"])}
+        for heading in record_lookup.list_plans(source, run)
+        if heading["function"] == record.function
     ]
     tags = {name: f"{record.function}/{name}" for name in record_types.SCALAR_TAGS}
     found = source.points(run, list(tags.values()), record_lookup.HISTORY_POINTS)
@@ -145,7 +147,7 @@ def history(source: LogSource, run: str, tag: str) -> dict[str, Any]:
 
 def _predicted_seconds(source: LogSource, run: str, tag: str) -> float | None:
     """Returns backward's prediction by the present model, or else the plan's."""
-    record = record_lookup.last_plan(source, run, tag)
+    record = record_lookup.read_plan(source, run, tag)
     timeline = record.conclusion.predicted(record.plan)
     return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds
 
@@ -169,13 +171,13 @@ def runs(source: LogSource) -> dict[str, Any]:
                 if kind in CARDS:
                     shown = [_shown(kind, text) for _, text in source.documents(run, tag)]
                     cards[CARDS[kind].name] += [
-                        {"run": run, "job": job_of(run)} | one for one in shown
+                        {"run": run, "job": job_folder(run)} | view for view in shown
                     ]
                 if kind == PlanRecord.KIND:
                     plans += activations(source, run, tag)
             except ValueError as error:
                 problems.append({"run": run, "tag": tag, "message": str(error)})
-    headings = in_order(plans)
+    headings = sort_plans(plans)
     scalars = source.scalars()
     return {
         "plans": headings,
@@ -206,9 +208,9 @@ def _measuring(
                 continue
             points = source.points(run, [tag], 1).get(tag, ())
             steps = [
-                tags[one].last_step
-                for one in (f"{function}/{series}" for series in record_types.SCALAR_TAGS)
-                if one in tags
+                tags[name_tag].last_step
+                for name_tag in (f"{function}/{series}" for series in record_types.SCALAR_TAGS)
+                if name_tag in tags
             ]
             most = int(points[-1][1]) if points else 0
             found.append(

@@ -36,7 +36,7 @@ def digest(document: str) -> bytes:
     return hashlib.blake2b(document.encode(), digest_size=16).digest()
 
 
-def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
+def read_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
     """Returns the last activation of a series' plan.
 
     Raises:
@@ -49,17 +49,19 @@ def last_plan(source: LogSource, run: str, tag: str) -> PlanRecord:
     return _plan_record(found[-1][1])
 
 
-def measured(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
+def read_timeline(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
     """Returns the measured timeline of a plan; None without a readable one."""
     # After a repeated activation, only later steps count.
     since = source.documents(run, record.tag)[-1][0]
     dated = source.documents(run, record.tag_of(StepRecord.KIND), TRACED_STEPS)
     steps = [_step_record(document) for written, document in dated if written >= since]
-    same = [one for one in steps if one.plan == record.plan.fingerprint]
-    return TimelineRecord.from_steps(record.plan, same) or _written(source, run, record)
+    same = [step for step in steps if step.plan == record.plan.fingerprint]
+    return TimelineRecord.from_steps(record.plan, same) or _read_stored_timeline(
+        source, run, record
+    )
 
 
-def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
+def _read_stored_timeline(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord | None:
     """Returns the timeline that an earlier version has written."""
     found = source.documents(run, record.tag_of(TimelineRecord.KIND))
     if not found:
@@ -68,17 +70,17 @@ def _written(source: LogSource, run: str, record: PlanRecord) -> TimelineRecord 
     return timeline if timeline.plan == record.plan.fingerprint else None
 
 
-def steps_of(source: LogSource, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
+def read_steps(source: LogSource, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
     """Returns at most `count` steps under a plan of every rank of a run's job."""
     tag = record.tag_of(StepRecord.KIND)
     steps: list[StepRecord] = []
     for other, tags in sorted(source.records().items()):
-        if tag in tags and job_of(other) == job_of(run):
+        if tag in tags and job_folder(other) == job_folder(run):
             steps += [_step_record(document) for _, document in source.documents(other, tag, count)]
-    return [one for one in steps if one.plan == record.plan.fingerprint]
+    return [step for step in steps if step.plan == record.plan.fingerprint]
 
 
-def job_of(run: str) -> str:
+def job_folder(run: str) -> str:
     """Returns the folder of a job, the parent of its ranks' runs."""
     return run.rpartition("/")[0] if _RANK.search(run) else run
 
@@ -91,19 +93,19 @@ def activations(source: LogSource, run: str, tag: str) -> list[dict[str, Any]]:
     ]
 
 
-def in_order(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def sort_plans(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorts the activations of one function by time, over all jobs of a run."""
-    return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
+    return sorted(plans, key=lambda plan: (plan["run"], plan["function"], plan["written"]))
 
 
-def plans_of(source: LogSource, run: str) -> list[dict[str, Any]]:
+def list_plans(source: LogSource, run: str) -> list[dict[str, Any]]:
     """Returns the plans of one run; the listing of runs names the unreadable ones."""
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():
         with contextlib.suppress(ValueError):
             if record_types.parse_kind(series.content) == PlanRecord.KIND:
                 plans += activations(source, run, tag)
-    return in_order(plans)
+    return sort_plans(plans)
 
 
 def _heading(document: str) -> dict[str, Any]:

@@ -32,12 +32,12 @@ class Route:
     choices: Callable[[LogSource, str, str], Sequence[Arguments]] | None
 
 
-def _nothing_else(source: LogSource, run: str, tag: str) -> list[Arguments]:
+def _no_choices(source: LogSource, run: str, tag: str) -> list[Arguments]:
     return [{}]
 
 
 def _groups(source: LogSource, run: str, tag: str) -> list[Arguments]:
-    plan = record_lookup.last_plan(source, run, tag).plan
+    plan = record_lookup.read_plan(source, run, tag).plan
     return [{"group": index} for index in range(len(plan.groups))]
 
 
@@ -47,7 +47,7 @@ def _steps(source: LogSource, run: str, tag: str) -> list[Arguments]:
 
 
 def _world_sizes(source: LogSource, run: str, tag: str) -> list[Arguments]:
-    sizes = scale_out(record_lookup.last_plan(source, run, tag))
+    sizes = scale_out(record_lookup.read_plan(source, run, tag))
     return [{}, *({"workers": workers} for workers in sizes)]
 
 
@@ -63,29 +63,31 @@ def _timelines(source: LogSource, run: str, tag: str) -> list[Arguments]:
 ROUTES: Mapping[str, Route] = MappingProxyType(
     {
         "runs": Route(queries.runs, None),
-        "plan": Route(queries.plan, _nothing_else),
+        "plan": Route(queries.plan, _no_choices),
         "group": Route(queries.group, _groups),
         "timeline": Route(queries.timeline, _timelines),
         "ranks": Route(queries.ranks, _steps),
-        "contention": Route(queries.contention, _nothing_else),
+        "contention": Route(queries.contention, _no_choices),
         "strategies": Route(queries.strategies, _world_sizes),
-        "steps": Route(queries.steps, _nothing_else),
-        "history": Route(queries.history, _nothing_else),
+        "steps": Route(queries.steps, _no_choices),
+        "history": Route(queries.history, _no_choices),
     }
 )
 
 
-def questions(source: LogSource) -> Iterator[tuple[str, Arguments]]:
+def all_requests(source: LogSource) -> Iterator[tuple[str, Arguments]]:
     """Yields every request about a log directory: routes with their arguments."""
     yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
-    plans = dict.fromkeys((one["run"], one["tag"]) for one in queries.runs(source)["plans"])
+    plans = dict.fromkeys((plan["run"], plan["tag"]) for plan in queries.runs(source)["plans"])
     for run, tag in plans:
         for name, route in ROUTES.items():
             for choice in () if route.choices is None else route.choices(source, run, tag):
                 yield name, {"run": run, "tag": tag} | choice
 
 
-def parsed(answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) -> Arguments:
+def parse_arguments(
+    answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]
+) -> Arguments:
     """Parses the arguments of an answer from HTTP texts.
 
     Raises:
@@ -94,9 +96,9 @@ def parsed(answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) 
     # The first parameter is the source.
     wanted = itertools.islice(inspect.signature(answer).parameters.values(), 1, None)
     return {
-        one.name: _value(one, parameters.get(one.name, ()))
-        for one in wanted
-        if one.default is inspect.Parameter.empty or one.name in parameters
+        parameter.name: _value(parameter, parameters.get(parameter.name, ()))
+        for parameter in wanted
+        if parameter.default is inspect.Parameter.empty or parameter.name in parameters
     }
 
 

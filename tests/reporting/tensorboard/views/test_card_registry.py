@@ -12,7 +12,7 @@ from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import decode, encode, field_values, series_tag
 from tf_libra.reporting.report.chrome_trace import read_run
-from tf_libra.reporting.report.logdir_source import Folder
+from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.reporting.tensorboard.views import card_registry
 
@@ -55,7 +55,7 @@ def test_it_stands_in_the_list_of_runs(note: type[Any], tmp_path: Path) -> None:
     writer.record(3, note("step", 3, "hello"))
     writer.record(plan.step, plan)
     writer.close()
-    listed = runs(Folder.read(tmp_path))
+    listed = runs(LogdirSource.read(tmp_path))
     assert listed["notes"] == [
         {"run": "job/rank_0", "job": "job", "function": "step", "says": "HELLO"}
     ]
@@ -69,7 +69,7 @@ def test_of_a_kind_that_nobody_knows_it_is_a_problem(note: type[Any], tmp_path: 
     writer.close()
     known = record_types._kinds.pop("note")
     try:
-        [problem] = runs(Folder.read(tmp_path))["problems"]
+        [problem] = runs(LogdirSource.read(tmp_path))["problems"]
     finally:
         record_types.register(known)
     assert "kind must be one of plan, step, timeline" in problem["message"]

@@ -154,5 +154,7 @@ def _why(explanation: GroupExplanation) -> dict[str, Any]:
         "starts": explanation.starts,
         "merged": explanation.merged,
         "threads": explanation.threads,
-        "alternatives": [dataclasses.asdict(one) for one in explanation.alternatives],
+        "alternatives": [
+            dataclasses.asdict(alternative) for alternative in explanation.alternatives
+        ],
     }

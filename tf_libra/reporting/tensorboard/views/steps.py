@@ -41,13 +41,13 @@ def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dic
       run: run of its activation.
       runs: all measurements; other models and world sizes are ignored.
     """
-    alike = [one for one in runs if _same_job(one.record, record)]
+    alike = [measurement for measurement in runs if _same_job(measurement.record, record)]
     own = [
-        one
-        for one in alike
-        if one.run == run and one.record.plan.fingerprint == record.plan.fingerprint
+        measurement
+        for measurement in alike
+        if measurement.run == run and measurement.record.plan.fingerprint == record.plan.fingerprint
     ]
-    seconds = [s for one in own for s in one.step_seconds]
+    seconds = [s for measurement in own for s in measurement.step_seconds]
     timeline = record.conclusion.predicted(record.plan)
     rest = None
     if seconds and timeline is not None:
@@ -55,17 +55,19 @@ def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dic
         rest = left if left > 0 else None
     measured = [
         {
-            "run": one.run,
-            "is_own": one.run == run,
-            "strategy": one.record.plan.strategy,
-            "threads": sorted({g.num_threads for g in one.record.plan.groups}),
-            "num_steps": len(one.step_seconds),
-            "step_seconds": statistics.median(one.step_seconds),
-            "backward_seconds": None if one.timeline is None else one.timeline.backward.median,
-            "fingerprint": one.record.plan.fingerprint,
+            "run": measurement.run,
+            "is_own": measurement.run == run,
+            "strategy": measurement.record.plan.strategy,
+            "threads": sorted({g.num_threads for g in measurement.record.plan.groups}),
+            "num_steps": len(measurement.step_seconds),
+            "step_seconds": statistics.median(measurement.step_seconds),
+            "backward_seconds": None
+            if measurement.timeline is None
+            else measurement.timeline.backward.median,
+            "fingerprint": measurement.record.plan.fingerprint,
         }
-        for one in alike
-        if one.step_seconds
+        for measurement in alike
+        if measurement.step_seconds
     ]
     return {
         "rest_seconds": rest,
@@ -74,11 +76,11 @@ def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dic
     }
 
 
-def _same_job(one: PlanRecord, other: PlanRecord) -> bool:
+def _same_job(record: PlanRecord, other: PlanRecord) -> bool:
     """Returns True for the same world size and gradients, in any order."""
-    if one.plan.num_workers != other.plan.num_workers:
+    if record.plan.num_workers != other.plan.num_workers:
         return False
-    return dict(zip(one.plan.tensor_names, one.plan.num_bytes, strict=True)) == dict(
+    return dict(zip(record.plan.tensor_names, record.plan.num_bytes, strict=True)) == dict(
         zip(other.plan.tensor_names, other.plan.num_bytes, strict=True)
     )
 
@@ -97,7 +99,7 @@ def history_view(
       series: series by the names in `record_types.SCALAR_TAGS`; unwritten series are missing.
     """
     points = {
-        name: [list(one) for one in series.get(name, ())] for name in record_types.SCALAR_TAGS
+        name: [list(point) for point in series.get(name, ())] for name in record_types.SCALAR_TAGS
     }
     return {
         "plans": list(plans),

@@ -25,7 +25,7 @@ def compared_strategies(record: PlanRecord) -> list[dict[str, Any]]:
     """
     if record.conclusion.profile is None or record.conclusion.cost_model is None:
         return []
-    chooses = {one.name: one.chooses_threads for one in _all_strategies(record)}
+    chooses = {strategy.name: strategy.chooses_threads for strategy in _all_strategies(record)}
     return [
         {"name": name, "chooses_threads": chosen, "is_ideal": False}
         for name, chosen in chooses.items()
@@ -58,11 +58,11 @@ def strategies_view(
         allowed = ", ".join(map(str, SCALE_OUT))
         raise ValueError(f"workers must be one of {allowed}, got {num_workers}")
     workers = record.plan.num_workers if num_workers is None else num_workers
-    names = [one["name"] for one in compared_strategies(record)]
+    names = [row["name"] for row in compared_strategies(record)]
     if name is not None and names and name not in names:
         raise ValueError(f"strategy must be one of {', '.join(names)}, got {name!r:.80}")
-    chosen = [one for one in names if name in (None, one)]
-    rows = [dict(row) for one in chosen for row in _rows(record, workers, one)]
+    chosen = [strategy for strategy in names if name in (None, strategy)]
+    rows = [dict(row) for strategy in chosen for row in _rows(record, workers, strategy)]
     return {"num_workers": workers, "rows": rows}
 
 
@@ -78,8 +78,14 @@ def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, An
             return (_row(bound.name, None, bound) | {"fingerprint": None, "is_ideal": True},)
         named = {str(i): s for i, s in enumerate(_all_strategies(record)) if s.name == name}
         return tuple(
-            _row(one.name, None if one.chooses_threads else one.allowed_threads[0], compared)
-            for one, compared in zip(named.values(), compare(profile, model, named), strict=True)
+            _row(
+                strategy.name,
+                None if strategy.chooses_threads else strategy.allowed_threads[0],
+                compared,
+            )
+            for strategy, compared in zip(
+                named.values(), compare(profile, model, named), strict=True
+            )
         )
 
     return _ROWS.get((record, num_workers, name), plan)
@@ -93,7 +99,7 @@ def strategy_like(
     Raises:
       ValueError: no such strategy, or no row with this number of threads.
     """
-    named = [one for one in _all_strategies(record) if one.name == name]
+    named = [strategy for strategy in _all_strategies(record) if strategy.name == name]
     for strategy in named:
         if num_threads is None or strategy.allowed_threads == (num_threads,):
             return strategy

@@ -152,25 +152,25 @@ def ranks_view(
     for step in steps:
         by_rank.setdefault(step.rank, []).append(step)
     offsets = clock_offsets({rank: shared_exchanges(own) for rank, own in by_rank.items()})
-    counts = Counter(number for own in by_rank.values() for number in {one.step for one in own})
+    counts = Counter(number for own in by_rank.values() for number in {step.step for step in own})
     most = max(counts.values())
     complete = sorted(number for number, count in counts.items() if count == most)
-    traced = {one.step for one in steps if one.backward_start_ns is not None}
+    traced = {step.step for step in steps if step.backward_start_ns is not None}
     number = wanted if wanted in counts else _last([n for n in complete if n in traced] or complete)
-    chosen = sorted((one for one in steps if one.step == number), key=lambda one: one.rank)
+    chosen = sorted((step for step in steps if step.step == number), key=lambda step: step.rank)
 
     def shift(rank: int) -> int:
         offset = offsets[rank]
         return 0 if offset is None else offset.offset_ns
 
     zero = min(
-        (one.backward_start_ns - shift(one.rank) for one in chosen if one.backward_start_ns),
+        (step.backward_start_ns - shift(step.rank) for step in chosen if step.backward_start_ns),
         default=min(
-            (span.enqueued_ns - shift(one.rank) for one in chosen for span in one.all_reduces),
+            (span.enqueued_ns - shift(step.rank) for step in chosen for span in step.all_reduces),
             default=chosen[0].started_ns - shift(chosen[0].rank),
         ),
     )
-    ranks = [_rank(one, zero + shift(one.rank), record) for one in chosen]
+    ranks = [_rank(step, zero + shift(step.rank), record) for step in chosen]
     for rank in ranks:
         offset = offsets[rank["rank"]]
         rank["clock_error_seconds"] = None if offset is None else offset.error_ns * 1e-9
@@ -204,24 +204,26 @@ def _rank(step: StepRecord, zero_ns: int, record: PlanRecord) -> dict[str, Any]:
         "computation": computation,
         "spans": [
             {
-                "group": one.group,
-                "num_threads": one.num_threads,
-                "num_bytes": one.num_bytes,
-                "stream": _row(one, record, rows),
-                "ready": seconds(one.enqueued_ns),
-                "from": seconds(one.started_ns),
-                "exchange": seconds(min(max(one.first_byte_ns, one.started_ns), one.finished_ns)),
-                "to": seconds(one.finished_ns),
+                "group": span.group,
+                "num_threads": span.num_threads,
+                "num_bytes": span.num_bytes,
+                "stream": _row(span, record, rows),
+                "ready": seconds(span.enqueued_ns),
+                "from": seconds(span.started_ns),
+                "exchange": seconds(
+                    min(max(span.first_byte_ns, span.started_ns), span.finished_ns)
+                ),
+                "to": seconds(span.finished_ns),
             }
-            for one in sorted(step.all_reduces, key=lambda one: one.started_ns)
+            for span in sorted(step.all_reduces, key=lambda span: span.started_ns)
         ],
     }
 
 
-def _row(one: AllReduceSpan, record: PlanRecord, rows: dict[int, int]) -> int:
-    if not 0 <= one.group < len(record.plan.groups):
+def _row(span: AllReduceSpan, record: PlanRecord, rows: dict[int, int]) -> int:
+    if not 0 <= span.group < len(record.plan.groups):
         return 0
-    return rows[record.plan.groups[one.group].stream]
+    return rows[record.plan.groups[span.group].stream]
 
 
 def _skews(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

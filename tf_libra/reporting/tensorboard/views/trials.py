@@ -18,21 +18,21 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
     if race is None:
         return None
     rows = []
-    for one in race.contenders:
-        lead = race.lead(one)
+    for candidate in race.contenders:
+        lead = race.lead(candidate)
         rows.append(
             {
-                "strategy": one.plan.strategy,
-                "fingerprint": one.plan.fingerprint,
-                "num_groups": len(one.plan.groups),
-                "threads": sorted({group.num_threads for group in one.plan.groups}),
-                "num_rounds": len(one.seconds),
-                "step": dataclasses.asdict(Spread.from_values(one.seconds))
-                if one.seconds
+                "strategy": candidate.plan.strategy,
+                "fingerprint": candidate.plan.fingerprint,
+                "num_groups": len(candidate.plan.groups),
+                "threads": sorted({group.num_threads for group in candidate.plan.groups}),
+                "num_rounds": len(candidate.seconds),
+                "step": dataclasses.asdict(Spread.from_values(candidate.seconds))
+                if candidate.seconds
                 else None,
-                "predicted_seconds": one.predicted_seconds,
+                "predicted_seconds": candidate.predicted_seconds,
                 "ratio": None if lead is None else lead[0],
-                "is_noise": race.is_noise(one),
+                "is_noise": race.is_noise(candidate),
             }
         )
     return rows
