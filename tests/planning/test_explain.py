@@ -10,7 +10,7 @@ from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.internal import formatting
 from tf_libra.planning import explain
-from tf_libra.planning.explain import GroupCost, bottleneck, explain_group, losses
+from tf_libra.planning.explain import GroupCost, bottleneck, explain_group, group_costs
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000],
@@ -193,7 +193,7 @@ def test_contention_counts_as_much_as_what_is_waited_for() -> None:
 def test_losses_and_computation_are_all_of_backward() -> None:
     plan = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Wfbp(num_threads=4))
     timeline = tf_libra.simulate(PROFILE, plan, COST)
-    found = losses(plan, timeline, COST)
+    found = group_costs(plan, timeline, COST)
     assert sum(cost.seconds for cost in found) + PROFILE.compute_after[0] == pytest.approx(
         timeline.backward_seconds
     )

@@ -1,21 +1,17 @@
 """Explanation of a plan: the cost of every small change to each group."""
 
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from tf_libra.cost_model import CostModel, Evidence
 from tf_libra.internal import validation
 from tf_libra.internal.formatting import difference, percent, size, time
+from tf_libra.planning.plan_changes import SAME_SECONDS, PlanChange, PlanChanges
 from tf_libra.simulation import GroupSpan, Timeline, simulate
-from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
 
 _COLUMNS = 100
-_BLOCK = 2**20  # total groups of the plans in one vectorized simulation
-_SAME_SECONDS = 1e-9  # relative to the plan's time: smaller changes count as none
 
 
 @dataclass(frozen=True)
@@ -105,6 +101,40 @@ class Explanation:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class GroupCost:
+    """Cost of one group.
+
+    Attributes:
+      slowed_seconds: delay of the computation that overlaps its all-reduce.
+      residual_seconds: seconds of its all-reduce without overlapping computation.
+    """
+
+    slowed_seconds: float
+    residual_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Sum of both costs."""
+        return self.slowed_seconds + self.residual_seconds
+
+
+def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
+    """Return the predicted cost of each group."""
+    return tuple(
+        GroupCost(
+            stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
+            stage.residual_communication_seconds,
+        )
+        for group, stage in zip(plan.groups, timeline.stages[1:], strict=True)
+    )
+
+
+def bottleneck(costs: tuple[GroupCost, ...]) -> int:
+    """Return the index of the group with the largest cost, the first of equals."""
+    return max(range(len(costs)), key=lambda index: costs[index].seconds)
+
+
 def explain(
     profile: BackwardProfile, plan: Plan, cost: CostModel, evidence: Evidence | None = None
 ) -> Explanation:
@@ -119,9 +149,7 @@ def explain(
     """
     timeline = simulate(profile, plan, cost)
     explainer = _Explainer(profile, plan, cost, timeline, evidence)
-    explainer.look_at(
-        change for index in range(len(plan.groups)) for change in explainer.changes(index)
-    )
+    explainer.simulate_changes()
     groups = tuple(explainer.group(index) for index in range(len(plan.groups)))
     return Explanation(
         plan=plan,
@@ -157,21 +185,6 @@ def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> st
     return _Explainer(profile, plan, cost, simulate(profile, plan, cost)).summary()
 
 
-@dataclass(frozen=True)
-class _Change:
-    """One change to a plan.
-
-    Attributes:
-        kind: "threads", "merge" with the next group, or "cut".
-        index: index of the group.
-        value: new number of threads; for a cut, the tensor that begins the second part.
-    """
-
-    kind: Literal["threads", "merge", "cut"]
-    index: int
-    value: int
-
-
 class _Explainer:
     """Simulation of changes to one plan."""
 
@@ -188,7 +201,12 @@ class _Explainer:
         self._cost = cost
         self._timeline = timeline
         self._evidence = evidence or Evidence()
-        self._known: dict[_Change, float | None] = {}
+        self._changes = PlanChanges(profile, plan, cost, timeline)
+
+    def simulate_changes(self) -> None:
+        """Simulate the changes of all groups, vectorized if possible."""
+        indices = range(len(self._plan.groups))
+        self._changes.simulate(c for index in indices for c in self._changes.for_group(index))
 
     def summary(self) -> str:
         total = self._timeline.backward_seconds
@@ -202,12 +220,12 @@ class _Explainer:
             f"takes {time(total)}: {time(computation)} of computation, {time(slowed)} lost to "
             f"contention and {time(residual)} of communication that nothing overlaps."
         )
-        found = losses(self._plan, self._timeline, self._cost)
-        worst = bottleneck(found)
-        if count > 1 and found[worst].seconds > 0:
+        costs = group_costs(self._plan, self._timeline, self._cost)
+        worst = bottleneck(costs)
+        if count > 1 and costs[worst].seconds > 0:
             words += (
-                f" Most is lost by group {worst}: {time(found[worst].slowed_seconds)} to"
-                f" contention, {time(found[worst].residual_seconds)} alone."
+                f" Most is lost by group {worst}: {time(costs[worst].slowed_seconds)} to"
+                f" contention, {time(costs[worst].residual_seconds)} alone."
             )
         if self._profile.has_updates:
             updates = float(self._profile.updates_before[-1])
@@ -219,7 +237,7 @@ class _Explainer:
 
     def one_group(self) -> str:
         [group] = self._plan.groups
-        cut = self._best_cut(0)
+        cut = self._changes.best_cut(0)
         [num_bytes] = self._plan.group_bytes
         alone = float(self._cost.exclusive_all_reduce(num_bytes, group.num_threads))
         if cut is None:
@@ -238,8 +256,9 @@ class _Explainer:
 
     def group(self, index: int) -> GroupExplanation:
         group = self._plan.groups[index]
-        self.look_at([*self.changes(index), *(self._merges(index - 1) if index else [])])
-        cut = self._best_cut(index)
+        before = self._changes.merges(index - 1) if index else []
+        self._changes.simulate([*self._changes.for_group(index), *before])
+        cut = self._changes.best_cut(index)
         halved = self._with_threads(index, group.num_threads // 2)
         doubled = self._with_threads(index, 2 * group.num_threads)
         merges = [
@@ -266,7 +285,7 @@ class _Explainer:
     def _why_then(self, index: int) -> str:
         span = self._timeline.groups[index]
         waited = span.start_seconds - span.ready_seconds
-        if waited > _SAME_SECONDS * self._timeline.backward_seconds:
+        if waited > SAME_SECONDS * self._timeline.backward_seconds:
             return (
                 f"It is complete at {time(span.ready_seconds)} and waits {time(waited)} for an "
                 "all-reduce before it."
@@ -325,101 +344,16 @@ class _Explainer:
         if num_threads < 1:
             return None
         change = f"r = {num_threads}{self._mark(num_threads)}"
-        return Alternative(change, self._difference(_Change("threads", index, num_threads)))
+        return Alternative(change, self._changes.seconds(PlanChange("threads", index, num_threads)))
 
     def _mark(self, num_threads: int) -> str:
         return ", extrapolated" if self._evidence.beyond({num_threads}) else ""
 
     def _merged(self, first: int, second: int) -> Alternative:
         """Return the merge of two groups, with the better of their numbers of threads."""
-        differences = map(self._difference, self._merges(first))
+        differences = map(self._changes.seconds, self._changes.merges(first))
         possible = [difference for difference in differences if difference is not None]
         return Alternative(f"groups {first} and {second} merged", min(possible, default=None))
-
-    def _merges(self, first: int) -> list[_Change]:
-        both = {group.num_threads for group in self._plan.groups[first : first + 2]}
-        return [_Change("merge", first, num_threads) for num_threads in sorted(both)]
-
-    def _cuts(self, index: int) -> list[_Change]:
-        group = self._plan.groups[index]
-        return [_Change("cut", index, tensor) for tensor in range(group.start + 1, group.stop)]
-
-    def _best_cut(self, index: int) -> tuple[int, float] | None:
-        """Return the tensor and the cost of a group's cheapest cut."""
-        cuts = self._cuts(index)
-        found = [(self._difference(cut), cut.value) for cut in cuts]
-        possible = [(seconds, tensor) for seconds, tensor in found if seconds is not None]
-        if not possible:
-            return None
-        seconds, tensor = min(possible)
-        return tensor, seconds
-
-    def changes(self, index: int) -> list[_Change]:
-        """Return the changes in a group's explanation, apart from a merge with the previous one."""
-        num_threads = self._plan.groups[index].num_threads
-        others = [r for r in (num_threads // 2, 2 * num_threads) if r]
-        merges = self._merges(index) if index + 1 < len(self._plan.groups) else []
-        return [*(_Change("threads", index, r) for r in others), *merges, *self._cuts(index)]
-
-    def look_at(self, changes: Iterable[_Change]) -> None:
-        """Simulate changes, vectorized if possible."""
-        plan = self._plan
-        if plan.num_streams > 1 or plan.cuts_tensors or plan.after_backward:
-            return
-        new = [one for one in changes if one not in self._known and self._bears(one)]
-        size = max(_BLOCK // len(plan.groups), 1)
-        for block in (new[start : start + size] for start in range(0, len(new), size)):
-            changed = [self._changed(one) for one in block]
-            steps = vectorized_steps(
-                self._profile,
-                self._cost,
-                [[group.stop for group in groups] for groups in changed],
-                [[group.num_threads for group in groups] for groups in changed],
-            )
-            self._known |= zip(block, map(self._longer, steps.tolist()), strict=True)
-
-    def _bears(self, change: _Change) -> bool:
-        """Return True if the cost model allows a change's threads."""
-        if change.kind != "threads":
-            return True  # the plan has them
-        try:
-            for rate in ("compute_rate", "overlapped_rate", "exclusive_rate"):
-                getattr(self._cost, rate)(change.value)
-        except ValueError:
-            return False
-        return True
-
-    def _changed(self, change: _Change) -> list[TensorGroup]:
-        groups, index, value = self._plan.groups, change.index, change.value
-        group, after = groups[index], index + 1
-        if change.kind == "threads":
-            changed = [replace(group, num_threads=value)]
-        elif change.kind == "merge":
-            stop, stop_byte = groups[after].stop, groups[after].stop_byte
-            changed = [replace(group, stop=stop, stop_byte=stop_byte, num_threads=value)]
-            after += 1
-        else:
-            changed = [
-                replace(group, stop=value, stop_byte=None),
-                replace(group, start=value, start_byte=0),
-            ]
-        return [*groups[:index], *changed, *groups[after:]]
-
-    def _difference(self, change: _Change) -> float | None:
-        if change not in self._known:
-            groups = tuple(self._changed(change))
-            try:
-                other = simulate(self._profile, replace(self._plan, groups=groups), self._cost)
-            except ValueError:  # a rate that is not positive at these threads
-                self._known[change] = None
-            else:
-                self._known[change] = self._longer(other.step_seconds)
-        return self._known[change]
-
-    def _longer(self, step_seconds: float) -> float:
-        now = self._timeline.step_seconds
-        longer = step_seconds - now
-        return 0.0 if abs(longer) <= _SAME_SECONDS * now else longer
 
 
 def _cut_at(group: TensorGroup) -> str:
@@ -431,37 +365,3 @@ def _cut_at(group: TensorGroup) -> str:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= 40 else f"...{name[-37:]}"
-
-
-@dataclass(frozen=True)
-class GroupCost:
-    """Cost of one group.
-
-    Attributes:
-      slowed_seconds: delay of the computation that overlaps its all-reduce.
-      residual_seconds: seconds of its all-reduce without overlapping computation.
-    """
-
-    slowed_seconds: float
-    residual_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Sum of both costs."""
-        return self.slowed_seconds + self.residual_seconds
-
-
-def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
-    """Return the predicted cost of each group."""
-    return tuple(
-        GroupCost(
-            stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
-            stage.residual_communication_seconds,
-        )
-        for group, stage in zip(plan.groups, timeline.stages[1:], strict=True)
-    )
-
-
-def bottleneck(found: tuple[GroupCost, ...]) -> int:
-    """Return the index of the group with the largest cost, the first of equals."""
-    return max(range(len(found)), key=lambda index: found[index].seconds)

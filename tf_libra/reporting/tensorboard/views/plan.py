@@ -11,7 +11,7 @@ from tf_libra.planning.explain import (
     bottleneck,
     explain_group,
     explain_summary,
-    losses,
+    group_costs,
 )
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard.views.strategies import compared_strategies, scale_out
@@ -92,14 +92,14 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
             stage.residual_communication_seconds for stage in timeline.stages
         ),
     }
-    view["bottleneck"] = bottleneck(losses(plan, timeline, record.conclusion.cost_model))
+    view["bottleneck"] = bottleneck(group_costs(plan, timeline, record.conclusion.cost_model))
     return view
 
 
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
     """Returns each group's span and its cost to backward, overlapped and exposed."""
     rows = []
-    found = losses(plan, timeline, cost)
+    found = group_costs(plan, timeline, cost)
     for loss, span, stage in zip(found, timeline.groups, timeline.stages[1:], strict=True):
         rows.append(
             {

@@ -1,0 +1,92 @@
+"""Pruning of LIBRA's exact search: a lower bound of the loss, and dominance."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.cost_model import CostModel
+from tf_libra.specs.backward_profile import BackwardProfile
+
+_Array = NDArray[np.float64]
+_Indices = NDArray[np.int64]
+
+
+class LossBound:
+    """Lower bound of the loss of the rest of a plan.
+
+    Attributes:
+        late: least loss from tensor l on, for any remaining computation; shape [L + 1].
+
+    Each remaining byte is either overlapped with some r, which takes rate / x_p seconds of
+    computation and loses (1 - rate) / x_p, for the transmission rate x_p of p; or exclusive, which
+    loses at least 1 / x_q. The cheapest mixture for a limit of computation is
+    the lower convex hull of these points. Startup overheads come on top: the last group's, always.
+    """
+
+    def __init__(
+        self, profile: BackwardProfile, cost: CostModel, threads: _Indices, max_groups: int
+    ) -> None:
+        rate = cost.compute_rate(threads)
+        byte = cost.overlapped_seconds(1, threads)
+        alone = float(cost.exclusive_seconds(1, threads).min())
+        points = sorted(
+            [(0.0, alone), *zip((rate * byte).tolist(), ((1 - rate) * byte).tolist(), strict=True)]
+        )
+        hull: list[tuple[float, float]] = []
+        for point in points:
+            if hull and point[1] >= hull[-1][1]:
+                continue
+            while len(hull) > 1 and _above(hull[-2], hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        self._compute, self._loss = np.array(hull).T
+        # With a rate above 1 a startup overhead gains time instead.
+        gained = min(0.0, float(cost.startup_seconds * (1 - rate).min())) * max_groups
+        # The last tensor is in the last group, which nothing overlaps.
+        last = int(profile.num_bytes[-1])
+        self._certain = gained + float(cost.exclusive_all_reduce(last, threads).min())
+        self._bytes = (profile.bytes_before[-1] - profile.bytes_before - last).clip(0)
+        # Bytes of the tensors from j on find no more computation than is left at j's production.
+        after = np.append(profile.compute_after[1:], 0.0)
+        late = self._mixture(self._bytes, after) + self._loss[-1] * -self._bytes
+        self.late = (
+            np.maximum.accumulate(late[::-1])[::-1] + self._loss[-1] * self._bytes + self._certain
+        )
+
+    def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
+        """Return the least seconds lost after l tensors with s left; shape of `left`."""
+        now = self._mixture(self._bytes[tensors], left) + self._certain
+        return np.maximum(now, self.late[tensors])
+
+    def _mixture(self, num_bytes: NDArray[np.int64], left: _Array) -> _Array:
+        per_byte = left / np.maximum(num_bytes, 1)
+        return num_bytes * np.interp(per_byte, self._compute, self._loss)
+
+
+def _above(
+    first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]
+) -> bool:
+    """Return True if the middle point lies on or above the line between the others."""
+    slope = (last[1] - first[1]) * (middle[0] - first[0])
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= slope
+
+
+class ParetoFront:
+    """Undominated states of one l, over all levels so far.
+
+    A state is dropped if another has no larger u = time + m·s and no larger v = time + M·s.
+    """
+
+    def __init__(self) -> None:
+        self._u = np.empty(0)  # increasing
+        self._v = np.empty(0)  # decreasing
+
+    def enter(self, u: _Array, v: _Array) -> _Indices:
+        """Add states [n]; return the indices of the undominated ones."""
+        old = self._u.size
+        u, v = np.concatenate([self._u, u]), np.concatenate([self._v, v])
+        order = np.lexsort((np.arange(u.size), v, u))  # of equals, the older one
+        v_ordered = v[order]
+        lowest = np.minimum.accumulate(v_ordered)
+        order = order[np.concatenate([[True], v_ordered[1:] < lowest[:-1]])]
+        self._u, self._v = u[order], v[order]
+        return order[order >= old] - old
