@@ -58,12 +58,12 @@ class TensorFlowState(ObjectState):
 
     def sync(self) -> None:
         """Takes over rank 0's variables and attributes, and commits them."""
-        commits.bring_up_to_date()
+        commits.synchronize_all_ranks()
         super().save()  # what rank 0 has now: else variables alone were ahead of the last commit
         hvd.broadcast_variables(self.variables, root_rank=0)
         self._keep()
         super().sync()
 
     def _keep(self) -> None:
-        commits.bring_up_to_date()
+        commits.synchronize_all_ranks()
         self._kept = [variable.numpy() for variable in self.variables]

@@ -14,7 +14,9 @@ from tf_libra.variable_sync.bound_variables import BoundVariable
 
 def touched(function: Any, *args: Any, **kwargs: Any) -> tuple[BoundVariable, ...]:
     concrete = function.get_concrete_function(*args, **kwargs)
-    return variables.held(concrete, variables.flat_arguments(function, concrete, args, kwargs))
+    return variables.bound_variables(
+        concrete, variables.flat_arguments(function, concrete, args, kwargs)
+    )
 
 
 def using(*used: tf.Variable) -> tuple[BoundVariable, ...]:

@@ -9,8 +9,8 @@ from tf_libra.variable_sync.replication_analysis import (
     RankReport,
     Replication,
     Traits,
-    judge,
-    settle,
+    classify,
+    resolve_across_ranks,
 )
 
 
@@ -25,11 +25,11 @@ def flow(
 
 def shared(found: SourceFlow, variables: dict[int, Traits], data_alike: bool = True) -> set[int]:
     """The variables that have to be equal where all ranks have the same graph."""
-    judged = judge(found, variables)
+    judged = classify(found, variables)
     ranks = [
         {
             str(i): RankReport(
-                one.standing,
+                one.replication,
                 tuple(map(str, one.computed_of)),
                 one.constants,
                 "" if data_alike else str(rank),
@@ -38,7 +38,7 @@ def shared(found: SourceFlow, variables: dict[int, Traits], data_alike: bool = T
         }
         for rank in range(2)
     ]
-    return {int(name) for name in settle(ranks)}
+    return {int(name) for name in resolve_across_ranks(ranks)}
 
 
 W, SLOT, RATE, METRIC, AVERAGE, DATA = range(6)
@@ -52,8 +52,8 @@ WRITES = {
 
 
 def test_training_step_by_the_book() -> None:
-    judged = judge(flow(WRITES, 6), VARIABLES)
-    assert [judged[i].standing for i in range(6)] == [
+    judged = classify(flow(WRITES, 6), VARIABLES)
+    assert [judged[i].replication for i in range(6)] == [
         Replication.SHARED,
         Replication.SHARED,
         Replication.SHARED,
@@ -67,9 +67,9 @@ def test_training_step_by_the_book() -> None:
 def test_what_is_left_of_own_gradients_is_own() -> None:
     """Unless it reaches weights without being reduced."""
     residual = {W: REDUCED | source(W), SLOT: source(SLOT) | OWN | REDUCED}
-    assert judge(flow(residual, 6), VARIABLES)[SLOT].standing == Replication.OWN
+    assert classify(flow(residual, 6), VARIABLES)[SLOT].replication == Replication.OWN
     used = residual | {W: source(SLOT) | REDUCED}
-    assert judge(flow(used, 6), VARIABLES)[SLOT].standing == Replication.SHARED
+    assert classify(flow(used, 6), VARIABLES)[SLOT].replication == Replication.SHARED
 
 
 def test_learning_rate_that_is_an_argument_leaves_weights_shared() -> None:
@@ -111,8 +111,8 @@ def test_frozen_weights_are_shared_and_named_ones_are_not() -> None:
 def test_states_of_random_generators_are_own() -> None:
     writes = {0: OWN, 1: source(0)}
     variables = {i: Traits(trainable=False) for i in range(2)}
-    judged = judge(flow(writes, 2, frozenset({0})), variables)
-    assert judged[0].standing is Replication.OWN
+    judged = classify(flow(writes, 2, frozenset({0})), variables)
+    assert judged[0].replication is Replication.OWN
     assert shared(flow(writes, 2, frozenset({0})), variables) == set()
 
 
@@ -143,7 +143,7 @@ def test_what_is_shared_stays_equal(
     writes, variables = step
     found = flow(writes, NUM)
     chosen = shared(found, variables, data_alike=False)
-    judged = judge(found, variables)
+    judged = classify(found, variables)
     weights = {i for i in chosen if writes.get(i, 0) & REDUCED}
     tainted = any(not set(found.inputs_of(writes[i])) <= chosen for i in weights if i in writes)
     random = np.random.default_rng(seed)

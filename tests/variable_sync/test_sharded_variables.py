@@ -24,22 +24,22 @@ class Keeps:
         self.is_done = False
 
     @property
-    def is_behind(self) -> bool:
+    def is_stale(self) -> bool:
         return bool(self.variables)
 
-    def is_left(self) -> None:
+    def on_owner_collected(self) -> None:
         self.said.append(f"{self.name} is left")
 
     def warn(self) -> None:
         self.said.append(f"{self.name} warns")
 
-    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
+    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         self.said.append(f"{self.name} brings back")
-        brought = {one.key for one in self.old().values()} & held.keys()
+        brought = {one.key for one in self.stale().values()} & held.keys()
         self.variables = [one for one in self.variables if int(one.handle._id) not in brought]
         return brought
 
-    def old(self) -> dict[int, BoundVariable]:
+    def stale(self) -> dict[int, BoundVariable]:
         return {
             number: BoundVariable(number, one.name, one.handle, one.dtype, one.shape)
             for number, one in enumerate(self.variables)
@@ -91,16 +91,16 @@ def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: ShardRegistry
     keepers = {name: Keeps(said, name, *own) for name, own in (("2", [b]), ("3", [c]), ("1", [a]))}
     for name, keeper in keepers.items():
         every.register(name, keeper, owner)
-    assert every.anybody()
-    assert every.trained_beside(held(b)) == ["a:0", "c:0"]
-    assert every.bring_back(held(a, c, other), but=keepers["3"]) == held(a).keys()
+    assert every.has_stale()
+    assert every.names_trained_except(held(b)) == ["a:0", "c:0"]
+    assert every.synchronize(held(a, c, other), but=keepers["3"]) == held(a).keys()
     assert said == ["1 brings back", "2 brings back"]
-    assert every.bring_back(held(a, c)) == held(c).keys()
-    assert keepers["2"].is_behind
-    every.bring_back(held(b))
+    assert every.synchronize(held(a, c)) == held(c).keys()
+    assert keepers["2"].is_stale
+    every.synchronize(held(b))
     said.clear()
     # No variable is old any more, so no owner is called.
-    assert not every.anybody() and every.bring_back(held(a, b, c)) == set() and not said
+    assert not every.has_stale() and every.synchronize(held(a, b, c)) == set() and not said
 
 
 def test_what_every_rank_still_has_is_brought_back_by_all(every: ShardRegistry) -> None:
@@ -112,13 +112,13 @@ def test_what_every_rank_still_has_is_brought_back_by_all(every: ShardRegistry) 
     for keeper in (other, one):
         every.register(keeper.name, keeper, owner)
     control: Any = Rank({"1": [1, 7]}, None)
-    every.stepped(control)
-    assert every.reach() is control
-    every.bring_everything_back(control)
+    every.begin_step(control)
+    assert every.control() is control
+    every.synchronize_all(control)
     assert control.told == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
     assert said == ["1 brings back", "2 brings back"]
     assert one.variables == [a] and other.variables == [c]
-    assert every.reach() is None
+    assert every.control() is None
 
 
 def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
@@ -128,13 +128,13 @@ def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
     every.register("1", keeper, owner)
     del owner
     assert said == ["1 is left"]
-    assert every.anybody()
+    assert every.has_stale()
     gc.collect(0)
     assert said == ["1 is left"]  # an unreachable object may be there still
     gc.collect()
     assert said == ["1 is left", "1 warns"]
     keeper.is_done = True
-    assert not every.anybody()
+    assert not every.has_stale()
     gc.collect()
     assert said == ["1 is left", "1 warns"]
 
@@ -158,13 +158,13 @@ def test_in_another_job_all_is_forgotten_that_ranks_had(every: ShardRegistry) ->
     owner = Owner()
     every.register("1", Keeps(said, "1"), owner)
     control: Any = Rank()
-    every.of_job(0)
-    every.stepped(control)
-    every.of_job(0)
-    assert not said and every.reach() is control
-    every.of_job(1)
-    assert said == ["1 forgets"] and every.reach() is None
-    every.of_job(1)
+    every.begin_job(0)
+    every.begin_step(control)
+    every.begin_job(0)
+    assert not said and every.control() is control
+    every.begin_job(1)
+    assert said == ["1 forgets"] and every.control() is None
+    every.begin_job(1)
     assert said == ["1 forgets"]
-    every.of_job(0)
+    every.begin_job(0)
     assert said == ["1 forgets"] * 2

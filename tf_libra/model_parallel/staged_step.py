@@ -141,7 +141,7 @@ class StagedTraining:
         self._synchronize()
 
     def _synchronize(self) -> None:
-        self._holding.brings_back(self._held)
+        self._holding.synchronize(self._held)
 
     # One step.
 
@@ -201,7 +201,7 @@ class StagedTraining:
         execution, traces = self._executions[key], self._traces[key]
         if not traces.microbatch_graph.recording.is_evaluation:
             self._current = execution
-        commits.stepped(self._control)
+        commits.begin_step(self._control)
         if self._options.release_variables:
             self._holding.release(self._control.rank, self._held)
         self._holding.split_sums(self._control.rank, self._held)

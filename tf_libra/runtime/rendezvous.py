@@ -229,7 +229,7 @@ class Rendezvous:
         """Closes connections to the ranks of an earlier job, of all training functions."""
         for running in control_plane.left_over(world):
             self._close(running, control_plane.LEFT)
-        shard_registry().of_job(world.job)
+        shard_registry().begin_job(world.job)
 
     def _close(self, control: Control, reason: str) -> None:
         self._joins.close()

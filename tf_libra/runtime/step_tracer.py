@@ -21,8 +21,8 @@ from tf_libra.runtime import execution_check
 from tf_libra.runtime.concrete_traces import ConcreteTraces, KnownTrace
 from tf_libra.variable_sync.bound_variables import (
     BoundVariable,
+    bound_variables,
     flat_arguments,
-    held,
     is_named,
 )
 
@@ -64,7 +64,7 @@ class StepCall:
 
     def touched(self) -> tuple[BoundVariable, ...]:
         """Returns all variables that the call can touch, and tensors that were captured."""
-        return held(self.concrete, self.arguments)
+        return bound_variables(self.concrete, self.arguments)
 
     def execute(self, control: Control, function: str, step: int, num_steps: int = 1) -> Any:
         """Makes the call, and checks that all unconditional all-reduces were executed.

@@ -232,8 +232,8 @@ class TrainingFunction:
         if is_step:
             control.set_step(self._step + 1)
         shards = shard_registry()
-        if shards.anybody():
-            shards.bring_back({held.key: held for held in call.touched() if held.is_variable})
+        if shards.has_stale():
+            shards.synchronize({held.key: held for held in call.touched() if held.is_variable})
         if not is_step:
             return call.run()
         session = self._session_of(control, call)

@@ -87,7 +87,7 @@ class BoundVariable:
         return digest.hexdigest()
 
 
-def held(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
+def bound_variables(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
     """All variables that a call can touch, and the tensors that its trace has captured.
 
     Args:
@@ -111,7 +111,7 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
     for index, tensor in enumerate([*given, *captured]):
         if not isinstance(tensor, tf_internal.EagerTensor):
             continue
-        one = _held(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
+        one = _bound_variable(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
         if one is not None:
             found.append(_renamed(one, taken))
     return tuple(found)
@@ -135,7 +135,9 @@ def _num_captured(concrete: Any) -> int:
     return len(concrete.graph.external_captures) + len(asked_for)
 
 
-def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> BoundVariable | None:
+def _bound_variable(
+    index: int, tensor: Any, variable: Any, is_captured: bool
+) -> BoundVariable | None:
     if variable is not None:
         return BoundVariable(
             index,

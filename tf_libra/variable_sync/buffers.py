@@ -78,7 +78,7 @@ def _read_only(
     call: Sequence[BoundVariable], judged: Mapping[str, Classification]
 ) -> Iterator[BoundVariable]:
     return (
-        one for one in call if one.is_variable and judged[one.name].standing is Replication.DATA
+        one for one in call if one.is_variable and judged[one.name].replication is Replication.DATA
     )
 
 

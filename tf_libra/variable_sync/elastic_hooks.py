@@ -21,13 +21,13 @@ from tf_libra.variable_sync.sharded_variables import shard_registry
 _PLACE, _CALLER = "an elastic commit", "the state"
 
 
-def stepped(control: Control) -> None:
+def begin_step(control: Control) -> None:
     """A step in stages begins: from now on states bring variables up to date first.
 
     Args:
         control: reaches those who run it.
     """
-    shard_registry().stepped(control)
+    shard_registry().begin_step(control)
     _watch()
 
 
@@ -73,10 +73,10 @@ def _watch() -> _Watch:
 
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
-        control = shard_registry().reach()
+        control = shard_registry().control()
         if control is None:
             current_job.meet(_PLACE, _CALLER)
-        bring_up_to_date()
+        synchronize_all_ranks()
         if control is not None:
             _warn_of_what_is_not_kept(state, control.rank)
         return original(state, *args, **kwargs)
@@ -86,7 +86,7 @@ def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
     def keep(*args: Any, **kwargs: Any) -> Any:
-        bring_up_to_date()
+        synchronize_all_ranks()
         return original(*args, **kwargs)
 
     return keep
@@ -98,7 +98,7 @@ def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def call(variables: Any, root_rank: int, process_set: Any, *rest: Any) -> Any:
             if tf.executing_eagerly() and process_set.process_set_id == 0:  # all ranks call it
-                bring_up_to_date()
+                synchronize_all_ranks()
             return broadcast(variables, root_rank, process_set, *rest)
 
         return call
@@ -122,26 +122,26 @@ def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*args, **kwargs)
         except HostsUpdatedInterrupt:
-            bring_up_to_date()
+            synchronize_all_ranks()
             raise
 
     return check
 
 
-def bring_up_to_date() -> None:
+def synchronize_all_ranks() -> None:
     """Brings all that was trained in stages up to date on every rank, all of which call it.
 
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
     """
-    control = shard_registry().reach()
+    control = shard_registry().control()
     if control is None:
         return
     in_stages = shard_registry()
     if current_job.is_over(control, current_job.get_job()):
         in_stages.forget()
         return
-    current_job.run_at(_PLACE, _CALLER, control, in_stages.bring_everything_back)
+    current_job.run_at(_PLACE, _CALLER, control, in_stages.synchronize_all)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
@@ -171,7 +171,7 @@ def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
         return
     kept = _kept(state)
     keys = {handle._id for one in kept for handle in handles(one)}
-    names = shard_registry().trained_beside(keys)
+    names = shard_registry().names_trained_except(keys)
     if kept and names:
         _watch().has_warned = True
         log_utils.logger(rank).warning(

@@ -16,8 +16,8 @@ from tf_libra.variable_sync.replication_analysis import (
     RankReport,
     Replication,
     Traits,
-    judge,
-    settle,
+    classify,
+    resolve_across_ranks,
 )
 
 
@@ -57,7 +57,9 @@ class InitialBroadcast:
     _entries: dict[int, _Entry] = field(default_factory=dict, init=False)
     _names: Counter[str] = field(default_factory=Counter, init=False)
 
-    def judge(self, flow: SourceFlow, call: Sequence[BoundVariable]) -> dict[str, Classification]:
+    def classify(
+        self, flow: SourceFlow, call: Sequence[BoundVariable]
+    ) -> dict[str, Classification]:
         """Classifies the variables of a call, by name, as far as this rank can tell."""
         variables = {
             one.index: Traits(
@@ -66,7 +68,7 @@ class InitialBroadcast:
             for one in call
             if one.is_variable
         }
-        judged = judge(flow, variables)
+        judged = classify(flow, variables)
         return {one.name: judged.get(one.index, Classification(Replication.DATA)) for one in call}
 
     def unmatched(self, call: Sequence[BoundVariable]) -> list[str]:
@@ -79,12 +81,12 @@ class InitialBroadcast:
         return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
 
     def _is_known(self, one: BoundVariable, judged: Classification) -> bool:
-        if judged.standing in (Replication.OWN, Replication.DATA) or not one.is_number:
+        if judged.replication in (Replication.OWN, Replication.DATA) or not one.is_number:
             return True
         entry = self._entries.get(one.key)
         if entry is None:
             return False
-        return entry.is_shared or judged.standing is not Replication.SHARED
+        return entry.is_shared or judged.replication is not Replication.SHARED
 
     def note(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> None:
         """Remembers what a trace tells of variables that are known."""
@@ -93,8 +95,8 @@ class InitialBroadcast:
             if entry is None:
                 continue
             told = judged[one.name]
-            counts = told.standing is Replication.DERIVED and told.constants != entry.constants
-            if counts or told.standing is Replication.OWN:
+            counts = told.replication is Replication.DERIVED and told.constants != entry.constants
+            if counts or told.replication is Replication.OWN:
                 # What a trace makes the rank's own stays so, also for traces that only read it.
                 entry.is_shared = False
 
@@ -114,8 +116,8 @@ class InitialBroadcast:
         found = [renames(names, of_ranks[0]) for names in of_ranks]
         everyone = [
             {
-                names.get(name, name): (standing, [names.get(n, n) for n in of], *rest)
-                for name, standing, of, *rest in rank
+                names.get(name, name): (replication, [names.get(n, n) for n in of], *rest)
+                for name, replication, of, *rest in rank
             }
             for rank, names in zip(statements, found, strict=True)
         ]
@@ -124,13 +126,13 @@ class InitialBroadcast:
         judged = {mine.get(name, name): one for name, one in judged.items()}
         accounts = [
             {
-                name: RankReport(Replication(standing), tuple(of), tuple(constants), digest)
-                for name, (standing, of, constants, digest, _, _) in rank.items()
+                name: RankReport(Replication(replication), tuple(of), tuple(constants), digest)
+                for name, (replication, of, constants, digest, _, _) in rank.items()
             }
             for rank in everyone
         ]
         self._compare_names(everyone)
-        names = settle(accounts)
+        names = resolve_across_ranks(accounts)
         shared = [one for one in numbers if one.is_variable and one.name in names]
         _compare({"variable": {one.name: rank[one.name][4] for one in shared}} for rank in everyone)
         differing = [one for one in shared if len({rank[one.name].digest for rank in accounts}) > 1]
@@ -158,13 +160,13 @@ class InitialBroadcast:
             told = judged[one.name]
             # Data that nothing depends on may be large, and need no digest.
             matters = (
-                told.standing in (Replication.SHARED, Replication.DERIVED) or one.index in used
+                told.replication in (Replication.SHARED, Replication.DERIVED) or one.index in used
             )
             entry = self._entries.get(one.key)
             statement.append(
                 [
                     one.name,
-                    told.standing.value,
+                    told.replication.value,
                     sorted(by_index.get(i, f"input {i}") for i in told.computed_of),
                     list(told.constants),
                     one.digest() if matters else "",

@@ -39,17 +39,17 @@ class Classification:
     """One variable, or tensor that was captured, of a trace.
 
     Attributes:
-        standing: as far as one rank can tell.
+        replication: as far as one rank can tell.
         computed_of: inputs of the graph that it is computed of, if it is derived.
         constants: the constants that it is computed of, if it is derived.
     """
 
-    standing: Replication
+    replication: Replication
     computed_of: frozenset[int] = frozenset()
     constants: tuple[str, ...] = ()
 
 
-def judge(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Classification]:
+def classify(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Classification]:
     """Classifies each variable, as far as one rank can tell.
 
     Args:
@@ -129,19 +129,19 @@ class RankReport:
     """Report of one rank on one variable.
 
     Attributes:
-        standing: see `Classification`.
+        replication: see `Classification`.
         computed_of: names.
         constants: see `Classification`.
         digest: of its value; empty where that does not matter.
     """
 
-    standing: Replication
+    replication: Replication
     computed_of: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     digest: str = ""
 
 
-def settle(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
+def resolve_across_ranks(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
     """The variables that have to be equal, by what all ranks say; the same on every rank.
 
     What is derived has to be equal where all that it is computed of is: a moving average of
@@ -157,7 +157,9 @@ def settle(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
     derived = {
         name
         for name in everywhere - equal
-        if all(rank[name].standing in (Replication.SHARED, Replication.DERIVED) for rank in ranks)
+        if all(
+            rank[name].replication in (Replication.SHARED, Replication.DERIVED) for rank in ranks
+        )
         and len({rank[name].constants for rank in ranks}) == 1
     }
     while True:
@@ -171,5 +173,5 @@ def settle(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
         derived -= wrong
 
 
-def _all(ranks: Sequence[Mapping[str, RankReport]], name: str, standing: Replication) -> bool:
-    return all(rank[name].standing is standing for rank in ranks)
+def _all(ranks: Sequence[Mapping[str, RankReport]], name: str, replication: Replication) -> bool:
+    return all(rank[name].replication is replication for rank in ranks)

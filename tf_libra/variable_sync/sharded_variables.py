@@ -20,7 +20,7 @@ class ShardOwner(Protocol):
     """Knows which ranks have the values of a function's variables, but not the variables."""
 
     @property
-    def is_behind(self) -> bool:
+    def is_stale(self) -> bool:
         """Returns whether only some ranks have a variable up to date; the same on every rank."""
         ...
 
@@ -29,7 +29,7 @@ class ShardOwner(Protocol):
         """Returns whether the function is gone, and so is every variable that is not up to date."""
         ...
 
-    def is_left(self) -> None:
+    def on_owner_collected(self) -> None:
         """The function is gone."""
         ...
 
@@ -40,11 +40,11 @@ class ShardOwner(Protocol):
         """
         ...
 
-    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
+    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         """Brings those of these variables, by key, up to date that are not; returns their keys."""
         ...
 
-    def old(self) -> dict[int, BoundVariable]:
+    def stale(self) -> dict[int, BoundVariable]:
         """Returns what is out of date and still exists, by numbers that all ranks share."""
         ...
 
@@ -88,7 +88,7 @@ class ShardRegistry:
     def _left(self, function: str, keeper: ShardOwner) -> None:
         # Called wherever garbage is collected, so no owner is forgotten here.
         if self._keepers.get(function) is keeper:
-            keeper.is_left()
+            keeper.on_owner_collected()
 
     # Variables often go with the function, as at the end of a script's main: models are cycles,
     # which are there until they are collected. What has outlived a whole collection is still
@@ -101,12 +101,12 @@ class ShardRegistry:
 
     def _end(self) -> None:
         """Before modules are taken apart, and what the script holds with them."""
-        if self.anybody():
+        if self.has_stale():
             gc.collect()
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
 
-    def bring_back(
+    def synchronize(
         self, held: Mapping[int, BoundVariable], but: ShardOwner | None = None
     ) -> set[int]:
         """Brings variables up to date that other functions have trained; all ranks call it.
@@ -122,24 +122,24 @@ class ShardRegistry:
             tf.errors.OpError: a rank is gone or late.
         """
         found: set[int] = set()
-        if self.anybody():
+        if self.has_stale():
             for _, keeper in sorted(self._keepers.items(), key=lambda one: one[0]):
                 if keeper is not but:
-                    found |= keeper.brings_back(held)
+                    found |= keeper.synchronize(held)
         return found
 
-    def stepped(self, control: Control) -> None:
+    def begin_step(self, control: Control) -> None:
         """A step in stages begins, on all ranks."""
         self._reach = control
 
-    def reach(self) -> Control | None:
+    def control(self) -> Control | None:
         """Returns what reaches the ranks that have to synchronize variables; None if none are old.
 
         The same on every rank, where keepers may not be.
         """
         return self._reach
 
-    def bring_everything_back(self, control: Control) -> None:
+    def synchronize_all(self, control: Control) -> None:
         """Brings all variables up to date that any function has trained; all ranks call it.
 
         Those that only some ranks still have stay as they are. It returns when all ranks have all.
@@ -148,26 +148,26 @@ class ShardRegistry:
             EngineError, tf.errors.OpError: a rank is gone or late.
         """
         keepers = dict(sorted(self._keepers.items()))
-        mine = {name: keeper.old() for name, keeper in keepers.items()}
+        mine = {name: keeper.stale() for name, keeper in keepers.items()}
         everyone = control.all_gather({name: sorted(old) for name, old in mine.items()})
         for name, keeper in keepers.items():
             numbers = set.intersection(*(set(rank.get(name, ())) for rank in everyone))
-            keeper.brings_back({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
+            keeper.synchronize({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
         control.all_gather(None)
         self._reach = None
 
-    def trained_beside(self, kept: Collection[int]) -> list[str]:
+    def names_trained_except(self, kept: Collection[int]) -> list[str]:
         """Names of variables that functions train in stages, but for those of these keys."""
         keepers = [one for _, one in sorted(self._keepers.items())]
         return [name for one in keepers for key, name in one.trained().items() if key not in kept]
 
-    def anybody(self) -> bool:
+    def has_stale(self) -> bool:
         """Returns whether there is any variable to be brought up to date."""
         for name in [name for name, one in self._keepers.items() if one.is_done]:
             del self._keepers[name]
-        return any(one.is_behind for one in self._keepers.values())
+        return any(one.is_stale for one in self._keepers.values())
 
-    def of_job(self, number: int) -> None:
+    def begin_job(self, number: int) -> None:
         """The ranks are those of this job: where it is another than before, they are others."""
         if number != self._job:
             self.forget()

@@ -68,7 +68,7 @@ class StepVariables:
             ValueError: on every rank: the first difference that must not be broadcast.
             EngineError: a rank is gone.
         """
-        judged = self._broadcast.judge(flow, touched)
+        judged = self._broadcast.classify(flow, touched)
         self._broadcast.note(touched, judged)
         if meet is not None:
             if self._broadcast.is_known(touched, judged):

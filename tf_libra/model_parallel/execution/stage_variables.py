@@ -127,7 +127,7 @@ class StageVariables:
     # The protocol `ShardOwner`.
 
     @property
-    def is_behind(self) -> bool:
+    def is_stale(self) -> bool:
         """See `ShardOwner`."""
         return bool(self._stale or self._released)
 
@@ -136,7 +136,7 @@ class StageVariables:
         """See `ShardOwner`."""
         return self._is_collected and not self._existing(self._stale | self._released)
 
-    def is_left(self) -> None:
+    def on_owner_collected(self) -> None:
         """See `ShardOwner`; after this no rank can synchronize the function's variables alone."""
         self._is_collected = True
 
@@ -165,7 +165,7 @@ class StageVariables:
             if key in keys and self._references[key]() is not None
         ]
 
-    def old(self) -> dict[int, BoundVariable]:
+    def stale(self) -> dict[int, BoundVariable]:
         """See `ShardOwner`."""
         found = {}
         for number, (key, variable) in enumerate(self._owned.items()):
@@ -181,7 +181,7 @@ class StageVariables:
         keys = [key for key, variable in self._owned.items() if variable.is_written]
         return {variable.key: variable.name for variable in self._existing(keys)}
 
-    def brings_back(self, held: Mapping[int, BoundVariable]) -> set[int]:
+    def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         """Synchronizes variables on all ranks, all of which call this.
 
         Sums that replicas of a stage accumulate separately are added first.
@@ -281,7 +281,7 @@ class StageVariables:
         Args:
             captured: variables that a step uses, by key.
         """
-        self._complete |= shard_registry().bring_back(captured, but=self)
+        self._complete |= shard_registry().synchronize(captured, but=self)
 
     def set_owners(
         self, variables: Iterable[OwnedVariable], world_size: int, transport: Transport

@@ -13,7 +13,7 @@ from tf_libra.model_parallel.partition.replicated_random import find_replicated_
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.subgraph import SubgraphExtractor
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.variable_sync.bound_variables import BoundVariable, held
+from tf_libra.variable_sync.bound_variables import BoundVariable, bound_variables
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class SizedTraces:
     def captured_variables(self) -> dict[str, BoundVariable]:
         """Variables that every trace captures, by placeholder, in the order of its inputs."""
         concrete = self.microbatch_graph.recording.concrete
-        found = held(concrete, [None] * len(self.microbatch_graph.arguments))
+        found = bound_variables(concrete, [None] * len(self.microbatch_graph.arguments))
         inputs = concrete.graph.inputs
         return {
             inputs[variable.index].op.name: variable for variable in found if variable.is_variable
