@@ -1,6 +1,6 @@
 """DeepPool's evaluation again, as tables and pictures.
 
-    python -m benchmarks.deeppool [--document docs/burst.md]
+    python -m benchmarks.deeppool [--document docs/deeppool_paper.md]
 
 It rewrites the tables in the document, with pictures in its folder `images`. Layer times are those
 that DeepPool's authors publish (`benchmarks/data/deeppool_a100.json`).
@@ -87,5 +87,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _DOCUMENT = flags.DEFINE_string("document", "docs/burst.md", "the Markdown file to fill in")
+    _DOCUMENT = flags.DEFINE_string("document", "docs/deeppool_paper.md", "file to fill in")
     app.run(main)

@@ -1,6 +1,6 @@
 """The studies of SPP's paper again, as tables and pictures.
 
-    python -m benchmarks.spp [--document docs/pipeline.md]
+    python -m benchmarks.spp [--document docs/spp_paper.md]
 
 It rewrites the tables in the document, with pictures in the folder images next to it.
 """
@@ -168,5 +168,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _DOCUMENT = flags.DEFINE_string("document", "docs/pipeline.md", "filled in")
+    _DOCUMENT = flags.DEFINE_string("document", "docs/spp_paper.md", "filled in")
     app.run(main)

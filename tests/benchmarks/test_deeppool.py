@@ -12,7 +12,7 @@ from benchmarks import burst_planning
 from benchmarks.deeppool import evaluation, models
 from benchmarks.deeppool.__main__ import run
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "burst.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "deeppool_paper.md"
 
 
 def test_networks_are_those_of_table_1():
@@ -69,7 +69,7 @@ def test_each_mechanism_is_one_row():
 
 
 def test_the_document_has_all_blocks(tmp_path):
-    path = tmp_path / "burst.md"
+    path = tmp_path / "deeppool_paper.md"
     shutil.copy(DOCUMENT, path)
     run(path, scales=(2,), sensitive=("vgg16",))
     text = path.read_text()

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_name_and_test_exists():
-    text = (ROOT / "docs" / "burst.md").read_text()
+    text = (ROOT / "docs" / "deeppool_paper.md").read_text()
     rows = re.findall(
         r"^\| (?:section|Fig|Table)[^|]*\|[^|]*\|([^|]*)\|$", text, flags=re.MULTILINE
     )
