@@ -157,7 +157,7 @@ def test_operators_that_are_too_short_to_be_gone_through_are_named(tmp_path, cap
 
 
 def test_seconds_that_are_too_many_are_told_in_one_line(tmp_path, capsys):
-    """Without numpy's warnings of what it could not add up."""
+    """Overflow gives no warnings of numpy."""
     value = json.loads(SCALING.to_json())
     value["compute_seconds"][0][1] = 1e308
     (tmp_path / "large.json").write_text(json.dumps(value))

@@ -1,4 +1,4 @@
-"""Common behaviour of commands: their calls, the meaning of a status, failures of files."""
+"""Command runner: flags, help, files, errors, exit status."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def test_flags_and_positionals_reach_the_command() -> None:
     assert seen == [(5, ["folder"]), (3, [])]
 
 
-def test_help_is_of_this_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_flags_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--help", of=("FOLDER",)) == 0
     told = capsys.readouterr().out
     assert told.startswith("usage: prog do FOLDER [flags]\n\ndoes something\n")
@@ -53,7 +53,7 @@ def test_help_is_of_this_command_alone(capsys: pytest.CaptureFixture[str]) -> No
         (["--plot=a.txt"], "plot must end in .svg or .png, got 'a.txt'"),
     ],
 )
-def test_a_bad_command_line_is_one_line(
+def test_bad_command_line_is_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert called(*arguments) == command.BAD
@@ -75,7 +75,7 @@ def test_missing_positionals_are_named(capsys: pytest.CaptureFixture[str]) -> No
         (ImportError("matplotlib is missing"), 1, "matplotlib is missing"),
     ],
 )
-def test_whose_fault_it_is_decides_the_status(
+def test_exit_status_depends_on_the_error(
     error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(values: flags.FlagValues, rest: list[str]) -> None:
@@ -85,8 +85,8 @@ def test_whose_fault_it_is_decides_the_status(
     assert capsys.readouterr().err == f"prog do: {said}\n"
 
 
-def test_who_reads_no_more_is_not_told() -> None:
-    """The caller's matter: `prog do | head` is no failure."""
+def test_closed_stdout_is_not_an_error() -> None:
+    """`prog do | head` is not a failure."""
 
     def run(values: flags.FlagValues, rest: list[str]) -> None:
         raise BrokenPipeError
@@ -102,7 +102,7 @@ def values_of(**given: str) -> flags.FlagValues:
     return values
 
 
-def test_documents_are_read_by_flag_and_by_folder(tmp_path: Path) -> None:
+def test_documents_are_read_from_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[1]")
     for named in (tmp_path, tmp_path / "plan.json"):
         assert command.read_flag(values_of(file=str(named)), "file", json.loads, "plan.json") == [1]

@@ -34,7 +34,9 @@ def test_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "without a plane /host:CPU" in refused(capsys, str(path))
 
 
-def test_one_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_file_or_newest_below_a_folder_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "got 0 arguments" in refused(capsys)
     assert "got 2 arguments" in refused(capsys, "a", "b")
     assert "holds no trace" in refused(capsys, str(tmp_path))
@@ -49,7 +51,7 @@ def test_bad_cost_model(
     refused(capsys, str(traced.folder / "profiler.0"), "--cost", str(cost))
 
 
-def test_profile_is_one_that_the_planner_reads(
+def test_profile_is_readable_by_the_planner(
     traced: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "profile.json"

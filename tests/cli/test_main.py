@@ -36,7 +36,7 @@ def test_plan_writes_what_make_plan_makes(inputs, tmp_path):
     assert tf_libra.Plan.from_json(out.read_text()) == tf_libra.make_plan(PROFILE, COST, strategy)
 
 
-def test_plan_prints_it_and_takes_another_number_of_workers(inputs, capsys):
+def test_plan_is_printed_for_another_number_of_workers(inputs, capsys):
     assert main(["plan", *inputs, "--strategy=wfbp", "--num_threads=3", "--workers=4"]) == 0
     plan = tf_libra.Plan.from_json(capsys.readouterr().out)
     assert plan.num_workers == 4
@@ -60,7 +60,7 @@ def test_simulate_a_strategy_over_workers(inputs, capsys):
         assert row["backward_seconds"] == plan.predicted_seconds
 
 
-def test_simulate_keeps_a_given_plan(inputs, tmp_path, capsys):
+def test_simulate_a_plan_file(inputs, tmp_path, capsys):
     plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
     (tmp_path / "plan.json").write_text(plan.to_json())
     arguments = [f"--plan={tmp_path}/plan.json", "--workers=64"]
@@ -84,7 +84,7 @@ def test_compare_has_every_strategy(inputs, capsys):
     assert seconds["libra, exact"] <= min(seconds["libra"], seconds["libra-m"], seconds["wfbp"])
 
 
-def test_simulate_says_when_backward_and_when_the_step_end(inputs, tmp_path, capsys):
+def test_simulate_has_backward_and_step_seconds(inputs, tmp_path, capsys):
     profile = tf_libra.BackwardProfile.from_arrays(
         PROFILE.num_bytes,
         PROFILE.compute_seconds,
@@ -195,7 +195,7 @@ def test_bad_files_are_named(inputs, tmp_path, capsys):
     assert "cost must be given" in capsys.readouterr().err
 
 
-def test_predictions_say_how_far_the_model_was_off(inputs, tmp_path, capsys):
+def test_predictions_name_the_error_of_the_model(inputs, tmp_path, capsys):
     evidence = Evidence((1, 2, 4), 60, 0.04, 0.12)
     (tmp_path / "cost_model.json").write_text(encode_cost_model(COST, evidence))
     (tmp_path / "profile.json").write_text(PROFILE.to_json())
@@ -218,7 +218,7 @@ def test_predictions_say_how_far_the_model_was_off(inputs, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_log_directory_is_explained_as_it_is(inputs, tmp_path, capsys):
+def test_explain_reads_a_log_directory(inputs, tmp_path, capsys):
     plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
     logdir = tmp_path / "run"
     logdir.mkdir()
@@ -262,7 +262,7 @@ def test_alternatives_beyond_the_fitted_threads_are_marked(threads, tmp_path, ca
     assert "r = 1, extrapolated" not in told
 
 
-def test_reasons_of_a_model_that_is_not_trusted_say_so(inputs, tmp_path, capsys):
+def test_reasons_of_an_untrusted_model_have_a_caveat(inputs, tmp_path, capsys):
     plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
     (tmp_path / "plan.json").write_text(plan.to_json())
     for error, begins in (
@@ -277,14 +277,14 @@ def test_reasons_of_a_model_that_is_not_trusted_say_so(inputs, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("command", [["plan"], ["compare"], ["explain", "plan.json"]])
-def test_pictures_that_cannot_be_drawn_are_refused_before_anything_else(command, capsys):
+def test_bad_picture_path_is_an_error_before_planning(command, capsys):
     given = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
     assert main([*command, *given]) == 2
     told = capsys.readouterr().err
     assert ("plot must end in .svg or .png, got 'x.jpg'" in told) == (command != ["compare"])
 
 
-def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
+def test_failure_of_the_machine_has_status_1(inputs, capsys):
     assert main(["plan", *inputs, "--out=/dev/full"]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert main(["plan", *inputs, "--out=/no/such/folder/plan.json"]) == 2
@@ -298,7 +298,7 @@ def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
         (MemoryError("Unable to allocate 8 TiB"), "out of memory: Unable to allocate 8 TiB"),
     ],
 )
-def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys, monkeypatch, error, told):
+def test_out_of_memory_is_one_line(inputs, capsys, monkeypatch, error, told):
     def plan(*_):
         raise error
 
@@ -308,7 +308,7 @@ def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys, monkeyp
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_behind_stdout_is_told_in_one_line(unbuffered):
+def test_full_disk_behind_stdout_is_one_line(unbuffered):
     command = [sys.executable, "-m", "tf_libra.cli", "--version"]
     variables = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
@@ -318,7 +318,7 @@ def test_a_full_disk_behind_stdout_is_told_in_one_line(unbuffered):
     assert (ended.returncode, ended.stderr) == (1, "tf-libra: No space left on device\n")
 
 
-def test_the_version_is_the_packages(capsys):
+def test_version_is_that_of_the_package(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"tf-libra {metadata.version('tf-libra')}\n"
 
@@ -360,7 +360,7 @@ def test_planning_imports_neither_tensorflow_nor_horovod():
 
 @pytest.mark.parametrize("family", [(), ("burst",), ("pipeline",)])
 @pytest.mark.parametrize("command", ["plan", "simulate", "compare"])
-def test_what_means_something_in_training_alone_is_no_flag(family, command, capsys):
+def test_training_arguments_are_no_flags(family, command, capsys):
     assert main([*family, command, "--help"]) == 0
     flags = set(re.findall(r"^  --(?:\[no\])?(\w+)", capsys.readouterr().out, re.MULTILINE))
     assert flags & {"profile", "layers"}

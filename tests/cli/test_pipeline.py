@@ -77,7 +77,7 @@ def test_compare_has_every_strategy(inputs, tmp_path, capsys):
 
 
 def test_compare_says_what_cannot_be_planned(inputs, tmp_path, capsys):
-    """In a row of devices there is no all-reduce over all; a pipeline there is."""
+    """A row of devices has no all-reduce over all devices, but a pipeline."""
     rates = 1e9 * (np.eye(4, k=1) + np.eye(4, k=-1))
     (tmp_path / "cluster.json").write_text(tf_libra.Cluster.from_bandwidth(rates).to_json())
     assert main(["pipeline", "compare", *inputs, "--num_microbatches=4", "--json"]) == 0
@@ -92,7 +92,7 @@ def test_compare_says_what_cannot_be_planned(inputs, tmp_path, capsys):
 
 
 def test_seconds_that_are_too_many_for_all_plans_but_one(inputs, tmp_path, capsys):
-    """The output is JSON, even if only data parallelism's times add up to a finite number."""
+    """Infinite times of other strategies do not break the JSON output."""
     layers = tf_libra.LayerGraph.chain([1.7e308, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0])
     (tmp_path / "layers.json").write_text(layers.to_json())
     assert main(["pipeline", "compare", *inputs, "--num_microbatches=4", "--json"]) == 0

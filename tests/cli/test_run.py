@@ -1,4 +1,4 @@
-"""Jobs as users start them."""
+"""`tf-libra run`: jobs, flags and summaries."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ def test_job_runs_under_tf_libra_run(launched: Job) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_same_plan_file_gives_the_same_bits_again(launched: Job, plans: Job, rank: int) -> None:
+def test_same_plan_file_gives_the_same_bits(launched: Job, plans: Job, rank: int) -> None:
     first, again = (job.arrays("three_groups", rank) for job in (plans, launched))
     assert first.keys() == again.keys()
     for name, value in first.items():
@@ -68,7 +68,7 @@ def test_number_of_workers_is_checked(
     assert re.search(got, capsys.readouterr().err)
 
 
-def test_help_says_what_is_ours_and_then_what_is_horovods() -> None:
+def test_help_has_own_flags_before_horovods() -> None:
     program = Path(sys.executable).parent / "tf-libra"
     done = subprocess.run([program, "run", "--help"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
@@ -80,7 +80,7 @@ PROGRAM = Path(sys.executable).parent / "tf-libra"
 
 
 def launch(script: Path, text: str, *flags: str) -> "subprocess.Popen[str]":
-    """Starts two workers of a script that needs neither TensorFlow nor Horovod."""
+    """Runs two workers of a script without TensorFlow and Horovod."""
     script.write_text(
         f"import atexit, os, time, tf_libra\nrank = os.environ['HOROVOD_RANK']\n{text}"
     )
@@ -94,7 +94,7 @@ def launch(script: Path, text: str, *flags: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.workers
-def test_a_background_job_runs_on_each_rank_and_ends_with_it(tmp_path: Path) -> None:
+def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
     beside = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
     job = launch(
         tmp_path / "train.py",
@@ -119,7 +119,7 @@ def test_a_background_job_runs_on_each_rank_and_ends_with_it(tmp_path: Path) -> 
 
 
 @pytest.mark.workers
-def test_the_last_lines_say_what_went_wrong(tmp_path: Path) -> None:
+def test_last_lines_name_the_error(tmp_path: Path) -> None:
     job = launch(
         tmp_path / "train.py",
         "if rank == '1':\n    time.sleep(600)\ntf_libra.BackwardProfile.from_arrays([1], [-1.0])\n",
@@ -139,7 +139,7 @@ def test_the_last_lines_say_what_went_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.workers
-def test_ctrl_c_lets_workers_say_how_it_went(tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_summary(tmp_path: Path) -> None:
     job = launch(
         tmp_path / "train.py",
         "atexit.register(print, 'summary of', rank)\nprint('ready', rank, flush=True)\n"
@@ -185,7 +185,7 @@ for step in range(1000):
 
 
 @pytest.mark.workers
-def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_waiting_step_prints_the_summary(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     job = subprocess.Popen(
         [PROGRAM, "run", "-np", "2", sys.executable, tmp_path / "train.py"],
@@ -216,7 +216,7 @@ def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_
         (["-np", "3", "-H", "localhost:2", "true"], "-np 3 is more than -H localhost:2 has slots"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_said(
+def test_bad_run_flags_are_reported(
     arguments: list[str],
     words: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -232,7 +232,7 @@ def test_what_is_wrong_on_the_command_line_is_said(
     assert words in capsys.readouterr().err
 
 
-def test_what_the_launcher_says_of_the_command_line_is_what_the_program_says() -> None:
+def test_launcher_and_horovodrun_report_the_same_error() -> None:
     done = subprocess.run([PROGRAM, "run", "-np", "2"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "say what to start" in done.stderr

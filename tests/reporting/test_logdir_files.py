@@ -1,4 +1,4 @@
-"""Two functions with one log directory."""
+"""Files of several functions in one log directory."""
 
 import logging
 from pathlib import Path

@@ -33,7 +33,7 @@ class Terminal:
         self.text = ""
 
     def read_until(self, pattern: str) -> str:
-        """Reads until the pattern is found in what was written since the last call."""
+        """Reads until the pattern is in the text since the last call."""
         start, until = len(self.text), time.monotonic() + 120
         while not re.search(pattern, self.text[start:]):
             assert time.monotonic() < until, f"{pattern!r} is not in {self.text[start:]!r}"
@@ -79,7 +79,7 @@ def test_terminal_shows_activities_longer_than_a_second(
     assert terminal.read_until("the end\r\n").endswith(f"{CLEAR}the end\r\n")
 
 
-def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.Logger) -> None:
+def test_log_messages_have_their_own_lines(terminal: Terminal, log: logging.Logger) -> None:
     log.addHandler(logging.StreamHandler(terminal.stream))
     shown = progress_line.ProgressLine(log, terminal.stream)
     shown.show("fit")
@@ -172,7 +172,7 @@ def test_unknown_level_is_reported(
 
 @pytest.fixture(scope="module")
 def talking(run_job: Callable[..., Job]) -> Job:
-    """The job of `jobs/terminal.py`, whose rank 0 has a terminal."""
+    """Runs the job of `jobs/terminal.py`, whose rank 0 has a terminal."""
     return run_job("terminal.py", 2)
 
 
@@ -185,7 +185,7 @@ def lines(job: Job) -> list[str]:
     return [line.rstrip("\r").rpartition(CLEAR)[2] for line in terminal_text(job).split("\n")]
 
 
-def test_terminal_gets_progress_and_keeps_the_messages(talking: Job) -> None:
+def test_terminal_shows_progress_and_keeps_messages(talking: Job) -> None:
     # The job stays in that phase until the progress line is there.
     assert re.search(r"tf_libra: measure[^\r\n]*, \d+ s", terminal_text(talking))
     assert "tf_libra: measure: from step 1 on" in lines(talking)
@@ -243,7 +243,7 @@ def test_higher_root_level_is_kept(plain_logging: logging.Logger) -> None:
     assert log_utils.logger(1).level == logging.ERROR
 
 
-def test_level_follows_the_rank_until_the_user_sets_one(plain_logging: logging.Logger) -> None:
+def test_level_follows_the_rank_until_set_by_the_user(plain_logging: logging.Logger) -> None:
     assert log_utils.logger(1).level == logging.WARNING
     assert log_utils.logger(0).level == logging.INFO
     plain_logging.setLevel(logging.CRITICAL)

@@ -75,7 +75,7 @@ def test_plan_without_prediction_is_described() -> None:
     assert max(map(len, told)) <= 100
 
 
-def test_before_the_first_step_only_the_phase_is_known() -> None:
+def test_report_before_the_first_step_is_the_phase() -> None:
     assert describe(RunSnapshot()) == "phase: trace"
 
 
@@ -107,7 +107,7 @@ def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
     )
 
 
-def test_measured_times_stand_beside_predicted_ones() -> None:
+def test_plan_table_has_measured_before_predicted_times() -> None:
     timelines = [MeasuredTimeline(groups(start), 0.1, 0.2) for start in (0.1, 0.3, 0.2)]
     header, first, second = plan_table(TuningResult(PLAN, PROFILE, MODEL), timelines).splitlines()
     assert header.index("measured start") < header.index("predicted start")

@@ -29,7 +29,7 @@ def seen(exchanges: Delays, offset_ns: int) -> tuple[list[SharedExchange], list[
 
 
 @given(delays, st.integers(-(10**12), 10**12))
-def test_the_truth_lies_between_the_bounds(exchanges: Delays, offset_ns: int) -> None:
+def test_true_offset_is_within_the_bounds(exchanges: Delays, offset_ns: int) -> None:
     found = clock_offset(*seen(exchanges, offset_ns))
     assert found is not None
     assert found.lower_ns <= offset_ns <= found.upper_ns
@@ -38,13 +38,13 @@ def test_the_truth_lies_between_the_bounds(exchanges: Delays, offset_ns: int) ->
 
 
 @given(delays)
-def test_one_clock_is_one_clock(exchanges: Delays) -> None:
+def test_ranks_with_one_clock_have_offset_zero(exchanges: Delays) -> None:
     found = clock_offset(*seen(exchanges, 0))
     assert found is not None
     assert found.offset_ns == 0
 
 
-def test_a_quick_exchange_tells_it_closely() -> None:
+def test_fast_exchange_gives_tight_bounds() -> None:
     slow, quick = (0, 400_000, 10**6, 10**8), (10**9, 10**9 + 5_000, 20_000, 30_000)
     found = clock_offset(*seen([slow, quick], 7 * 10**9))
     assert found is not None
@@ -52,7 +52,7 @@ def test_a_quick_exchange_tells_it_closely() -> None:
     assert found.error_ns <= 30_000
 
 
-def test_clocks_that_drift_apart_are_halfway() -> None:
+def test_drifting_clocks_have_the_middle_offset() -> None:
     ours, theirs = seen([(0, 0, 10, 10), (1000, 1000, 10, 10)], 0)
     late = [theirs[0], SharedExchange((1,), theirs[1].sent_ns + 90, theirs[1].arrived_ns + 90)]
     found = clock_offset(ours, late)
@@ -61,7 +61,7 @@ def test_clocks_that_drift_apart_are_halfway() -> None:
     assert found.offset_ns == 45
 
 
-def test_ranks_that_share_nothing() -> None:
+def test_ranks_without_shared_exchange_have_no_offset() -> None:
     ours, theirs = seen([(0, 0, 1, 1)], 0)
     other = [SharedExchange(("other",), one.sent_ns, one.arrived_ns) for one in theirs]
     assert clock_offset(ours, other) is None
@@ -88,7 +88,7 @@ def test_messages_and_all_reduces_are_exchanges() -> None:
     assert len({one.key for one in found}) == 4
 
 
-def test_ranks_name_an_exchange_alike_and_steps_apart() -> None:
+def test_keys_are_equal_across_ranks_and_unique_per_step() -> None:
     mine, theirs = shared_exchanges([STEP]), shared_exchanges([replace(STEP, rank=1)])
     assert [one.key for one in mine] == [one.key for one in theirs]
     for other in (replace(STEP, step=8), replace(STEP, plan="cd"), replace(STEP, function="eval")):

@@ -1,4 +1,4 @@
-"""TensorBoard's own reader reads the written files, as the plugin looks for them."""
+"""TensorBoard's own reader reads the written files."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tf_libra.reporting.records.record_types import PLUGIN_NAME
 
 
 def values(folder: Path) -> list[tuple[int, Any]]:
-    """Steps and values of all event files, in order."""
+    """Returns steps and values of all event files, in order."""
     files = sorted(folder.glob("events*.v2"))
     return [
         (event.step, value)
@@ -53,7 +53,7 @@ def test_histories_are_scalars(tmp_path: Path) -> None:
     assert value.metadata.data_class == 1
 
 
-def test_writers_do_not_share_files_and_are_read_in_their_order(tmp_path: Path) -> None:
+def test_writers_have_their_own_files_in_order(tmp_path: Path) -> None:
     writers = [RecordWriter(tmp_path, 0) for _ in range(12)]
     for number, writer in enumerate(writers):
         writer.history(number, "step", {"step_seconds": 1.0})

@@ -1,4 +1,4 @@
-"""The graph that is kept for the Graphs tab: the trace's, with the plan's all-reduces."""
+"""Exported graph: the trace with the plan's all-reduces."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def reduced(name: str, value: tf.Tensor) -> tf.Tensor:
 
 
 def all_reduces(x: tf.Tensor) -> list[tf.Tensor]:
-    """One of each tensor, the last of them first; each of another shape."""
+    """Builds a graph with an all-reduce of each tensor, last first, in different shapes."""
     found = {
         name: reduced(name, x * tf.ones(1 + i)) for i, name in reversed(list(enumerate(NAMES)))
     }
@@ -53,7 +53,7 @@ def nodes_of(graph: Any, op: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("function", [plain, within_a_function])
-def test_all_reduces_are_those_of_the_plan(function: Callable[..., Any]) -> None:
+def test_all_reduces_are_merged_as_planned(function: Callable[..., Any]) -> None:
     graph = step_graph(definition(function), GROUPS)
     found = nodes_of(graph, "LibraAllReduce")
     assert sorted(node.name for node in found) == [group.name for group in GROUPS]
@@ -70,7 +70,7 @@ def test_all_reduces_are_those_of_the_plan(function: Callable[..., Any]) -> None
     assert len(imported.get_operations()) == len(graph.node)
 
 
-def test_each_output_goes_where_its_tensor_went() -> None:
+def test_outputs_follow_their_tensors() -> None:
     graph = step_graph(definition(plain), GROUPS)
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph, name="")
@@ -83,7 +83,7 @@ def test_each_output_goes_where_its_tensor_went() -> None:
         assert source.shape == [1 + NAMES.index(names[source.value_index])]
 
 
-def test_a_tensor_that_is_cut_stays_as_it_is() -> None:
+def test_split_tensor_is_not_merged() -> None:
     cut = [GroupNode("tf_libra/plan/group_0", 0, 1, 0, NAMES[:2])]
     cut.append(GroupNode("tf_libra/plan/group_1", 1, 1, 0, NAMES[1:]))
     graph = step_graph(definition(plain), cut)
@@ -97,7 +97,7 @@ def test_a_tensor_that_is_cut_stays_as_it_is() -> None:
     assert reduced_by[NAMES[2]] == reduced_by[NAMES[3]] == "tf_libra/plan/group_1"
 
 
-def test_another_engines_op_is_shown_as_such() -> None:
+def test_op_type_of_another_engine_is_shown() -> None:
     graph = step_graph(definition(plain), GROUPS, "HorovodGroupedAllreduce")
     assert nodes_of(graph, "LibraAllReduce") == []
     assert len(nodes_of(graph, "HorovodGroupedAllreduce")) == len(GROUPS)

@@ -1,4 +1,4 @@
-"""Plans that came into force, as documents."""
+"""Records of activated plans as JSON, and versions of the job."""
 
 import json
 import platform
@@ -21,18 +21,18 @@ def test_every_strategy_survives_json(kind: type[strategies.Strategy]) -> None:
     assert PlanRecord.from_json(record.to_json()) == record
 
 
-def test_a_plan_without_profile_and_model_survives_json() -> None:
+def test_plan_without_profile_and_model_survives_json() -> None:
     record = PlanRecord("f", 1, "given", RECORD.strategy, (1, 2), TuningResult(RECORD.plan))
     assert PlanRecord.from_json(record.to_json()) == record
 
 
-def test_a_median_error_that_earlier_versions_kept_is_that_of_the_samples() -> None:
+def test_stored_median_error_of_earlier_versions_is_recomputed() -> None:
     document = json.loads(RECORD.to_json())
     assert "median_error" not in document
     assert PlanRecord.from_json(json.dumps(document | {"median_error": 0.9})) == RECORD
 
 
-def test_steps_of_another_time_that_earlier_versions_kept_are_left_out() -> None:
+def test_baseline_steps_of_earlier_versions_are_ignored() -> None:
     document = json.loads(RECORD.to_json())
     assert "baseline_seconds" not in document
     text = json.dumps(document | {"baseline_seconds": [0.061, 0.063]})
@@ -40,7 +40,7 @@ def test_steps_of_another_time_that_earlier_versions_kept_are_left_out() -> None
 
 
 @pytest.mark.parametrize("name", examples.HOSTILE, ids=range(len(examples.HOSTILE)))
-def test_names_are_kept_as_they_are(name: str) -> None:
+def test_names_survive_json(name: str) -> None:
     record = examples.plan_record(function=name, names=(name,))
     again = PlanRecord.from_json(record.to_json())
     assert (again.function, again.plan.tensor_names[0]) == (name, name)
@@ -69,13 +69,13 @@ def test_names_are_kept_as_they_are(name: str) -> None:
         ({"format": "tf-libra step record"}, "format must be 'tf-libra plan record'"),
     ],
 )
-def test_what_is_wrong_with_a_plan_record_is_named(changes: dict, message: str) -> None:
+def test_malformed_field_of_a_plan_record_is_an_error(changes: dict, message: str) -> None:
     document = json.loads(RECORD.to_json()) | changes
     with pytest.raises(ValueError, match=message):
         PlanRecord.from_json(json.dumps(document))
 
 
-def test_every_package_is_named_once() -> None:
+def test_versions_name_every_package_once() -> None:
     found = plan.versions()
     assert f"Python {platform.python_version()}" in found
     assert f"Horovod {metadata.version('horovod')}" in found
@@ -83,7 +83,7 @@ def test_every_package_is_named_once() -> None:
     assert any(one.startswith("TensorFlow 2.") for one in found)
 
 
-def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_skip_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = (("no-such-package", "Nothing"), ("numpy", "Numbers"), ("pytest", "Numbers"))
     monkeypatch.setattr(plan, "_PACKAGES", packages)
     assert plan.versions()[1:] == (f"Numbers {metadata.version('numpy')}",)

@@ -1,4 +1,4 @@
-"""The plans that are cached between jobs."""
+"""Files of `cache_dir`: cached plans and warm starts."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def conclusion(three_groups: Plan) -> TuningResult:
     )
 
 
-def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: TuningResult) -> None:
+def test_stored_plan_is_loaded(tmp_path: Path, conclusion: TuningResult) -> None:
     path = plan_store.store_plan(tmp_path / "new" / "folder", "k" * 64, conclusion)
     assert plan_store.load_plan(tmp_path / "new" / "folder", "k" * 64) == conclusion
     assert list(path.parent.iterdir()) == [path]
@@ -52,7 +52,7 @@ def test_later_replaces_earlier(tmp_path: Path, conclusion: TuningResult) -> Non
     assert plan_store.load_plan(tmp_path, "key") == without_model
 
 
-def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: TuningResult) -> None:
+def test_other_keys_have_no_plan(tmp_path: Path, conclusion: TuningResult) -> None:
     plan_store.store_plan(tmp_path, "key", conclusion)
     assert plan_store.load_plan(tmp_path, "other") is None
     assert plan_store.load_plan(tmp_path / "nowhere", "key") is None
@@ -101,7 +101,7 @@ def test_malformed_part_is_a_value_error(
         plan_store.load_plan(tmp_path, "key")
 
 
-def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
+def test_fingerprint_depends_on_every_input() -> None:
     libra = strategies.Libra()
     keys = {
         plan_store.fingerprint(tensors, strategy, workers, versions)
@@ -125,14 +125,14 @@ JOB = JobSignature((LayerSignature(8, "float32"), LayerSignature(80, "float16"))
 START = WarmStart(JOB, "aiacc", PlanOutline((0.5, 1.0), (1, 2), (0, 1)), (CommConfig(2**20, 2, 1),))
 
 
-def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
+def test_warm_starts_are_loaded_latest_first(tmp_path: Path) -> None:
     other = WarmStart(JOB, "libra", START.outline)
     for index, one in enumerate((START, other)):
         os.utime(plan_store.store_warm_start(tmp_path, one), (index, index))
     assert plan_store.load_warm_starts(tmp_path) == ([other, START], [])
 
 
-def test_the_same_job_has_one(tmp_path: Path) -> None:
+def test_same_job_replaces_its_warm_start(tmp_path: Path) -> None:
     plan_store.store_warm_start(tmp_path, START)
     newer = WarmStart(
         JOB, "aiacc", START.outline, (CommConfig(2**18, 1, 1), CommConfig(2**20, 2, 1))
@@ -141,8 +141,8 @@ def test_the_same_job_has_one(tmp_path: Path) -> None:
     assert plan_store.load_warm_starts(tmp_path) == ([newer], [])
 
 
-def test_each_network_has_its_own(tmp_path: Path) -> None:
-    """However exactly its rate was measured."""
+def test_networks_have_separate_warm_starts(tmp_path: Path) -> None:
+    """Measured rates of one network vary."""
 
     def at(rate: float, units: int) -> WarmStart:
         job = replace(JOB, bytes_per_second=rate)
@@ -165,9 +165,7 @@ def test_each_network_has_its_own(tmp_path: Path) -> None:
         (lambda value: value.update(version=99), "version"),
     ],
 )
-def test_what_is_damaged_is_named_and_the_others_are_read(
-    tmp_path: Path, change, message: str
-) -> None:
+def test_malformed_warm_start_is_reported_and_skipped(tmp_path: Path, change, message: str) -> None:
     path = plan_store.store_warm_start(tmp_path, START)
     value = json.loads(path.read_text())
     change(value)
@@ -179,7 +177,7 @@ def test_what_is_damaged_is_named_and_the_others_are_read(
     assert len(problems) == 1 and path.name in problems[0] and message in problems[0]
 
 
-def test_what_an_earlier_version_has_kept_is_read(tmp_path: Path) -> None:
+def test_warm_start_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     path = plan_store.store_warm_start(tmp_path, START)
     value = json.loads(path.read_text())
     value["setting"] = value.pop("settings")[0]
@@ -188,12 +186,12 @@ def test_what_an_earlier_version_has_kept_is_read(tmp_path: Path) -> None:
     assert plan_store.load_warm_starts(tmp_path) == ([START], [])
 
 
-def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+def test_truncated_warm_start_is_reported(tmp_path: Path) -> None:
     path = plan_store.store_warm_start(tmp_path, START)
     path.write_text('{"format": "tf-libra sta')
     found, [problem] = plan_store.load_warm_starts(tmp_path)
     assert found == [] and path.name in problem
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_missing_folder_has_no_warm_starts(tmp_path: Path) -> None:
     assert plan_store.load_warm_starts(tmp_path / "none") == ([], [])

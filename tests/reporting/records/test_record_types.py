@@ -1,4 +1,4 @@
-"""Every kind of record, and what a summary says of the one that it holds."""
+"""Registry, JSON format and plugin data of records."""
 
 import json
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def test_damaged_text_is_a_value_error(record: record_types.Record, damage: str)
 
 
 @pytest.mark.parametrize("kind", [*record_types.KINDS, record_types.HISTORY_KIND])
-def test_plugin_data_says_what_a_summary_is(kind: str) -> None:
+def test_plugin_data_has_the_kind(kind: str) -> None:
     assert parse_kind(plugin_content(kind)) == kind
 
 
@@ -79,7 +79,7 @@ def test_foreign_plugin_data_is_a_value_error(content: bytes, message: str) -> N
 
 @dataclass(frozen=True)
 class Example:
-    """A record of no use."""
+    """Record of a single number."""
 
     KIND: ClassVar[str] = "example"
     first: int
@@ -94,11 +94,11 @@ class Example:
 
 
 @pytest.mark.parametrize("record", [Example(1), Example(2, (3, 4))])
-def test_reads_what_was_written(record: Example) -> None:
+def test_decode_reverses_encode(record: Example) -> None:
     assert Example.from_json(encode(record.KIND, field_values(record))) == record
 
 
-def test_what_has_a_default_may_be_missing() -> None:
+def test_fields_with_defaults_may_be_missing() -> None:
     assert Example.from_json(encode("example", {"first": 1})) == Example(1)
 
 
@@ -118,12 +118,12 @@ def changed(**others: Any) -> str:
         ('{"first": ', "tf-libra example record"),
     ],
 )
-def test_what_is_wrong_with_a_text_is_named(document: str, told: str) -> None:
+def test_malformed_text_is_an_error(document: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Example.from_json(document)
 
 
-def test_series_are_told_apart_by_function_kind_and_plan() -> None:
+def test_series_tags_are_unique_by_function_kind_and_plan() -> None:
     tags = {
         series_tag(function, kind, fingerprint)
         for function in ("step", "other")

@@ -1,4 +1,4 @@
-"""Steps of one rank, laid along their backward computation."""
+"""Records of steps, and their timelines along backward computation."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from tf_libra.specs.telemetry import AllReduceRecord
 RECORD = examples.plan_record()
 
 
-def test_timeline_is_what_the_steps_did() -> None:
+def test_timeline_has_the_times_of_the_step() -> None:
     for stretch in examples.STRETCHES:
         expected = examples.measured(RECORD, stretch)
         found = examples.traced_step(RECORD, stretch).timeline(RECORD.plan)
@@ -25,7 +25,7 @@ def test_timeline_is_what_the_steps_did() -> None:
             assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs))
 
 
-def test_part_of_a_group_is_ready_with_its_own_last_tensor() -> None:
+def test_partial_group_is_ready_with_its_last_tensor() -> None:
     names = RECORD.plan.tensor_names
     production = StepProduction(
         names=names,

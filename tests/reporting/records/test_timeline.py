@@ -1,4 +1,4 @@
-"""Medians over steps."""
+"""Timelines and spreads over several steps."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ RECORD = examples.plan_record()
 TIMELINE = examples.timeline_record(RECORD)
 
 
-def test_a_damaged_span_is_named() -> None:
+def test_malformed_span_is_an_error() -> None:
     document = json.loads(examples.timeline_document(TIMELINE))
     document["spans"][1]["end"]["median"] = "soon"
     with pytest.raises(ValueError, match=r"spans\[1\]: end: median must be a finite number"):
@@ -27,7 +27,7 @@ def test_a_damaged_span_is_named() -> None:
         StepRecord.from_json(json.dumps(document))
 
 
-def test_steps_that_executed_something_else_do_not_count() -> None:
+def test_steps_with_other_all_reduces_do_not_count() -> None:
     usual = [examples.traced_step(RECORD, stretch) for stretch in (1.0, 1.5)]
     other = dataclasses.replace(usual[0], all_reduces=usual[0].all_reduces[:-1])
     record = TimelineRecord.from_steps(RECORD.plan, [usual[0], other, usual[1]])
@@ -38,7 +38,7 @@ def test_steps_that_executed_something_else_do_not_count() -> None:
     assert [span.group for span in record.spans] == list(range(len(RECORD.plan.groups)))
 
 
-def test_an_all_reduce_that_the_pass_left_alone_is_there_too() -> None:
+def test_unmerged_all_reduce_is_in_the_timeline() -> None:
     step = examples.traced_step(RECORD)
     alone = dataclasses.replace(step.all_reduces[0], group=-1, tensors=(0,))
     step = dataclasses.replace(step, all_reduces=(*step.all_reduces, alone))
@@ -49,7 +49,7 @@ def test_an_all_reduce_that_the_pass_left_alone_is_there_too() -> None:
     assert TimelineRecord.from_json(examples.timeline_document(record)) == record
 
 
-def test_steps_that_tell_no_timeline_do_not_count() -> None:
+def test_untraced_steps_do_not_count() -> None:
     step = examples.traced_step(RECORD)
     others = [
         dataclasses.replace(step, backward_start_ns=None, produced_ns=()),  # not traced
@@ -63,12 +63,12 @@ def test_steps_that_tell_no_timeline_do_not_count() -> None:
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30))
-def test_a_spread_is_ordered_and_holds_the_median(values: list[float]) -> None:
+def test_spread_is_ordered_around_the_median(values: list[float]) -> None:
     spread = Spread.from_values(values)
     assert min(values) <= spread.low <= spread.median <= spread.high <= max(values)
     assert spread.median == pytest.approx(statistics.median(values))
 
 
-def test_a_spread_out_of_order_is_refused() -> None:
+def test_spread_out_of_order_is_an_error() -> None:
     with pytest.raises(ValueError, match="ascend"):
         Spread(2.0, 1.0, 3.0)

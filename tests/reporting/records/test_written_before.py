@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent / "written_before"
 PLAN = Plan.from_json((FOLDER / "plan.json").read_text())
 
 
-def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
+def test_cached_plan_of_the_first_version_is_loaded(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "kept.json", tmp_path / f"tf_libra-{'k' * 32}.json")
     found = plan_store.load_plan(tmp_path, "k" * 64)
     assert found is not None
@@ -52,8 +52,8 @@ def test_records_of_a_run_are_read() -> None:
     assert {event["pid"] for event in chrome_trace(run)["traceEvents"]} == {0, 1}
 
 
-def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
-    """The last that was written, of every step that was traced."""
+def test_computed_timeline_equals_the_stored_one() -> None:
+    """The last stored timeline covers every traced step."""
     [path] = (FOLDER / "rank_0").iterdir()
     *_, last = [one for one in event_reader.read(path).summaries if not one.is_scalar]
     assert record_types.parse_kind(last.content) == TimelineRecord.KIND

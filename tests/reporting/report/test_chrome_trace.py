@@ -1,4 +1,4 @@
-"""Traces in Chrome's format: of records made up by hand, and of a real run of two workers."""
+"""Chrome traces of synthetic records and of a job of two workers."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from tf_libra.specs.plan import Plan
 
 
 def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:
-    """A run whose rank 1 has a clock that is ahead."""
+    """Returns a run whose rank 1 has a clock that is ahead."""
     record = examples.plan_record(**options)
     steps = []
     for rank in range(ranks):
@@ -108,12 +108,12 @@ def test_hostile_names_are_text() -> None:
     assert set(examples.HOSTILE) <= set(names)
 
 
-def test_rank_alone_in_its_log_directory() -> None:
+def test_single_rank_is_not_aligned() -> None:
     trace = chrome_trace(made_up(ranks=1))
     check_format(trace)
 
 
-def test_nothing_was_recorded() -> None:
+def test_run_without_steps_is_an_error() -> None:
     with pytest.raises(ValueError, match="no step under a plan"):
         chrome_trace(Run({}, (), ()))
 
@@ -127,14 +127,14 @@ def real(traced: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     return trace
 
 
-def test_real_run_keeps_to_the_format(real: dict[str, Any]) -> None:
+def test_trace_of_a_job_has_the_format(real: dict[str, Any]) -> None:
     check_format(real)
     names = [e["args"]["name"] for e in real["traceEvents"] if e["name"] == "process_name"]
     assert names == ["rank 0", "rank 1"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_real_run_shows_every_all_reduce(
+def test_trace_of_a_job_has_every_all_reduce(
     traced: Job, real: dict[str, Any], three_groups: Plan, rank: int
 ) -> None:
     steps = [step for step in read_run(Path(traced.folder, "run")).steps if step.rank == rank]
@@ -154,12 +154,12 @@ def test_real_run_shows_every_all_reduce(
     assert [one["name"] for one in spans(real, rank, "steps")] == [f"step {s.step}" for s in steps]
 
 
-def test_real_run_shows_computation_above(real: dict[str, Any], three_groups: Plan) -> None:
+def test_trace_of_a_job_has_computation(real: dict[str, Any], three_groups: Plan) -> None:
     names = {one["name"] for one in spans(real, 0, "computation")}
     assert names == {"forward", "after backward", *three_groups.tensor_names}
 
 
-def test_every_rank_has_recorded_its_exchanges(traced: Job) -> None:
+def test_every_rank_records_its_exchanges(traced: Job) -> None:
     steps = read_run(Path(traced.folder, "run")).steps
     for rank in (0, 1):
         [pairs] = [step.exchanges_ns for step in steps if step.rank == rank and step.exchanges_ns]
@@ -187,7 +187,7 @@ def test_bad_log_directory_is_one_line(
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
-    """A log directory as `ranks` ranks leave it; the path of rank 0's file."""
+    """Writes a log directory of `ranks` ranks; returns the path of rank 0's file."""
     for rank in range(ranks):
         writer = RecordWriter(logdir, rank)
         if rank == 0:
@@ -229,7 +229,7 @@ def test_hostile_names(tmp_path: Path) -> None:
     assert read_run(tmp_path).plans[record.plan.fingerprint] == record
 
 
-def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
+def test_truncated_file_is_read_up_to_its_end(tmp_path: Path) -> None:
     path = written(tmp_path, examples.plan_record())
     whole = path.read_bytes()
     for missing in (7, len(whole) // 3):  # as while a record is being written
@@ -243,7 +243,7 @@ def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_damaged_file_beside_a_good_one(tmp_path: Path) -> None:
+def test_damaged_file_is_reported_and_others_read(tmp_path: Path) -> None:
     path = written(tmp_path, examples.plan_record())
     (path.parent / "events.out.tfevents.0.damaged").write_bytes(b"\0" * 100)
     run = read_run(tmp_path)
@@ -252,7 +252,7 @@ def test_damaged_file_beside_a_good_one(tmp_path: Path) -> None:
     assert "events.out.tfevents.0.damaged': not an event file (a checksum is wrong)" in problem
 
 
-def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path) -> None:
+def test_damaged_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = written(tmp_path, examples.plan_record())
     content = bytearray(path.read_bytes())
     content[-20] ^= 0xFF  # in the last record
@@ -284,7 +284,7 @@ def test_no_folder(tmp_path: Path) -> None:
         read_run(tmp_path / "two\nlines")
 
 
-def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
+def test_several_runs_need_a_name(tmp_path: Path) -> None:
     record = examples.plan_record()
     written(tmp_path / "first", record)
     written(tmp_path / "later" / "again", record)
@@ -298,7 +298,7 @@ def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
     assert len(read_run(tmp_path / "later").steps) == 4
 
 
-def test_a_run_that_contains_another_is_named_by_a_dot(tmp_path: Path) -> None:
+def test_outer_run_is_named_by_a_dot(tmp_path: Path) -> None:
     record, other = examples.plan_record(), examples.plan_record(step=99)
     written(tmp_path, record)
     written(tmp_path / "again", other)

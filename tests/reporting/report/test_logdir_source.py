@@ -1,4 +1,4 @@
-"""A log directory read without TensorBoard's server says what TensorBoard reads of it."""
+"""Answers about a log directory without TensorBoard's server equal those over TensorBoard."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ WRITTEN_BEFORE = Path(__file__).parents[2] / "reporting" / "records" / "written_
 
 
 def provided(logdir: Path) -> DataProviderSource:
-    """The same as TensorBoard reads it, with all of its values."""
+    """Returns the source over TensorBoard, with all values."""
     multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 10**6})
     multiplexer.AddRunsFromDirectory(str(logdir))
     multiplexer.Reload()
@@ -34,7 +34,7 @@ def provided(logdir: Path) -> DataProviderSource:
 
 
 def made(tmp_path: Path) -> Path:
-    """Two runs with their graphs, and one whose folder is the log directory itself."""
+    """Writes two runs with graphs, and one in the log directory itself."""
     for name in ("first", "second"):
         write(tmp_path / name, examples.plan_record(function=name))
         writer = RecordWriter(tmp_path / name, 0)
@@ -57,14 +57,14 @@ def asked(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
 
 
 @pytest.mark.parametrize("where", [made, lambda _: WRITTEN_BEFORE], ids=["made", "before"])
-def test_every_answer_is_that_of_tensorboard(tmp_path: Path, where: Any) -> None:
+def test_answers_equal_those_over_tensorboard(tmp_path: Path, where: Any) -> None:
     logdir = where(tmp_path)
     found = asked(LogdirSource.read(logdir))
     assert {route for route, *_ in found} == set(routes.ROUTES)
     assert found == asked(provided(logdir))
 
 
-def test_what_cannot_be_read_is_what_tensorboard_cannot_read(tmp_path: Path) -> None:
+def test_unreadable_records_equal_those_over_tensorboard(tmp_path: Path) -> None:
     plan = plugin_content("plan")
     write_raw(tmp_path, "future", b"{}", plan.replace(b": 1", b": 2"))
     write_raw(tmp_path, "no text", b"\xff\xfe\x00", plan)
@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_what_tensorboard_cannot_read(tmp_path: Path) -> 
     assert ours == theirs
 
 
-def test_of_long_series_some_points_are_taken_and_the_last(tmp_path: Path) -> None:
+def test_long_series_are_sampled_with_their_last_point(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, 0)
     for step in range(2 * HISTORY_POINTS + 1):
         writer.history(step, "step", {"step_seconds": float(step)})

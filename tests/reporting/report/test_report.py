@@ -1,4 +1,4 @@
-"""Reports in one file: what is in them, and how they look in a browser without a network."""
+"""HTML reports, their content and their views in a browser without a network."""
 
 import copy
 import json
@@ -40,7 +40,7 @@ RECORD = replace(MADE, conclusion=replace(MADE.conclusion, race=RACE, max_model_
 
 
 def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
-    """A log directory with a plan, what was measured under it, and step times."""
+    """Writes a log directory with a plan, traced steps and step times."""
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
     for one in examples.traced_steps(record):
@@ -52,7 +52,7 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
 
 
 def traced(logdir: Path, function: str) -> None:
-    """Adds a plan that rests on nothing, of whose steps the timeline alone can be drawn."""
+    """Adds a plan without a model, whose only figure is the measured timeline."""
     record = replace(RECORD, function=function)
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, replace(record, conclusion=TuningResult(record.plan)))
@@ -116,7 +116,7 @@ def test_hostile_names_are_escaped(report: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tab(browser: Tab, report: Path) -> Tab:
-    """The report in a browser."""
+    """Opens the report in a browser."""
     browser.driver.get("about:blank")
     browser.trouble()  # of what was shown before
     browser.driver.get(report.as_uri())
@@ -145,7 +145,7 @@ def test_only_steps_of_trials_are_compared(tab: Tab) -> None:
     assert "before the plan" not in tab.one("#strategies").text
 
 
-def test_group_can_be_chosen(tab: Tab) -> None:
+def test_group_is_selected(tab: Tab) -> None:
     tab.view("plan")
     tab.find("#groups tbody tr")[0].click()
     tab.wait(lambda: "Group 0" in tab.one("#detail").text)
@@ -194,7 +194,7 @@ def test_pictures_without_a_prediction_of_libra(
 
 
 def test_each_run_has_its_own_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run, a run with two functions, and a run without anything to draw."""
+    """The runs have one function, two functions, and nothing to draw."""
     logdir, pictures = tmp_path / "runs", tmp_path / "pictures"
     written(logdir / "first")
     for function in ("train_step", "../other/step"):

@@ -1,4 +1,4 @@
-"""Log directories, and TensorBoard and a browser to look at them."""
+"""Fixtures: log directories, a job, and a browser."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 
 @dataclass(frozen=True)
 class Trained:
-    """The results of two jobs of two workers, the second of which ran a user-provided plan.
+    """Results of two jobs of two workers, the second under a user-provided plan.
 
     Attributes:
         logdir: the log directory of both.

@@ -1,4 +1,4 @@
-"""Records to test with."""
+"""Example records."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ HOSTILE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Halves(FixedThreads):
-    """Two groups of equally many tensors, or `max_groups`; not of the package."""
+    """Strategy outside of the package: groups of equally many tensors."""
 
     name: ClassVar[str] = "halves <b>"
     max_groups: int = 2
@@ -54,7 +54,7 @@ class Halves(FixedThreads):
 
 @contextlib.contextmanager
 def halves() -> Iterator[type[Halves]]:
-    """Registered from outside, as a user would; known meanwhile."""
+    """Registers the strategy as a user would, for the duration of the context."""
     strategies.register(Halves)
     try:
         yield Halves
@@ -63,7 +63,7 @@ def halves() -> Iterator[type[Halves]]:
 
 
 def profile(num_tensors: int = 24, names: tuple[str, ...] = (), seed: int = 0) -> BackwardProfile:
-    """Tensors of very different sizes; the first have the given names."""
+    """Returns a profile of very different sizes; the first tensors have the given names."""
     random = np.random.default_rng(seed)
     labels = [*names, *(f"layer_{i}/kernel" for i in range(len(names), num_tensors))]
     sizes = (4 * np.exp(random.uniform(3, 13, num_tensors))).astype(int)
@@ -91,7 +91,7 @@ def plan_record(
     step: int = 61,
     num_groups: int | None = None,
 ) -> PlanRecord:
-    """A plan that came into force, with samples; of groups of equal length if `num_groups`."""
+    """Returns an activated plan with samples; `num_groups` gives groups of equal length."""
     strategy = strategy or strategies.Libra(threads=(1, 2, 4), max_groups=5)
     gradients, model = profile(num_tensors, names), cost_model()
     random = np.random.default_rng(1)
@@ -144,7 +144,7 @@ def plan_record(
 def pipeline_record(
     function: str = "train_step", names: tuple[str, ...] = (), ranks: int = 2
 ) -> PipelineRecord:
-    """Two stages, which took half again as long as was predicted."""
+    """Returns a pipeline of two stages that took 1.5 times as long as predicted."""
     labels = [*names, *(f"block_{i}" for i in range(len(names), 6))]
     layers = LayerGraph.chain([0.01] * 6, [0.02] * 6, [1e6] * 6, [1e5] * 5, labels)
     cluster = Cluster.from_bandwidth(
@@ -165,7 +165,7 @@ def pipeline_record(
 def burst_record(
     function: str = "train_step", names: tuple[str, ...] = (), ranks: int = 2
 ) -> BurstRecord:
-    """Layers of which the third of every five is quickest on one rank; it took half as long again.
+    """Returns a burst plan that took 1.5 times as long as predicted.
 
     There are five layers, or forty on more than two ranks.
     """
@@ -202,7 +202,7 @@ def background_record(rank: int = 0, function: str = "train_step") -> Background
 
 
 def replicas_record() -> PipelineRecord:
-    """One stage of two ranks, which divide each microbatch between them."""
+    """Returns a pipeline of one stage of two ranks."""
     layers = LayerGraph.chain([0.01] * 2, [0.02] * 2, [1e3] * 2, [1e5])
     cluster = Cluster.from_bandwidth([[0, 1e9], [1e9, 0]])
     strategy = strategies.Spp(num_stages=1)
@@ -213,7 +213,7 @@ def replicas_record() -> PipelineRecord:
 
 
 def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:
-    """A plan that was given, and rests on nothing."""
+    """Returns a user-provided plan without profile and model."""
     return PlanRecord("f", 1, "given", strategy, strategy.allowed_threads, TuningResult(plan))
 
 
@@ -243,7 +243,7 @@ STRETCHES = (1.02, 1.1, 1.07, 0.99, 1.2)
 
 
 def traced_step(record: PlanRecord, stretch: float = 1.0, step: int = 0) -> StepRecord:
-    """A step that did what `measured` says, as rank 0 writes it."""
+    """Returns rank 0's record of a step with the times of `measured`."""
     start = 1_700_000_000_000_000_000 + 10**9 * step
     timeline = measured(record, stretch)
 
@@ -293,7 +293,7 @@ def timeline_record(record: PlanRecord) -> TimelineRecord:
 
 
 def timeline_document(record: TimelineRecord) -> str:
-    """As versions before have written it."""
+    """Returns the timeline record of earlier versions."""
     marks = {"format": "tf-libra timeline record", "version": 1}
     return json.dumps(marks | dataclasses.asdict(record))
 

@@ -1,4 +1,4 @@
-"""Answers that are cache, with real threads that ask for them."""
+"""Cache under concurrent requests."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import pytest
 from tf_libra.reporting.tensorboard.cache import Cache
 
 
-def test_who_asks_meanwhile_gets_the_same_value() -> None:
+def test_concurrent_requests_share_one_computation() -> None:
     cache: Cache[object] = Cache(8)
     begun, go_on = threading.Event(), threading.Event()
     computed = []
@@ -30,7 +30,7 @@ def test_who_asks_meanwhile_gets_the_same_value() -> None:
     assert len(computed) == 1
 
 
-def test_an_error_is_raised_to_all_and_not_kept() -> None:
+def test_error_is_raised_in_all_requests_and_not_cached() -> None:
     cache: Cache[int] = Cache(8)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -50,7 +50,7 @@ def test_an_error_is_raised_to_all_and_not_kept() -> None:
     assert cache.get(1, lambda: 5) == 5
 
 
-def test_what_was_asked_for_the_longest_ago_is_forgotten() -> None:
+def test_least_recently_used_value_is_evicted() -> None:
     cache: Cache[str] = Cache(2)
     for key in ("a", "b", "a", "c"):
         cache.get(key, lambda key=key: key)

@@ -34,7 +34,7 @@ RUN = "first/rank_0"
 
 
 class Backend:
-    """The plugin on a log directory."""
+    """Plugin on a log directory."""
 
     def __init__(self, logdir: Path) -> None:
         multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
@@ -45,18 +45,18 @@ class Backend:
         self._apps = self.plugin.get_plugin_apps()
 
     def get(self, route: str, **parameters: Any) -> tuple[int, Any]:
-        """Status and answer of a route."""
+        """Returns status and answer of a route."""
         response = Client(self._apps[f"/{route}"]).get("/", query_string=parameters)
         return response.status_code, json.loads(response.data)
 
     def answer(self, route: str, **parameters: Any) -> Any:
-        """The answer of a route that has nothing to complain of."""
+        """Returns the answer of a successful request."""
         status, value = self.get(route, **parameters)
         assert status == 200, value
         return value
 
     def static(self, path: str, method: str = "GET") -> Any:
-        """The response of the static files' route."""
+        """Returns the response of the route of static files."""
         return Client(self._apps["/static/*"]).open(f"/data/plugin/libra{path}", method=method)
 
 
@@ -86,7 +86,7 @@ def test_runs_lists_plans_by_run(backend: Backend) -> None:
     assert (heading["step"], heading["strategy"]) == (61, "libra")
 
 
-def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> None:
+def test_plan_view_equals_explain(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("plan", **plan)
     told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
     assert view["summary"] == told.summary
@@ -104,7 +104,7 @@ def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("index", range(len(RECORD.plan.groups)))
-def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], index: int) -> None:
+def test_group_view_equals_explain(backend: Backend, plan: dict[str, str], index: int) -> None:
     view = backend.answer("group", **plan, group=index)
     conclusion = RECORD.conclusion
     told = explain(
@@ -117,17 +117,13 @@ def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], inde
     ]
 
 
-def test_the_bottleneck_loses_most_to_contention_and_alone(
-    backend: Backend, plan: dict[str, str]
-) -> None:
+def test_bottleneck_is_the_group_of_largest_cost(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("plan", **plan)
     lost = [one["residual_communication_seconds"] + one["slowed_seconds"] for one in view["groups"]]
     assert lost[view["bottleneck"]] == max(lost)
 
 
-def test_a_race_says_what_was_measured(
-    backend: Backend, plan: dict[str, str], tmp_path: Path
-) -> None:
+def test_plan_view_has_trials(backend: Backend, plan: dict[str, str], tmp_path: Path) -> None:
     assert backend.answer("plan", **plan)["race"] is None
     other = make_plan(
         RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.SynEasgd()
@@ -153,7 +149,7 @@ def test_a_race_says_what_was_measured(
     assert (never["step"], never["ratio"]) == (None, None)
 
 
-def test_measured_steps_that_are_compared_took_turns(plan: dict[str, str], tmp_path: Path) -> None:
+def test_steps_view_compares_trials_only(plan: dict[str, str], tmp_path: Path) -> None:
     other = make_plan(RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.Wfbp())
     race = Race(
         (
@@ -175,7 +171,7 @@ def test_measured_steps_that_are_compared_took_turns(plan: dict[str, str], tmp_p
     ]  # fmt: skip
 
 
-def test_steps_count_for_the_plan_under_which_they_ran(tmp_path: Path) -> None:
+def test_steps_belong_to_the_plan_active_at_their_time(tmp_path: Path) -> None:
     later = examples.plan_record(strategy=strategies.Wfbp(), step=70)
     write(tmp_path / "first", RECORD)  # writes steps 1 to 80
     writer = RecordWriter(tmp_path / "first", 0)
@@ -187,9 +183,7 @@ def test_steps_count_for_the_plan_under_which_they_ran(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_search_says_what_was_tried_by_whom_and_how_it_went(
-    backend: Backend, plan: dict[str, str], tmp_path: Path
-) -> None:
+def test_plan_view_has_the_search(backend: Backend, plan: dict[str, str], tmp_path: Path) -> None:
     assert backend.answer("plan", **plan)["search"] is None
     found = Search().after(START, CommConfig(2**20, 1, 1), 0.05)
     found = found.after("grid", CommConfig(2**18, 2, 1), 0.04)
@@ -221,9 +215,7 @@ def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
     assert done == pytest.approx(RECORD.conclusion.profile.compute_seconds.sum())
 
 
-def test_strategies_are_all_there_with_what_was_measured(
-    backend: Backend, plan: dict[str, str]
-) -> None:
+def test_every_strategy_has_a_prediction(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("strategies", **plan)
     rows = {(row["strategy"], row["num_threads"]): row for row in view["rows"]}
     fixed = {"syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp"}
@@ -305,7 +297,7 @@ def test_history_has_steps_plans_and_prediction_errors(
         ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "step")}, "format must be"),
     ],
 )
-def test_bad_parameters_are_refused_with_a_reason(
+def test_bad_parameters_are_errors_with_a_reason(
     backend: Backend, route: str, parameters: dict[str, Any], reason: str
 ) -> None:
     status, value = backend.get(route, **parameters)
@@ -317,7 +309,7 @@ def test_bad_parameters_are_refused_with_a_reason(
     "route", ["plan", "group", "timeline", "contention", "strategies", "steps"]
 )
 @pytest.mark.parametrize("name", [*examples.HOSTILE, "/etc/passwd", ".", "", "\0"])
-def test_names_lead_nowhere_else(backend: Backend, route: str, name: str) -> None:
+def test_names_cannot_reach_other_files(backend: Backend, route: str, name: str) -> None:
     for parameters in ({"run": name, "tag": RECORD.tag}, {"run": RUN, "tag": name}):
         status, value = backend.get(route, **parameters, group=0, show="predicted")
         assert status == 404
@@ -325,7 +317,7 @@ def test_names_lead_nowhere_else(backend: Backend, route: str, name: str) -> Non
         assert "no such plan" in value["error"]
 
 
-def test_only_get_is_answered(backend: Backend) -> None:
+def test_only_get_is_supported(backend: Backend) -> None:
     app = backend.plugin.get_plugin_apps()["/runs"]
     assert Client(app).post("/").status_code == 405
 
@@ -349,11 +341,11 @@ def test_static_files(backend: Backend, name: str) -> None:
         "/static/" + "x" * 10_000,
     ],
 )
-def test_there_are_no_other_static_files(backend: Backend, path: str) -> None:
+def test_other_static_files_are_not_found(backend: Backend, path: str) -> None:
     assert backend.static(path).status_code == 404
 
 
-def test_hostile_names_are_given_as_they_are(odd: Backend) -> None:
+def test_hostile_names_are_unchanged(odd: Backend) -> None:
     plans = [one for one in odd.answer("runs")["plans"] if one["run"] == f"{HOSTILE_RUN}/rank_0"]
     assert sorted(one["function"] for one in plans) == sorted(examples.HOSTILE)
     for one in plans:
@@ -363,7 +355,7 @@ def test_hostile_names_are_given_as_they_are(odd: Backend) -> None:
         assert names[0] == examples.HOSTILE[0]
 
 
-def test_summaries_that_cannot_be_read_are_named_with_a_reason(odd: Backend) -> None:
+def test_unreadable_summaries_are_listed_with_reasons(odd: Backend) -> None:
     problems = {one["tag"]: one["message"] for one in odd.answer("runs")["problems"]}
     assert problems.keys() == {"future", "newer document", "cut", "no text", "no json"}
     assert "version of tf-libra summary must be 1, got 2" in problems["future"]
@@ -374,7 +366,7 @@ def test_summaries_that_cannot_be_read_are_named_with_a_reason(odd: Backend) -> 
         assert (status, bool(value["error"])) == (400, True)
 
 
-def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
+def test_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     backend = Backend(tmp_path)
     known = backend.answer("runs")
     assert [one["name"] for one in known.pop("strategies")] == list(strategies.BY_NAME)
@@ -390,7 +382,7 @@ def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     assert backend.plugin.is_active()
 
 
-def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
+def test_runs_list_pipelines(tmp_path: Path) -> None:
     record = examples.pipeline_record(names=examples.HOSTILE[:1])
     _write_alone(tmp_path, record)
     listed = Backend(tmp_path).answer("runs")
@@ -413,7 +405,7 @@ def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
     assert shown["bottleneck"].startswith("the bottleneck is stage")
 
 
-def test_bursts_are_there_with_what_their_background_got(tmp_path: Path) -> None:
+def test_runs_list_bursts_and_background_jobs(tmp_path: Path) -> None:
     record = examples.burst_record(names=examples.HOSTILE[:1])
     _write_alone(tmp_path, record)
     for rank in range(2):
@@ -442,7 +434,7 @@ def test_bursts_are_there_with_what_their_background_got(tmp_path: Path) -> None
 
 
 class Noting(MultiplexerDataProvider):
-    """Notes of which runs records are read."""
+    """Records the runs whose records are read."""
 
     def __init__(self, logdir: Path) -> None:
         multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
@@ -457,7 +449,7 @@ class Noting(MultiplexerDataProvider):
 
 
 @pytest.mark.parametrize("route", ["plan", "history"])
-def test_a_plan_is_shown_without_reading_other_runs(tmp_path: Path, route: str) -> None:
+def test_plan_views_do_not_read_other_runs(tmp_path: Path, route: str) -> None:
     for name in ("first", "second"):
         write(tmp_path / name, RECORD)
         writer = RecordWriter(tmp_path / name, 0)
@@ -470,7 +462,7 @@ def test_a_plan_is_shown_without_reading_other_runs(tmp_path: Path, route: str) 
     assert data.read == {RUN}
 
 
-def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
+def test_user_provided_plan_has_no_predictions(tmp_path: Path) -> None:
     record = examples.given_record(RECORD.plan, strategies.Libra())
     _write_alone(tmp_path, record)
     backend = Backend(tmp_path)

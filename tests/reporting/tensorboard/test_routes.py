@@ -1,4 +1,4 @@
-"""Queries as they come over HTTP, and the queries that are possible at all."""
+"""Routes: signatures, and arguments from HTTP texts."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from tf_libra.reporting.tensorboard.routes import ROUTES, parse_arguments
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_every_route_takes_texts_and_integers(name: str) -> None:
+def test_route_arguments_are_texts_and_integers(name: str) -> None:
     source, *others = inspect.signature(ROUTES[name].answer).parameters.values()
     assert source.name == "source"
     assert {one.annotation for one in others} <= {str, int, str | None, int | None}

@@ -407,7 +407,7 @@ def test_themes_follow_tensorboard(tab: Tab) -> None:
     assert colors[0][1] != colors[1][1]
 
 
-def test_ranks_write_runs_of_their_own(trained: Trained, address: str) -> None:
+def test_each_rank_writes_its_own_run(trained: Trained, address: str) -> None:
     for rank in range(2):
         files = list((trained.logdir / "first" / f"rank_{rank}").glob("events*.v2"))
         assert len(files) == 2  # one per job

@@ -1,4 +1,4 @@
-"""A kind of record from outside is written, read, and stands in the list of runs."""
+"""A registered record type and its card."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tf_libra.reporting.tensorboard.views import card_registry
 
 @pytest.fixture
 def note() -> Iterator[type[Any]]:
-    """A text of a training function; known while the test runs."""
+    """Registers a record type with a text, for the duration of the test."""
 
     @record_types.register
     @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def note() -> Iterator[type[Any]]:
     del card_registry._cards["note"], record_types._kinds["note"]
 
 
-def test_it_stands_in_the_list_of_runs(note: type[Any], tmp_path: Path) -> None:
+def test_registered_card_is_in_the_listing(note: type[Any], tmp_path: Path) -> None:
     plan = examples.plan_record()
     writer = RecordWriter(tmp_path / "job", 0)
     writer.record(3, note("step", 3, "hello"))
@@ -63,7 +63,7 @@ def test_it_stands_in_the_list_of_runs(note: type[Any], tmp_path: Path) -> None:
     assert read_run(tmp_path).problems == ()
 
 
-def test_of_a_kind_that_nobody_knows_it_is_a_problem(note: type[Any], tmp_path: Path) -> None:
+def test_record_of_an_unknown_kind_is_a_problem(note: type[Any], tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, 0)
     writer.record(3, note("step", 3, "hello"))
     writer.close()

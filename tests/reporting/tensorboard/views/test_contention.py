@@ -1,4 +1,4 @@
-"""The contention model next to its samples."""
+"""View of the contention model and its samples."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from tf_libra.reporting.tensorboard.views.contention import contention_view
 RECORD = examples.plan_record()
 
 
-def test_rates_are_told_by_all_reduces_that_are_more_than_startup() -> None:
-    """One of few bytes takes what it takes: the rate that comes of it is any."""
+def test_samples_of_mostly_startup_have_no_rate() -> None:
+    """Startup dominates small all-reduces, so their rates are arbitrary."""
     model = RECORD.conclusion.cost_model
     assert model is not None
     short = [

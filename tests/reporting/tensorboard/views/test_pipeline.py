@@ -1,4 +1,4 @@
-"""A pipeline, as it is shown."""
+"""View of a pipeline."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tf_libra.model_parallel.planning import pipeline_report
 from tf_libra.reporting.tensorboard.views.pipeline import pipeline_view
 
 
-def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:
-    """In the table as in the sentence on the bottleneck, and in text as in the tab."""
+def test_stage_time_is_that_of_each_replica() -> None:
+    """Table, bottleneck sentence and text report agree."""
     record = examples.replicas_record()
     count = len(record.plan.stages[0].devices)
     assert count == 2

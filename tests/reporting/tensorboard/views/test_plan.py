@@ -1,4 +1,4 @@
-"""One group of a plan, and why it is as it is."""
+"""View of a plan's group."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tf_libra.reporting.tensorboard.views.plan import group_view
 RECORD = examples.plan_record()
 
 
-def test_reasons_of_a_model_that_is_not_trusted_say_so() -> None:
+def test_reasons_of_an_untrusted_model_have_a_caveat() -> None:
     assert group_view(RECORD, 0)["caveat"] == ""
     record = replace(RECORD, conclusion=replace(RECORD.conclusion, max_model_error=0.05))
     assert group_view(record, 0)["caveat"] == "by a model that misses by 9.0 %"

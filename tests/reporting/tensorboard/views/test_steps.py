@@ -1,4 +1,4 @@
-"""The runs whose steps are compared with a plan, and the part of a step that no plan changes."""
+"""Views of measured steps and of their history."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ RECORD = examples.plan_record()
 TIMELINE = RECORD.conclusion.predicted(RECORD.plan)
 
 
-def test_what_is_left_of_a_step_is_the_rest_of_it_and_else_nothing_is_said() -> None:
+def test_rest_of_a_step_is_none_unless_positive() -> None:
     assert TIMELINE is not None
     backward = TIMELINE.backward_seconds
 
@@ -27,7 +27,7 @@ def test_what_is_left_of_a_step_is_the_rest_of_it_and_else_nothing_is_said() -> 
     assert rest(9.0, run="other") is None
 
 
-def test_runs_of_other_jobs_are_left_out() -> None:
+def test_runs_of_other_jobs_are_ignored() -> None:
     """Runs of this job have the same tensors in any order, whatever plan they ran under."""
     order = tuple(reversed(range(len(RECORD.plan.tensor_names))))
     reversed_plan = replace(
@@ -65,7 +65,7 @@ PLANS = [
 ]
 
 
-def test_backward_is_held_against_what_the_plan_of_its_step_predicted() -> None:
+def test_errors_use_the_prediction_of_the_active_plan() -> None:
     steps = {9: 1.0, 10: 4.0, 19: 1.0, 20: 1.0, 29: 1.0, 30: 4.0, 40: 0.0}
     view = history_view(PLANS, {record_types.BACKWARD_SECONDS: list(steps.items())})
     assert view["errors"] == [[10, -0.5], [19, 1.0], [30, -0.25]]
@@ -73,7 +73,7 @@ def test_backward_is_held_against_what_the_plan_of_its_step_predicted() -> None:
     assert history_view([], {record_types.BACKWARD_SECONDS: [(5, 1.0)]})["errors"] == []
 
 
-def test_every_series_is_there_whatever_was_written() -> None:
+def test_missing_series_are_empty() -> None:
     view = history_view([], {record_types.STEP_SECONDS: [(1, 0.5), (2, 0.25)]})
     assert view["series"].keys() == set(record_types.SCALAR_TAGS)
     assert view["series"][record_types.STEP_SECONDS] == [[1, 0.5], [2, 0.25]]
@@ -81,7 +81,7 @@ def test_every_series_is_there_whatever_was_written() -> None:
     assert view["errors"] == view["drifts"] == []
 
 
-def test_drifts_and_returns_are_in_order_each_with_what_was_expected() -> None:
+def test_drifts_are_ordered_by_step() -> None:
     view = history_view(
         [],
         {

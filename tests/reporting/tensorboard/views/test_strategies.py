@@ -1,4 +1,4 @@
-"""Every strategy on the profile of a plan."""
+"""View of every strategy on the profile of a plan."""
 
 from dataclasses import replace
 
@@ -28,14 +28,14 @@ RECORD = examples.plan_record()
     ],
     ids=lambda own: own.name,
 )
-def test_own_strategy_is_compared_with_all_of_its_arguments(own: strategies.Strategy) -> None:
+def test_requested_strategy_has_all_of_its_arguments(own: strategies.Strategy) -> None:
     record = examples.given_record(RECORD.plan, own)
     assert strategy_like(record, own.name) == own
     names = {one["name"] for one in compared_strategies(replace(RECORD, strategy=own))}
     assert names == set(strategies.BY_NAME) - {"auto"} | {"mg-cf"}
 
 
-def test_one_from_outside_stands_beside_the_others() -> None:
+def test_registered_strategy_is_compared() -> None:
     with examples.halves() as halves:
         [told] = [one for one in compared_strategies(RECORD) if one["name"] == halves.name]
         assert told == {"name": halves.name, "chooses_threads": False, "is_ideal": False}
@@ -49,7 +49,7 @@ def test_one_from_outside_stands_beside_the_others() -> None:
     assert halves.name not in {one["name"] for one in compared_strategies(RECORD)}
 
 
-def test_one_from_outside_that_was_asked_for_gives_its_arguments_to_others() -> None:
+def test_requested_registered_strategy_shares_its_arguments() -> None:
     with examples.halves() as halves:
         record = examples.plan_record(strategy=halves(num_threads=4, max_groups=3))
         assert strategy_like(record, halves.name) == record.strategy
@@ -59,12 +59,12 @@ def test_one_from_outside_that_was_asked_for_gives_its_arguments_to_others() -> 
 
 
 @pytest.mark.parametrize("workers", SCALE_OUT)
-def test_world_sizes_of_the_study_begin_at_the_plans_own(workers: int) -> None:
+def test_scale_out_begins_at_the_world_size_of_the_plan(workers: int) -> None:
     assert (workers in scale_out(RECORD)) == (workers >= RECORD.plan.num_workers)
     assert strategies_view(RECORD, workers, "wfbp")["num_workers"] == workers
 
 
-def test_other_world_sizes_are_refused() -> None:
+def test_other_world_sizes_are_errors() -> None:
     with pytest.raises(ValueError, match=r"workers must be one of 2, 4, .*, got 3"):
         strategies_view(RECORD, 3)
     assert scale_out(examples.given_record(RECORD.plan, RECORD.strategy)) == []

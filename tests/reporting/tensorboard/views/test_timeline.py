@@ -1,4 +1,4 @@
-"""Timelines of plans and of steps."""
+"""Views of timelines, and of one step of all ranks."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tf_libra.reporting.tensorboard.views.timeline import measured_timeline, ran
 RECORD = examples.plan_record()
 
 
-def test_an_all_reduce_outside_of_the_plan_is_none_of_its_groups() -> None:
+def test_all_reduce_outside_of_the_plan_has_no_group() -> None:
     measured = examples.timeline_record(RECORD)
     alone = replace(measured.spans[0], group=-1)
     shown = measured_timeline(RECORD, replace(measured, spans=(alone, *measured.spans)))
@@ -24,7 +24,7 @@ LATE_NS = 2_000_000
 
 
 def late(step: StepRecord, rank: int, by_ns: int, clock_ns: int = 0) -> StepRecord:
-    """Another rank's step, whose groups are complete later, by a clock of its own."""
+    """Returns another rank's step with later groups and another clock."""
     spans = tuple(
         replace(
             one,
@@ -39,7 +39,7 @@ def late(step: StepRecord, rank: int, by_ns: int, clock_ns: int = 0) -> StepReco
 
 
 def waiting(step: StepRecord) -> StepRecord:
-    """Rank 0's, which waits for the late one's first byte in every group."""
+    """Returns rank 0's step, which waits for the late rank in every group."""
     spans = tuple(
         replace(one, first_byte_ns=one.started_ns + LATE_NS, finished_ns=one.finished_ns + LATE_NS)
         for one in step.all_reduces
@@ -51,7 +51,7 @@ FIRST = waiting(examples.traced_step(RECORD, 1.0, 3))
 
 
 @pytest.mark.parametrize("clock_ns", [0, 10**9])
-def test_waits_stand_apart_from_exchanges_whatever_the_clocks_say(clock_ns: int) -> None:
+def test_waits_are_separate_from_exchanges_under_any_clock(clock_ns: int) -> None:
     other = late(examples.traced_step(RECORD, 1.0, 3), 1, LATE_NS, clock_ns)
     view = ranks_view(RECORD, [FIRST, other])
     assert view is not None
@@ -69,7 +69,7 @@ def test_waits_stand_apart_from_exchanges_whatever_the_clocks_say(clock_ns: int)
         assert group["skew_seconds"] == pytest.approx(LATE_NS * 1e-9, abs=unknown + 1e-9)
 
 
-def test_the_last_step_that_all_ranks_have_is_shown_unless_another_is_asked_for() -> None:
+def test_last_complete_step_is_shown_by_default() -> None:
     steps = [examples.traced_step(RECORD, 1.0, number) for number in (1, 2, 3)]
     others = [late(step, 1, 0) for step in steps[:2]]
     view = ranks_view(RECORD, [*steps, *others])
@@ -81,5 +81,5 @@ def test_the_last_step_that_all_ranks_have_is_shown_unless_another_is_asked_for(
     assert asked["step"] == steps[0].step
 
 
-def test_without_steps_there_is_nothing_to_show() -> None:
+def test_ranks_view_without_steps_is_none() -> None:
     assert ranks_view(RECORD, []) is None

@@ -1,4 +1,4 @@
-"""Plans that were run in turns, as they are shown."""
+"""Views of interleaved trials and searches."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def raced(winner: tuple[float, ...], other: tuple[float, ...]) -> Race:
                  Candidate(dropped, 0.75, ())))  # fmt: skip
 
 
-def test_every_plan_is_shown_and_what_its_steps_say_beside_the_winners() -> None:
+def test_trials_have_ratios_to_the_active_plan() -> None:
     first, second, never = race_view(raced((0.5, 0.51, 0.5, 0.49), (1.0, 1.02, 1.0, 0.98))) or []
     assert (first["num_rounds"], second["num_rounds"], never["num_rounds"]) == (4, 4, 0)
     assert first["ratio"] is None and not first["is_noise"]
@@ -39,13 +39,13 @@ def test_every_plan_is_shown_and_what_its_steps_say_beside_the_winners() -> None
     assert race_view(None) is None
 
 
-def test_what_steps_do_not_tell_apart_is_noise() -> None:
+def test_insignificant_difference_is_noise() -> None:
     seconds = (0.5, 0.6, 0.55, 0.65)
     [_, second, _] = race_view(raced(seconds, tuple(reversed(seconds)))) or []
     assert second["is_noise"]
 
 
-def test_one_all_reduce_is_compared_where_two_rounds_had_both() -> None:
+def test_comparison_with_one_all_reduce_needs_two_rounds() -> None:
     assert comparison_view(None) is None
     assert comparison_view(raced((0.5,), (1.0,))) is None
     found = comparison_view(raced((0.5, 0.5), (1.0, 1.0)))
@@ -57,7 +57,7 @@ def test_one_all_reduce_is_compared_where_two_rounds_had_both() -> None:
 SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
 
 
-def test_steps_are_told_by_who_proposed_them() -> None:
+def test_search_view_groups_steps_by_searcher() -> None:
     search = Search()
     for searcher, number, seconds in (
         (START, 0, 1.0), ("grid", 1, 2.0), ("bayesian", 2, 0.5), ("grid", 3, 0.25), ("grid", 1, 2.0)
@@ -77,7 +77,7 @@ def test_steps_are_told_by_who_proposed_them() -> None:
     assert view["trials"][1].items() >= {"searcher": "grid", "num_streams": 2}.items()
 
 
-def test_where_nothing_was_tried_nothing_is_the_best() -> None:
+def test_empty_search_has_no_best_setting() -> None:
     assert search_view(None) is None
     view = search_view(Search())
     assert view == {"best": None, "num_settings": 0, "searchers": [], "trials": []}
