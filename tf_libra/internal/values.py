@@ -132,7 +132,7 @@ def one_of(allowed: Sequence[Any]) -> Check:
     """Return the check that a value is one of those allowed."""
 
     def check(name: str, value: Any) -> Any:
-        if not any(type(value) is type(choice) and value == choice for choice in allowed):
+        if not any(isinstance(value, type(choice)) and value == choice for choice in allowed):
             shown = ", ".join(map(str, allowed))
             raise ValueError(f"{name} must be one of {shown}, got {validation.shortened(value)}")
         return value

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tf_libra.internal.values import Natural, NonNegative, Value
+
 # Plan id of an all-reduce without planned gradients.
 UNPLANNED = "unplanned"
 
@@ -66,7 +68,7 @@ def of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRec
 
 
 @dataclass(frozen=True)
-class BackgroundStats:
+class BackgroundStats(Value):
     """Run time and cost of a background job so far.
 
     Attributes:
@@ -80,11 +82,11 @@ class BackgroundStats:
         num_steps: steps of the job itself; None if it does not count them.
     """
 
-    step: int
+    step: Natural
     command: str
-    max_slowdown: float
+    max_slowdown: NonNegative
     slowdown: float | None
-    share_of_steps: float
-    num_pauses: int
-    seconds: float
-    num_steps: int | None = None
+    share_of_steps: NonNegative
+    num_pauses: Natural
+    seconds: NonNegative
+    num_steps: Natural | None = None

@@ -1,23 +1,17 @@
 """Record of an activated plan."""
 
-import dataclasses
 import platform
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tf_libra import strategies
 from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.internal import validation
+from tf_libra.internal.values import Count, field_names, one_of
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.record_types import (
-    VERSION,
-    encode,
-    field_values,
-    format_name,
-    series_tag,
-    set_field,
-)
+from tf_libra.reporting.records.record_types import RecordDocument, series_tag
 from tf_libra.specs.plan import Plan
 
 ORIGINS = tuple(origin.value for origin in PlanSource)
@@ -25,7 +19,7 @@ ORIGINS = tuple(origin.value for origin in PlanSource)
 
 @record_types.register
 @dataclass(frozen=True)
-class PlanRecord:
+class PlanRecord(RecordDocument):
     """Activated plan with all of its inputs.
 
     Attributes:
@@ -42,10 +36,12 @@ class PlanRecord:
     """
 
     function: str
-    step: int
-    origin: str
+    step: Count
+    origin: Annotated[str, one_of(ORIGINS)]
     strategy: strategies.Strategy
-    threads: tuple[int, ...]
+    threads: Annotated[
+        tuple[int, ...], partial(validation.integers, minimum=1, maximum=validation.MAX_INT32)
+    ]
     conclusion: TuningResult
     versions: tuple[str, ...] = ()
 
@@ -55,18 +51,10 @@ class PlanRecord:
         # Hashing all samples would take longer than the lookups that use the hash.
         return hash((self.function, self.step, self.plan.fingerprint))
 
-    def __post_init__(self) -> None:
-        validation.text("function", self.function)
-        set_field(self, "step", validation.integer("step", self.step, minimum=1))
-        if self.origin not in ORIGINS:
-            raise ValueError(f"origin must be one of {', '.join(ORIGINS)}, got {self.origin!r}")
+    def _validate(self) -> None:
         strategies.resolve(self.strategy)
-        threads = validation.sequence("threads", self.threads)
-        set_field(self, "threads", validation.integers("threads", threads, 1, validation.MAX_INT32))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
-        validation.instance("conclusion", self.conclusion, TuningResult)
-        set_field(self, "versions", validation.texts("versions", self.versions))
 
     @property
     def plan(self) -> Plan:
@@ -82,24 +70,22 @@ class PlanRecord:
         """Returns the tag of another kind's records under the same plan."""
         return series_tag(self.function, kind, self.plan.fingerprint)
 
-    def to_json(self) -> str:
-        """Returns the record as JSON text, which `from_json` reads back unchanged."""
-        document = field_values(self) | {
-            "strategy": {"name": self.strategy.name} | dataclasses.asdict(self.strategy),
-        }
-        del document["conclusion"]
-        return encode(self.KIND, document | self.conclusion.to_document())
+    def _to_fields(self) -> dict[str, Any]:
+        fields = super()._to_fields()
+        fields["strategy"] = {"name": self.strategy.name} | fields["strategy"]
+        del fields["conclusion"]
+        return fields | self.conclusion.to_document()
 
     @classmethod
-    def from_json(cls, document: str) -> "PlanRecord":
-        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
-        value = validation.json_document(format_name(cls.KIND), VERSION, document)
-        # Earlier versions stored steps of another time there, which are not comparable.
+    def from_document(cls, document: dict[str, Any]) -> "PlanRecord":
+        """Read what `to_document` returned; a `ValueError` names the field that is wrong."""
+        value = validation.without_header(cls.FORMAT, cls.VERSION, document)
+        # Earlier versions stored steps of another phase there, which are not comparable.
         value.pop("baseline_seconds", None)
-        required, optional = validation.field_names(cls)
+        required, optional = field_names(cls)
         required.remove("conclusion")
         own = {name: value.pop(name) for name in (*required, *optional) if name in value}
-        validation.keys(format_name(cls.KIND), own, required, optional)
+        validation.keys(cls.FORMAT, own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
         return cls(**own, conclusion=TuningResult.from_document(value))
 
@@ -110,10 +96,10 @@ def _strategy(value: Any) -> strategies.Strategy:
             f"strategy: name must be one of {', '.join(strategies.BY_NAME)}, got {value!r:.80}"
         )
     kind = strategies.BY_NAME[value["name"]]
-    required, optional = validation.field_names(kind)
+    required, optional = field_names(kind)
     validation.keys("strategy", value, ("name",), (*required, *optional))
     try:
-        return kind(**{name: given for name, given in value.items() if name != "name"})
+        return kind(**{name: field for name, field in value.items() if name != "name"})
     except ValueError as error:
         raise ValueError(f"strategy: {error}") from None
 

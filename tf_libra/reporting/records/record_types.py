@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
 
 VERSION = 1
 PLUGIN_NAME = "libra"
@@ -97,6 +98,16 @@ def parse_kind(content: bytes) -> str:
     if value["kind"] not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}, got {value['kind']!r:.80}")
     return str(value["kind"])
+
+
+class RecordDocument(Document):
+    """Frozen dataclass of a record, whose format is named by its `KIND`."""
+
+    KIND: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "KIND" in vars(cls):
+            cls.FORMAT = format_name(cls.KIND)
 
 
 def format_name(kind: str) -> str:

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tf_libra.internal import validation
+from tf_libra.internal.values import Natural, Naturals, Value
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.record_types import decode, encode, series_tag, set_field
+from tf_libra.reporting.records.record_types import RecordDocument, series_tag
 from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AllReduceSpan:
+class AllReduceSpan(Value):
     """One executed all-reduce on one rank.
 
     Times are nanoseconds since the epoch by the clock of the rank's host.
@@ -33,23 +35,14 @@ class AllReduceSpan:
       tensors: indices of the reduced tensors in the plan; empty for the whole group.
     """
 
-    group: int
-    num_threads: int
-    num_bytes: int
-    enqueued_ns: int
-    started_ns: int
-    first_byte_ns: int
-    finished_ns: int
-    tensors: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.name != "tensors":
-                minimum = -1 if field.name == "group" else 0
-                value = validation.integer(field.name, getattr(self, field.name), minimum)
-                set_field(self, field.name, value)
-        tensors = validation.sequence("tensors", self.tensors)
-        set_field(self, "tensors", tuple(validation.integer("tensors", index) for index in tensors))
+    group: Annotated[int, partial(validation.integer, minimum=-1)]
+    num_threads: Natural
+    num_bytes: Natural
+    enqueued_ns: Natural
+    started_ns: Natural
+    first_byte_ns: Natural
+    finished_ns: Natural
+    tensors: Naturals = ()
 
     @classmethod
     def from_telemetry(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
@@ -67,7 +60,7 @@ class AllReduceSpan:
 
 @record_types.register
 @dataclass(frozen=True)
-class StepRecord:
+class StepRecord(RecordDocument):
     """One step under a plan on one rank, in nanoseconds since the epoch.
 
     Attributes:
@@ -91,41 +84,17 @@ class StepRecord:
 
     function: str
     plan: str
-    rank: int
-    step: int
-    started_ns: int
-    finished_ns: int
+    rank: Natural
+    step: Natural
+    started_ns: Natural
+    finished_ns: Natural
     all_reduces: tuple[AllReduceSpan, ...]
-    backward_start_ns: int | None = None
-    produced_ns: tuple[int, ...] = ()
-    exchanges_ns: tuple[tuple[int, int], ...] = ()
+    backward_start_ns: Natural | None = None
+    produced_ns: Naturals = ()
+    exchanges_ns: tuple[tuple[Natural, Natural], ...] = ()
     host: str = ""
 
     KIND: ClassVar[str] = "step"
-
-    def __post_init__(self) -> None:
-        validation.text("function", self.function)
-        validation.text("plan", self.plan)
-        for field in ("rank", "step", "started_ns", "finished_ns"):
-            set_field(self, field, validation.integer(field, getattr(self, field)))
-        set_field(
-            self, "all_reduces", validation.items("all_reduces", self.all_reduces, AllReduceSpan)
-        )
-        if self.backward_start_ns is not None:
-            start = validation.integer("backward_start_ns", self.backward_start_ns)
-            set_field(self, "backward_start_ns", start)
-        produced = validation.sequence("produced_ns", self.produced_ns)
-        set_field(
-            self, "produced_ns", tuple(validation.integer("produced_ns", at) for at in produced)
-        )
-        pairs = []
-        for pair in validation.sequence("exchanges_ns", self.exchanges_ns):
-            times = tuple(validation.integer("exchanges_ns", at) for at in pair)
-            if len(times) != 2:
-                raise ValueError(f"exchanges_ns must hold pairs, got {len(times)} entries")
-            pairs.append(times)
-        set_field(self, "exchanges_ns", tuple(pairs))
-        validation.text("host", self.host)
 
     @classmethod
     def from_execution(
@@ -192,15 +161,6 @@ class StepRecord:
     def tag(self) -> str:
         """Tag of the record's series of summaries."""
         return series_tag(self.function, self.KIND, self.plan)
-
-    def to_json(self) -> str:
-        """Returns the record as JSON text, which `from_json` reads back unchanged."""
-        return encode(self.KIND, dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> "StepRecord":
-        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
-        return cls(**decode(cls, document))
 
 
 def _whole(plan: Plan, group: int) -> tuple[int, ...]:

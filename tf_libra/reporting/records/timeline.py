@@ -3,26 +3,26 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 from tf_libra.internal import validation
+from tf_libra.internal.values import Count, Int32Count, Natural, Value
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.record_types import decode, set_field
+from tf_libra.reporting.records.record_types import RecordDocument
 from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.plan import Plan
 
 
 @dataclass(frozen=True)
-class Spread:
+class Spread(Value):
     """Median and quartiles of a quantity over several steps, in seconds."""
 
     low: float
     median: float
     high: float
 
-    def __post_init__(self) -> None:
-        for field in ("low", "median", "high"):
-            set_field(self, field, validation.real(field, getattr(self, field)))
+    def _validate(self) -> None:
         if not self.low <= self.median <= self.high:
             raise ValueError(
                 "low, median and high must ascend, got "
@@ -38,15 +38,8 @@ class Spread:
         return cls(low, median, high)
 
 
-def check_spread(field: str, value: Any) -> Spread:
-    """Returns the spread of a field, which may be a JSON value, or raise `ValueError`."""
-    if isinstance(value, Spread):
-        return value
-    return validation.built(field, value, Spread)
-
-
 @dataclass(frozen=True)
-class SpanRecord:
+class SpanRecord(Value):
     """All-reduce of a group over several steps; seconds since the start of backward.
 
     Attributes:
@@ -58,25 +51,17 @@ class SpanRecord:
       end: end of the all-reduce.
     """
 
-    group: int
-    num_threads: int
-    num_bytes: int
+    group: Annotated[int, partial(validation.integer, minimum=-1)]
+    num_threads: Int32Count
+    num_bytes: Natural
     ready: Spread
     start: Spread
     end: Spread
 
-    def __post_init__(self) -> None:
-        set_field(self, "group", validation.integer("group", self.group, minimum=-1))
-        threads = validation.integer("num_threads", self.num_threads, 1, validation.MAX_INT32)
-        set_field(self, "num_threads", threads)
-        set_field(self, "num_bytes", validation.integer("num_bytes", self.num_bytes))
-        for field in ("ready", "start", "end"):
-            set_field(self, field, check_spread(field, getattr(self, field)))
-
 
 @record_types.register
 @dataclass(frozen=True)
-class TimelineRecord:
+class TimelineRecord(RecordDocument):
     """Timeline of the traced steps under a plan.
 
     It is computed from `StepRecord`s. Files of earlier versions contain it as well.
@@ -97,22 +82,13 @@ class TimelineRecord:
 
     function: str
     plan: str
-    step: int
-    num_steps: int
+    step: Count
+    num_steps: Count
     spans: tuple[SpanRecord, ...]
     compute: Spread
     backward: Spread
 
     KIND: ClassVar[str] = "timeline"
-
-    def __post_init__(self) -> None:
-        validation.text("function", self.function)
-        validation.text("plan", self.plan)
-        set_field(self, "step", validation.integer("step", self.step, minimum=1))
-        set_field(self, "num_steps", validation.integer("num_steps", self.num_steps, minimum=1))
-        set_field(self, "spans", validation.items("spans", self.spans, SpanRecord))
-        for field in ("compute", "backward"):
-            set_field(self, field, check_spread(field, getattr(self, field)))
 
     @classmethod
     def from_steps(cls, plan: Plan, steps: Sequence[StepRecord]) -> "TimelineRecord | None":
@@ -153,8 +129,3 @@ class TimelineRecord:
             compute=Spread.from_values([t.compute_seconds for t in counted]),
             backward=Spread.from_values([t.backward_seconds for t in counted]),
         )
-
-    @classmethod
-    def from_json(cls, document: str) -> "TimelineRecord":
-        """Reads a record from JSON text; a `ValueError` names the field that is wrong."""
-        return cls(**decode(cls, document))
