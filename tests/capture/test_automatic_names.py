@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_libra.capture.automatic_names import renames
+from tf_libra.capture.automatic_names import renames, renames_to_first, with_names_of
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,12 @@ def test_matches_are_one_to_one() -> None:
     own = [f"dense_{number}/{part}" for number in range(3, 9) for part in ("kernel", "bias")]
     reference = [f"dense_{number}/{part}" for number in range(1, 7) for part in ("kernel", "bias")]
     assert [renames(own, reference)[name] for name in own] == reference
+
+
+def test_values_keep_their_order_under_the_names_of_another_rank() -> None:
+    found = with_names_of(["dense/bias", "w"], {"w": 1, "dense_1/bias": 2, "other": 3})
+    assert list(found.items()) == [("w", 1), ("dense/bias", 2), ("other", 3)]
+
+
+def test_every_rank_is_renamed_to_rank_0() -> None:
+    assert renames_to_first([["a"], ["a_1"], ["a"]]) == [{}, {"a_1": "a"}, {}]

@@ -27,7 +27,7 @@ def watched(
 
     @tf.function
     def step(local: Any, reduced: Any) -> None:
-        watch.note(NAMES, given(local), given(reduced))
+        watch.add_to_graph(NAMES, given(local), given(reduced))
 
     return step(*[tf.unstack(tf.constant(one)) for one in (local, reduced or local)])
 

@@ -59,7 +59,7 @@ def test_what_is_all_reduced_of_complex_weights_is_real() -> None:
 
     trace, found = traced(step)
     assert found == ["wave"]
-    assert (trace.marked[0].shape, trace.marked[0].dtype) == ((4, 4, 2), "float32")
+    assert (trace.reduced[0].shape, trace.reduced[0].dtype) == ((4, 4, 2), "float32")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_rows_of_one_process_stay_as_they_are(
     )
     def gather(values: Any, indices: Any) -> Any:
         slices = tf.IndexedSlices(values, indices, tf.constant([8, *row_shape]))
-        found = gradient_encoding.gathered(slices, "table", "step", 0, 1)
+        found = gradient_encoding.gather_rows(slices, "table", "step", 0, 1)
         assert found.values.shape.as_list() == [None, *row_shape]
         return found
 
@@ -102,7 +102,7 @@ def test_rows_of_one_process_stay_as_they_are(
 def test_what_is_gathered_is_no_plans_concern() -> None:
     with tf.Graph().as_default() as graph:
         slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
-        gradient_encoding.gathered(slices, "table", "step", 1, 3)
+        gradient_encoding.gather_rows(slices, "table", "step", 1, 3)
     nodes = [node for node in graph.as_graph_def().node if node.op == "LibraAllReduce"]
     found = [
         (node.attr["tensor_names"].list.s[0].decode(), node.attr["reduction"].s.decode())

@@ -18,7 +18,7 @@ def found_in(make: Callable[[Any, Any], Any]) -> list[tuple[str, bool]]:
     def step(x: Any) -> Any:
         first, second = 2.0 * x, 3.0 * x
         marks = GradientRegistry(ReductionPolicy())
-        marks.note(("a", "b"), (first, second), ("a", "b"), is_marked=False)
+        marks.record_call(("a", "b"), (first, second), ("a", "b"), is_reduced=False)
         result = make(first, second)
         found.extend((one.name, one.is_itself) for one in origins(marks, result))
         return result
@@ -52,7 +52,7 @@ def test_origins_are_found_from_inside_of_a_branch() -> None:
     def step(x: Any) -> Any:
         gradient = 2.0 * x
         marks = GradientRegistry(ReductionPolicy())
-        marks.note(("a",), (gradient,), ("a",), is_marked=False)
+        marks.record_call(("a",), (gradient,), ("a",), is_reduced=False)
 
         def branch() -> Any:
             mean = gradient / 2.0

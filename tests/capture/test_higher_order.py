@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.capture.traces import chain, loss_of, traced
 
 pytestmark = pytest.mark.usefixtures("horovod")
-REFUSED = r"step takes the gradient of variable 'layer\d' inside of a GradientTape, or a Forward"
+REFUSED = r"(?s)step .*'layer\d'.*inner_gradients='average'.*inner_gradients='local'"
 EACH = [f"layer{i}" for i in range(4)]
 
 
@@ -96,7 +96,7 @@ def test_forward_over_backward_is_refused_and_backward_beside_forward_is_not() -
             again = loss_of(layers, inputs)
         return accumulator.jvp(again)
 
-    with pytest.raises(ValueError, match="hessian_times_vector takes the gradient of variable"):
+    with pytest.raises(ValueError, match=r"hessian_times_vector .*'layer\d'.*inner_gradients="):
         traced(hessian_times_vector)
     _, found = traced(slope)
     assert sorted(found) == EACH

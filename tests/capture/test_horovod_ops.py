@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import INPUTS, Traces, all_reduces, chain, loss_of, traced
-from tf_libra.capture.instrumented_function import marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction
 
 pytestmark = pytest.mark.usefixtures("horovod")
 
@@ -41,7 +41,7 @@ def test_a_step_that_horovod_averages_in_is_refused_without_them(
     def step(inputs: tf.Tensor) -> Any:
         return gradients_of(layers, inputs), hvd.allreduce(tf.reduce_sum(inputs))
 
-    with pytest.raises(ValueError, match=r"step all-reduces with a Horovod that has no _grouped"):
+    with pytest.raises(ValueError, match=r"step .* Horovod .*_grouped"):
         traced(step)
 
 
@@ -112,7 +112,7 @@ class Flagged:
         self.sums = [tf.Variable(tf.zeros([4, 4])) for _ in self.layers]
         self.averages, self.rows = False, 2
         self._way, self._flag, self._update = way, flag, update
-        self.call = marked_function(tf.function(self._step), self.traces.add)
+        self.call = InstrumentedFunction(tf.function(self._step), self.traces.add)
 
     def _step(self, inputs: tf.Tensor, averages: bool | None) -> None:
         found = self._way(self.layers, inputs, self.averages if averages is None else averages)
@@ -138,7 +138,7 @@ def test_gradients_that_another_trace_averages_stay_local(
     assert sorted(step.trace(averages=True)) == names
     assert step.trace(averages=False) == []
     assert sorted(step.traces.traces[-1].local) == names
-    assert step.traces.traces[-1].asks_for_nothing
+    assert step.traces.traces[-1].has_no_gradients
     assert sorted(step.trace(averages=True)) == names
 
 
@@ -149,7 +149,7 @@ def test_gradients_that_have_trained_averaged_are_rejected_when_horovod_averages
 ) -> None:
     step = Flagged(way, flag)
     assert len(step.trace(averages=False)) == 4  # as in any script without Horovod's averages
-    with pytest.raises(ValueError, match=r"'layer\d' with Horovod in one trace, and an earlier"):
+    with pytest.raises(ValueError, match=r"'layer\d' with Horovod .*an earlier trace"):
         step.trace(averages=True)
 
 
@@ -168,7 +168,7 @@ def test_other_variables_of_the_function_are_averaged_in_all_traces() -> None:
         return by_tape(layers, inputs, averages), gradients_of(others, inputs)
 
     traces = Traces()
-    call = marked_function(tf.function(step), traces.add)
+    call = InstrumentedFunction(tf.function(step), traces.add)
     for averages, count in ((True, 8), (False, 4), (True, 8)):
         assert len(all_reduces(call.get_concrete_function(INPUTS, averages))) == count
 
@@ -178,9 +178,9 @@ def test_gradients_that_were_returned_averaged_are_rejected_when_horovod_average
     way: Callable[..., Any],
 ) -> None:
     layers, traces = chain(), Traces()
-    call = marked_function(tf.function(lambda *args: way(layers, *args)), traces.add)
+    call = InstrumentedFunction(tf.function(lambda *args: way(layers, *args)), traces.add)
     call.get_concrete_function(INPUTS, False)
-    with pytest.raises(ValueError, match="or returned one, that Horovod does not average"):
+    with pytest.raises(ValueError, match=r"an earlier trace.*or returned it"):
         call.get_concrete_function(INPUTS, True)
 
 
@@ -190,22 +190,22 @@ def test_evaluation_that_takes_no_gradient_is_neither_local_nor_averaged() -> No
     def step(inputs: tf.Tensor, training: bool) -> Any:
         return by_tape(layers, inputs, True) if training else loss_of(layers, inputs)
 
-    call = marked_function(tf.function(step), traces.add)
+    call = InstrumentedFunction(tf.function(step), traces.add)
     for training in (True, False):
         call.get_concrete_function(INPUTS, training)
-    assert traces.traces[-1].asks_for_nothing
+    assert traces.traces[-1].has_no_gradients
     assert traces.traces[-1].local == ()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
 def test_variables_that_are_arguments_are_known_in_all_traces(way: Callable[..., Any]) -> None:
     layers, traces = chain(), Traces()
-    call = marked_function(tf.function(way), traces.add)
+    call = InstrumentedFunction(tf.function(way), traces.add)
     for averages, count in ((True, 4), (False, 0)):
         concrete = call.get_concrete_function(layers, INPUTS, averages)
         assert len(all_reduces(concrete)) == count
     assert len(traces.traces[-1].local) == 4
-    call = marked_function(tf.function(way), Traces().add)
+    call = InstrumentedFunction(tf.function(way), Traces().add)
     call.get_concrete_function(layers, INPUTS, False)
-    with pytest.raises(ValueError, match="with Horovod in one trace, and an earlier"):
+    with pytest.raises(ValueError, match=r"with Horovod .*an earlier trace"):
         call.get_concrete_function(layers, INPUTS, True)

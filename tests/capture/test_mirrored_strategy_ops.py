@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.worker_processes import Job, under_tf_config
-from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
+from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
 from tf_libra.specs.plan import Plan
 
 DENSE = ["b2", "w2", "b1", "w1", "b0", "w0"]
@@ -120,8 +120,8 @@ def test_fit_trains_as_under_the_plain_strategy_and_a_plan(job: Job, case: str) 
 
 def test_several_replicas_in_a_worker_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^step runs .* with 2 replicas in each worker \(a, b\)"):
-        refuse_several_replicas("step", ["a", "b"])
-    refuse_several_replicas("step", ["a"])
+        reject_several_replicas("step", ["a", "b"])
+    reject_several_replicas("step", ["a"])
 
 
 def test_example_trains(run_job: Callable[..., Job]) -> None:

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import INPUTS, chain, loss_of, traced
-from tf_libra.capture.gradient_interception import marking
+from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
-from tf_libra.capture.nested_functions import gradients_brought
+from tf_libra.capture.nested_functions import describe_foreign_gradients
 
 
 def gradients(layers: list[tf.Variable], inputs: tf.Tensor) -> Any:
@@ -80,7 +80,9 @@ def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> N
     inner = tf.function(lambda inputs: function(layers, inputs))
     outer = tf.function(lambda inputs: inner(inputs)) if nested else inner
     concrete = outer.get_concrete_function(INPUTS)
-    assert gradients_brought(concrete, GradientRegistry(ReductionPolicy())) == MADE[function]
+    assert (
+        describe_foreign_gradients(concrete, GradientRegistry(ReductionPolicy())) == MADE[function]
+    )
 
 
 @pytest.mark.parametrize("function", MADE, ids=lambda one: one.__name__)
@@ -95,7 +97,7 @@ def test_a_step_that_calls_one_is_refused_or_not(function: Callable[..., Any]) -
     if MADE[function] is None:
         assert len(traced(step)[1]) == len(layers)
         return
-    with pytest.raises(ValueError, match="step calls the ConcreteFunction"):
+    with pytest.raises(ValueError, match="step calls ConcreteFunction"):
         traced(step)
 
 
@@ -111,6 +113,6 @@ def test_a_function_made_in_the_step_brings_nothing_that_is_not_averaged() -> No
 
 
 def test_what_is_marked_outside_of_any_function_is_no_part_of_later_traces() -> None:
-    with marking("step"):
+    with intercept_gradients("step"):
         pass
     test_a_step_that_calls_one_is_refused_or_not(updates)

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import chain, traced
-from tf_libra.capture.instrumented_function import marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction
 
-REFUSED = r"step takes the jacobian of 'layer0', .* and updates 'layer[01]'.*hvd\.allreduce"
+REFUSED = r"step updates 'layer[01]' .*'layer0'.*hvd\.allreduce"
 
 
 pytestmark = pytest.mark.usefixtures("horovod")
@@ -42,7 +42,7 @@ def test_nothing_inside_is_averaged(pfor: bool) -> None:
 
     trace, found = traced(step)
     assert found == []
-    assert trace.marked == ()
+    assert trace.reduced == ()
     assert trace.jacobians == ("layer0", "layer1")
 
 
@@ -72,7 +72,7 @@ def test_gradients_per_example_that_are_averaged_in_one_vector_are_left_to_horov
     trace, found = traced(step)
     assert found == []
     assert trace.left == {"layer0": "in another shape", "layer1": "in another shape"}
-    assert trace.of_examples == ("layer0", "layer1")
+    assert trace.gradients_per_example == ("layer0", "layer1")
     assert trace.jacobians == ()
 
 
@@ -191,7 +191,7 @@ def test_an_update_is_found_outside_of_the_function_that_asks() -> None:
     def wrong(inputs: tf.Tensor) -> None:
         assigned(layers, clipped(asking(inputs)[1]))
 
-    with pytest.raises(ValueError, match="wrong takes the jacobian of 'layer0'"):
+    with pytest.raises(ValueError, match=r"wrong updates .* of 'layer0'"):
         traced(wrong)
 
 
@@ -231,9 +231,9 @@ def test_values_are_those_without_us() -> None:
     def step(inputs: tf.Tensor) -> Any:
         return per_example(layers, inputs)
 
-    from tf_libra.capture.instrumented_function import marked_function
+    from tf_libra.capture.instrumented_function import InstrumentedFunction
 
-    returned = marked_function(step, lambda _: None)(inputs)
+    returned = InstrumentedFunction(step, lambda _: None)(inputs)
     for ours, plainly in zip(returned, tf.function(step)(inputs), strict=True):
         np.testing.assert_array_equal(ours, plainly)
 
@@ -263,7 +263,7 @@ def test_vectorized_map_nothing_inside_is_averaged(in_a_function: bool) -> None:
 
     trace, found = traced(step)
     assert found == []
-    assert trace.marked == ()
+    assert trace.reduced == ()
     # Of what a function has made, it is not known of which.
     assert trace.jacobians == (("layer0",) if in_a_function else ("layer0", "layer1"))
 
@@ -290,7 +290,7 @@ def test_vectorized_map_an_update_with_what_is_not_averaged_is_refused() -> None
         for layer, rows in zip(layers, clipped_in_map(layers, inputs)[1], strict=False):
             layer.assign_sub(tf.reduce_mean(rows, axis=0))
 
-    message = r"step takes the jacobian of 'layer\d', or its gradients in tf\.vectorized_map"
+    message = r"step updates 'layer\d' .*'layer\d' .*tf\.vectorized_map"
     with pytest.raises(ValueError, match=message):
         traced(step)
 
@@ -334,6 +334,6 @@ def test_vectorized_map_values_are_those_without_us() -> None:
     def step(inputs: tf.Tensor) -> Any:
         return clipped_in_map(layers, inputs)
 
-    ours = tf.nest.flatten(marked_function(step, lambda _: None)(inputs))
+    ours = tf.nest.flatten(InstrumentedFunction(step, lambda _: None)(inputs))
     for one, plainly in zip(ours, tf.nest.flatten(tf.function(step)(inputs)), strict=True):
         np.testing.assert_array_equal(one, plainly)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.gradient_registry import ReducedGradient, ReductionPolicy
-from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace, marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace
 
 INPUTS = tf.TensorSpec([2, 4])
 
@@ -23,7 +23,7 @@ class Traces:
 
     @property
     def marked(self) -> list[tuple[ReducedGradient, ...]]:
-        return [trace.marked for trace in self.traces]
+        return [trace.reduced for trace in self.traces]
 
     def names(self, trace: int = -1) -> list[str]:
         return [one.name for one in self.marked[trace]]
@@ -48,7 +48,7 @@ def all_reduces(concrete: Any) -> list[str]:
 def traced(step: Callable[..., Any], *args: Any, **rules: Any) -> tuple[Trace, list[str]]:
     """Traces a step once: returns its trace, and the names that its graph all-reduces."""
     traces = Traces()
-    function: InstrumentedFunction = marked_function(
+    function: InstrumentedFunction = InstrumentedFunction(
         step, traces.add, lambda: ReductionPolicy(**rules)
     )
     concrete = function.get_concrete_function(*(args or (INPUTS,)))

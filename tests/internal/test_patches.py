@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import chain, loss_of, traced
-from tf_libra.capture import horovod_ops
-from tf_libra.capture.gradient_interception import marking
+from tf_libra.capture import horovod_interception
+from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.internal import patches
 from tf_libra.internal.patches import OF_TRACES, TABLE, Patch
 
@@ -113,8 +113,8 @@ def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
     before = [standing(patch) for patch in TABLE]
     with (
         contextlib.suppress(KeyError),
-        marking("step") as marks,
-        horovod_ops.recognizing("step", marks),
+        intercept_gradients("step") as marks,
+        horovod_interception.intercept_reductions("step", marks),
     ):
         replaced = [standing(patch) for patch in TABLE]
         if fails:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.capture.traces import Traces, loss_of
 from tf_libra.backends import backend
 from tf_libra.capture.gradient_registry import ReductionPolicy
-from tf_libra.capture.instrumented_function import marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction
 from tf_libra.specs.plan import Plan, TensorGroup
 
 NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
@@ -31,7 +31,7 @@ def step(*others: str) -> Any:
         return loss
 
     rules = ReductionPolicy(function="step", place=lambda: (0, 1))
-    return marked_function(train, Traces().add, lambda: rules)
+    return InstrumentedFunction(train, Traces().add, lambda: rules)
 
 
 def plan(*groups: tuple[int, int, int]) -> Plan:

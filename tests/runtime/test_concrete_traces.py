@@ -59,7 +59,7 @@ def test_each_graph_is_known_by_what_it_does() -> None:
     one, other = trace("a"), trace("a", "b")
     graphs = [step.traced(one), step.traced(other)]
     assert [step.traces.of(graph).trace for graph in graphs] == [one, other]
-    assert step.traces.of(graphs[1]).marked == other.marked
+    assert step.traces.of(graphs[1]).marked == other.reduced
     stranger = Step().traced(one)
     with pytest.raises(KeyError):
         step.traces.of(stranger)

@@ -51,10 +51,10 @@ EQUAL = [
     "not_finite_is_skipped",
 ]
 
-CONCRETE = ["ValueError", "the ConcreteFunction 'inner'", "call the tf.function"]
+CONCRETE = ["ValueError", "ConcreteFunction 'inner'", "call the tf.function"]
 # Case: what the error says on every rank.
 REFUSED = {
-    "tf_gradients": ["ValueError", "'w0'", "by tf.gradients", "tf.GradientTape"],
+    "tf_gradients": ["ValueError", "'w0'", "with tf.gradients", "tf.GradientTape"],
     "concrete_function_that_returns_gradients": [*CONCRETE, "returns a tensor like 'w0:0'"],
     "concrete_function_that_returns_rows": [*CONCRETE, "returns a tensor like 'table:0'"],
     "concrete_function_that_updates": [*CONCRETE, "writes 'w0:0'"],
@@ -80,7 +80,7 @@ REFUSED = {
     ],
     "gradients_per_example_that_nobody_averages": [
         "ValueError",
-        "takes the jacobian of 'w0'",
+        "per-example gradients of 'w0'",
         "updates 'w0'",
         "with hvd.allreduce in the step",
     ],
@@ -92,7 +92,8 @@ REFUSED = {
     ],
     "gradients_by_what_a_function_was_given": [
         "ValueError",
-        "updates 'w0' with a gradient by a tensor that was made of it",
+        "updates 'w0'",
+        "rank-local",
         "with hvd.allreduce in the step",
     ],
     "functions_run_eagerly": ["ValueError", "tf.config.run_functions_eagerly(True)"],

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.capture.traces import INPUTS, Traces, chain, loss_of
 from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.gradient_registry import ReductionPolicy
-from tf_libra.capture.instrumented_function import Trace, marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace
 from tf_libra.coordination.horovod_job import HorovodJob
 from tf_libra.coordination.mwms_job import MultiWorkerJob, WorkerAddresses
 from tf_libra.runtime.concrete_traces import KnownTrace
@@ -32,7 +32,7 @@ def made() -> tuple[Any, Any, KnownTrace, list[tf.Variable]]:
         return loss
 
     traces = Traces()
-    function: Any = marked_function(step, traces.add, lambda: ReductionPolicy())
+    function: Any = InstrumentedFunction(step, traces.add, lambda: ReductionPolicy())
     concrete = function.get_concrete_function(INPUTS, given)
     return function, concrete, KnownTrace(traces.traces[-1]), [captured, given, other]
 
@@ -64,7 +64,7 @@ def test_its_graph_is_read_once_for_all_that_is_asked(made: Any) -> None:
 
 def test_it_says_what_the_trace_does_with_gradients(made: Any) -> None:
     _, _, known, _ = made
-    assert len(known.marked) == 2 and known.marked is known.trace.marked
+    assert len(known.marked) == 2 and known.marked is known.trace.reduced
     assert known.left is known.trace.left and not known.left
     assert known.met == set()
 

@@ -1,42 +1,50 @@
-"""Names that Keras numbers by itself, matched between ranks.
+"""Names that Keras numbers automatically, matched between ranks.
 
-Keras calls the first dense layer of a process `dense`, the next one `dense_1`. A rank that has
+Keras calls the first dense layer of a process `dense` and the next one `dense_1`. A rank that has
 built another model before has other numbers for the same layers, in the same order.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _WORD_OR_SEPARATOR = re.compile(r"[^/_#]+|[/_#]")
 
 
 def renames(own: Sequence[str], reference: Sequence[str]) -> dict[str, str]:
-    """Maps names to those of another rank from which they differ in automatic numbers alone.
+    """Maps names to the names of another rank that differ only in automatic numbers.
 
-    Names that are equal without their numbers are matched in the order of their numbers, if both
-    ranks have equally many of them.
+    Names that are equal without their numbers are matched in numeric order, if both ranks have
+    the same number of them.
 
     Args:
-        own: names of this rank, each once.
-        reference: names of the other rank, each once.
+        own: distinct names of this rank.
+        reference: distinct names of the other rank.
 
     Returns:
-        The name of the other rank for each name of this one that differs and has a match.
+        The other rank's name for each own name that differs and has a match.
     """
-    theirs = _by_form(reference)
-    matched: dict[str, str] = {}
-    for form, names in _by_form(own).items():
+    theirs = _group_by_form(reference)
+    found: dict[str, str] = {}
+    for form, names in _group_by_form(own).items():
         if len(theirs.get(form, ())) == len(names):
             pairs = zip(names, theirs[form], strict=True)
-            matched.update({name: other for name, other in pairs if name != other})
-    return matched
+            found.update({name: other for name, other in pairs if name != other})
+    return found
 
 
-def matched(names: Sequence[str], reference: Sequence[str]) -> list[str]:
-    """Return names with each match replaced by the other rank's name; see `renames`."""
-    found = renames(names, reference)
-    return [found.get(name, name) for name in names]
+def renames_to_first(ranks: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """Maps each rank's names to those of rank 0; see `renames`."""
+    return [renames(names, ranks[0]) for names in ranks]
+
+
+def with_names_of(reference: Sequence[str], values: Mapping[str, T]) -> dict[str, T]:
+    """Returns named values under the names of another rank; see `renames`."""
+    found = renames(list(values), reference)
+    return {found.get(name, name): value for name, value in values.items()}
 
 
 def without_numbers(name: str) -> str:
@@ -44,8 +52,8 @@ def without_numbers(name: str) -> str:
     return _split(name)[0]
 
 
-def _by_form(names: Sequence[str]) -> dict[str, list[str]]:
-    """Groups names by what remains without numbers; sorts each group by those."""
+def _group_by_form(names: Sequence[str]) -> dict[str, list[str]]:
+    """Groups names by their form without numbers; sorts each group by the numbers."""
     groups: dict[str, list[tuple[tuple[int, ...], str]]] = defaultdict(list)
     for name in names:
         form, numbers = _split(name)

@@ -1,4 +1,4 @@
-"""In which order gradients are produced, and names for them that every trace gives alike."""
+"""The order in which gradients are produced, and gradient names that are equal in all traces."""
 
 import re
 from collections.abc import Hashable, Sequence
@@ -10,22 +10,22 @@ import tensorflow as tf
 from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.internal import tf_internal
 
-# A branch's name: that of its scope, which branch it is, a number of its own.
+# Name of a branch: scope, branch, and a number that TensorFlow adds.
 _BRANCH = re.compile(r"(.*)_(?:true|(false)|branch(\d+))_(\d+)")
 
 
 def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]:
-    """Labels of the gradients in the order in which backward computation can produce them.
+    """Returns the labels in the order in which backward computation can produce the gradients.
 
-    A gradient is as late as the longest chain of ops that leads to it is long. Of equals the one
-    of the later variable comes first: variables are made in forward order.
+    The longest chain of ops to a gradient decides. Among equals, the gradient of the later variable
+    comes first, because variables are created in forward order.
 
     Args:
         gradients: tensors or `IndexedSlices` of the graph that is being traced.
         labels: one per gradient.
     """
     depth: dict[Any, int] = {}
-    # Ops are listed in the order in which they were made, so inputs come before consumers.
+    # A graph lists ops in order of creation, so inputs come before consumers.
     for operation in tf.compat.v1.get_default_graph().get_operations():
         inputs = [depth[x.op] for x in operation.inputs if x.op in depth]
         depth[operation] = 1 + max(inputs, default=0)
@@ -39,12 +39,12 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
 
 @dataclass(frozen=True)
 class NamedGradient:
-    """A gradient that has its name.
+    """A gradient with a name that is unique in the step.
 
     Attributes:
-        name: within the step.
-        graph: that computes it.
-        kind: what gradients of one name have in common, such as dtype and shape.
+        name: unique name.
+        graph: graph that computes the gradient.
+        kind: properties that gradients of one name have in common, such as dtype and shape.
     """
 
     name: str
@@ -53,10 +53,10 @@ class NamedGradient:
 
 
 def unique_name(name: str, kind: Hashable, taken: Sequence[NamedGradient]) -> str:
-    """`name`, with a number where the step has another gradient of that name.
+    """Returns `name`, with a number if another gradient of the step has that name.
 
-    Traces of one nested function have the same gradients, and so have branches of which one alone
-    runs: they share names, and a plan is about each gradient once.
+    Two traces of a nested function, and two branches of a conditional, have the same gradients.
+    Only one of them runs, so they share names: a plan has each gradient once.
 
     Args:
         name: of a variable.
@@ -65,48 +65,47 @@ def unique_name(name: str, kind: Hashable, taken: Sequence[NamedGradient]) -> st
     """
     graph = tf.compat.v1.get_default_graph()
     others = {
-        one.name
-        for one in taken
-        if one.name.startswith(name) and not (one.kind == kind and _stand_in(graph, one.graph))
+        other.name
+        for other in taken
+        if other.name.startswith(name)
+        and not (other.kind == kind and _are_alternatives(graph, other.graph))
     }
     candidates = (f"{name}#{i}" if i else name for i in range(len(others) + 1))
     return next(candidate for candidate in candidates if candidate not in others)
 
 
-def _stand_in(one: tf.Graph, other: tf.Graph) -> bool:
-    """Returns whether these are in two traces of a nested function, or branches of one choice.
+def _are_alternatives(first: tf.Graph, second: tf.Graph) -> bool:
+    """Returns whether graphs lie in two traces of a nested function, or branches of a conditional.
 
-    TensorFlow traces a function twice if the first trace makes variables, with a choice between the
-    two where it must not make them beforehand, and again for other shapes.
+    TensorFlow traces a function again for other shapes, and if the first trace creates variables;
+    a conditional chooses between both traces if the variables must not exist beforehand.
     """
-    mine, theirs = ([*enclosing_graphs(graph)][::-1] for graph in (one, other))
+    mine, theirs = ([*enclosing_graphs(graph)][::-1] for graph in (first, second))
     while mine and theirs and mine[0] is theirs[0]:
         del mine[0], theirs[0]
     if not mine or not theirs:
         return False
-    choice = _choice(mine[0])
-    if choice is not None and choice == _choice(theirs[0]):
+    conditional = _conditional(mine[0])
+    if conditional is not None and conditional == _conditional(theirs[0]):
         return True
-    return not _functions(mine).isdisjoint(_functions(theirs))
+    return not _function_names(mine).isdisjoint(_function_names(theirs))
 
 
-def _choice(graph: Any) -> tuple[str, int] | None:
-    """Names the choice that a graph is a branch of; None for other graphs.
+def _conditional(graph: Any) -> tuple[str, int] | None:
+    """Identifies the conditional that a graph is a branch of; None for other graphs.
 
-    TensorFlow gives all branches of a choice their names, and numbers, at the same time.
+    TensorFlow names and numbers all branches of a conditional together.
     """
-    found = (
-        _BRANCH.fullmatch(graph.name)
-        if isinstance(graph, tf_internal.CondBranchFuncGraph)
-        else None
-    )
+    if not isinstance(graph, tf_internal.CondBranchFuncGraph):
+        return None
+    found = _BRANCH.fullmatch(graph.name)
     if found is None:
         return None
     scope, is_false, index, number = found.groups()
     return scope, int(number) - (int(index) if index else int(bool(is_false)))
 
 
-def _functions(graphs: Sequence[Any]) -> set[str]:
-    """Names of the `tf.function`s among graphs, without what control flow is made of."""
-    functions = (one for one in graphs if isinstance(one, tf_internal.FuncGraph))
+def _function_names(graphs: Sequence[Any]) -> set[str]:
+    """Returns the names of the `tf.function`s among graphs, without bodies of control flow."""
+    functions = (graph for graph in graphs if isinstance(graph, tf_internal.FuncGraph))
     return {one.name for one in functions if not getattr(one, "is_control_flow_graph", False)}

@@ -1,9 +1,9 @@
-"""Tensors made of gradients, or of weights, that Horovod's collectives train with.
+"""Collectives of Horovod that train with tensors made of gradients or of weights.
 
-A script may reduce something else than gradients one by one: one vector of all of them, what a
-compression has left of each, parts of them, or the weights after steps of its own. What the
-collective returns is followed to the weights; what comes there averaged by us all the same, as a
-gradient through batch statistics does, is not meant.
+A script may reduce other tensors than single gradients: one vector of all gradients, compressed or
+partial gradients, or the weights after rank-local updates. The result of such a collective is
+followed to the weights. A result that arrives only through our averages, as a gradient through
+batch statistics does, does not count.
 """
 
 import re
@@ -15,7 +15,7 @@ from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
 from tf_libra.capture.dataflow.traced_graph import Node, TracedGraph
 from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import GradientRegistry
-from tf_libra.capture.variable_resolution import read_by, weights_of
+from tf_libra.capture.variable_resolution import replicated_weights, variables_read_by
 
 _COLLECTIVE = re.compile(r"Horovod((Grouped)?(Allreduce|Allgather|Reducescatter)|Alltoall)$")
 
@@ -26,79 +26,84 @@ class DerivedCollective:
 
     Attributes:
         op: the collective.
-        tensors: what it is given, without single numbers: these are figures and settings.
-        origins: the gradients that those were made of.
-        of_examples: variables whose gradients per example those were made of.
-        weights: where they were made of nothing but variables, the trainable ones of these.
+        tensors: its inputs, without scalars, which are metrics and settings.
+        origins: the gradients that the inputs were made of.
+        per_example: variables whose per-example gradients the inputs were made of.
+        weights: the trainable variables among the inputs' variables, if they were made of
+            variables alone.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     origins: tuple[GradientOrigin, ...]
-    of_examples: tuple[str, ...]
+    per_example: tuple[str, ...]
     weights: tuple[Any, ...]
 
 
-def remade(
+def find_derived_collectives(
     graph: Any,
     trace: TracedGraph,
-    marks: GradientRegistry,
+    registry: GradientRegistry,
     is_known: Callable[[Any], bool],
 ) -> list[DerivedCollective]:
-    """The collectives of a trace that train with what was made of gradients, or of weights.
+    """Returns the collectives that train with tensors made of gradients or of weights.
 
     Args:
-        graph: what was traced.
-        trace: the same as plain values.
-        marks: of the trace.
-        is_known: whether a tensor is recognised as a gradient.
+        graph: the traced graph.
+        trace: the same graph as plain values.
+        registry: of the trace.
+        is_known: returns whether a tensor is recognized as a gradient.
     """
-    found = []
+    candidates = []
     for op in graph.get_operations():
         if not _COLLECTIVE.match(op.type):
             continue
-        tensors = tuple(one for one in op.inputs if one.shape.rank != 0)
+        tensors = tuple(tensor for tensor in op.inputs if tensor.shape.rank != 0)
         if tensors and not any(map(is_known, tensors)):
-            of = [origin for one in tensors for origin in origins(marks, one)]
-            weights = [one for tensor in tensors for one in read_by(tensor) if one.trainable]
-            gradients = tuple(one for one in of if not one.call.is_jacobian)
-            of_examples = tuple(one.name for one in of if one.call.is_jacobian)
-            found.append(
-                DerivedCollective(op, tensors, gradients, of_examples, () if of else tuple(weights))
-            )
-    names = {one.op.name for one in found}
-    there = reaching_weights(graph, trace, names, marks, lambda node: node.op == "LibraAllReduce")
-    return [one for one in found if one.op.name in there]
+            made_of = [origin for tensor in tensors for origin in origins(registry, tensor)]
+            variables = [one for tensor in tensors for one in variables_read_by(tensor)]
+            weights = () if made_of else tuple(one for one in variables if one.trainable)
+            gradients = tuple(one for one in made_of if not one.call.is_jacobian)
+            per_example = tuple(one.name for one in made_of if one.call.is_jacobian)
+            candidates.append(DerivedCollective(op, tensors, gradients, per_example, weights))
+    reaching = find_reaching_weights(
+        graph,
+        trace,
+        {candidate.op.name for candidate in candidates},
+        registry,
+        ends_at=lambda node: node.op == "LibraAllReduce",
+    )
+    return [candidate for candidate in candidates if candidate.op.name in reaching]
 
 
-def reaching_weights(
+def find_reaching_weights(
     graph: Any,
     trace: TracedGraph,
     names: Collection[str],
-    marks: GradientRegistry,
+    registry: GradientRegistry,
     ends_at: Callable[[Node], bool],
 ) -> set[str]:
-    """Returns those nodes of these names whose outputs reach weights.
+    """Returns the nodes whose outputs reach weights.
 
     Args:
-        graph: what was traced.
-        trace: the same as plain values.
-        names: of nodes.
-        marks: of the trace.
-        ends_at: of a node: whether nothing is followed through it.
+        graph: the traced graph.
+        trace: the same graph as plain values.
+        names: of the nodes to follow.
+        registry: of the trace.
+        ends_at: returns whether nothing is followed through a node.
     """
     if not names:
         return set()
-    weights = weights_of(graph, marks)
-    there = follow_labels(
+    weights = replicated_weights(graph, registry)
+    found = follow_labels(
         trace,
         variable_inputs(graph, weights),
         label=lambda node: node.name if node.name in names else None,
         ends_at=ends_at,
     )
-    return {label for one in weights for label in there.written.get(id(one), ())}
+    return {label for weight in weights for label in found.written.get(id(weight), ())}
 
 
 def is_collective(node: Node) -> bool:
-    """Returns whether a node is one of the collectives, ours or Horovod's."""
+    """Returns whether a node is a collective, ours or Horovod's."""
     return node.op == "LibraAllReduce" or bool(_COLLECTIVE.match(node.op))

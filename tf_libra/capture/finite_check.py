@@ -1,8 +1,8 @@
-"""A check that gradients are finite: noted in the graph, judged after the step.
+"""A check that gradients are finite: recorded in the graph, evaluated after the step.
 
-What is not finite on one rank is not finite in the average, which has the same bits on every
-rank; so all ranks judge alike, in the same step, and ask each other only if there is something
-to say. A step that is not to count is undone as a whole.
+A value that is not finite on one rank makes the average not finite. The average has the same bits
+on every rank, so all ranks detect it in the same step and communicate only then. The step is
+undone as a whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ class NotFiniteError(FloatingPointError):
 
 
 class FiniteCheck:
-    """The notes on the gradients of one training function that were not finite."""
+    """The record of the gradients of one training function that were not finite."""
 
     def __init__(self) -> None:
-        """Makes the variables that the graph writes to. Call it outside of any graph."""
-        # Not `tf.Variable`, which a strategy would mirror.
+        """Creates the variables that the graph writes to. Call it outside any graph."""
+        # A strategy would mirror a `tf.Variable`.
         with tf.init_scope(), tf.device("/cpu:0"):
             self._found = tf_internal.ResourceVariable(
                 False, trainable=False, name="tf_libra/not_finite"
@@ -32,26 +32,28 @@ class FiniteCheck:
                 "", trainable=False, name="tf_libra/first_not_finite"
             )
 
-    def note(self, names: Sequence[str], local: Sequence[Any], reduced: Sequence[Any]) -> None:
-        """Adds to the graph that is being traced: looks at gradients before and after reduction.
+    def add_to_graph(
+        self, names: Sequence[str], local: Sequence[Any], reduced: Sequence[Any]
+    ) -> None:
+        """Adds a check of gradients before and after reduction to the graph that is being traced.
 
         Args:
             names: of the gradients.
-            local: this rank's, tensors or `IndexedSlices`.
-            reduced: of all ranks.
+            local: this rank's gradients, tensors or `IndexedSlices`.
+            reduced: gradients of all ranks.
         """
         with tf.device("/cpu:0"):
-            finite = tf.stack([_is_finite(one) for one in local])
+            finite = tf.stack([_is_finite(gradient) for gradient in local])
             culprit = tf.gather(list(names), tf.argmin(tf.cast(finite, tf.int32)))
             is_first = tf.logical_and(self._first.read_value() == "", ~tf.reduce_all(finite))
             self._first.assign(tf.where(is_first, culprit, self._first.read_value()))
-            everywhere = tf.reduce_all(tf.stack([_is_finite(one) for one in reduced]))
+            everywhere = tf.reduce_all(tf.stack([_is_finite(gradient) for gradient in reduced]))
             self._found.assign(tf.logical_or(self._found.read_value(), ~everywhere))
 
     def take(self) -> tuple[bool, str]:
-        """Returns whether an average was not finite, and the first local gradient that was not.
+        """Returns and resets whether an average was not finite, and the first such local gradient.
 
-        Forgets both.
+        The name is empty if all local gradients were finite.
         """
         if not self._found.numpy():
             return False, ""
@@ -62,16 +64,15 @@ class FiniteCheck:
 
 
 def culprits(control: Control, first: str) -> str:
-    """Describes which rank had what; the same on every rank. All ranks must call it.
+    """Describes which rank had which gradient; the same on every rank. All ranks must call it.
 
     Args:
         control: reaches the other ranks.
-        first: this rank's first gradient that was not finite; empty if all were.
+        first: this rank's first gradient that was not finite; empty if all were finite.
     """
-    everyone = control.all_gather(first)
     found = [
         f"the gradient of {name!r} is not finite on rank {rank}"
-        for rank, name in enumerate(everyone)
+        for rank, name in enumerate(control.all_gather(first))
         if name
     ]
     return "; ".join(found) or "every rank's gradients are finite, but not their sum"
@@ -80,15 +81,15 @@ def culprits(control: Control, first: str) -> str:
 class VariableSnapshot:
     """The values of variables at one time.
 
-    A value is held by reference: nothing is copied before something writes to its variable.
+    It holds references: TensorFlow copies a value only if an op writes to its variable.
     """
 
     def __init__(self, variables: Iterable[Any]) -> None:
-        """Holds the values that the variables have now."""
+        """Holds the current values."""
         self._values = [(variable, variable.read_value()) for variable in variables]
 
     def restore(self) -> None:
-        """Gives every variable its value of then."""
+        """Assigns the values to their variables."""
         for variable, value in self._values:
             variable.assign(value)
 

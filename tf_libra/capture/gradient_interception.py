@@ -1,10 +1,10 @@
 """Sends every gradient of a trainable variable through one LibraAllReduce while a step is traced.
 
-`tf.GradientTape.gradient` is the one place through which hand-written steps get their gradients.
-The graph that comes out averages correctly even if no pass ever touches it.
+Hand-written steps and Keras get their gradients from `tf.GradientTape.gradient` alone, so its
+results are replaced by averages. The traced graph is correct even if no pass rewrites it.
 
-What is averaged are the gradients that the step itself asks for. A call of `gradient` that is made
-while TensorFlow computes another gradient is a part of that one: so the gradient functions of
+Only gradients that the step itself requests are averaged. A call of `gradient` while TensorFlow
+computes another gradient is a part of that one: examples are the gradient functions of
 `tf.recompute_grad` and `tf.custom_gradient`, and the rows of a jacobian.
 """
 
@@ -25,7 +25,7 @@ from tf_libra.capture import (
 from tf_libra.capture.backward_order import backward_order
 from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
-from tf_libra.capture.variable_resolution import trained
+from tf_libra.capture.variable_resolution import find_trained_variable
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
 from tf_libra.internal import patches, tf_internal
 
@@ -34,131 +34,135 @@ _TRACING = threading.RLock()
 
 
 @contextlib.contextmanager
-def marking(
-    step_name: str, left_alone: Container[int | str] = (), rules: ReductionPolicy | None = None
+def intercept_gradients(
+    step_name: str, excluded: Container[int | str] = (), policy: ReductionPolicy | None = None
 ) -> Iterator[GradientRegistry]:
-    """While it lasts, gradients of variables are averaged over all ranks.
+    """Averages gradients of variables over all ranks while the context lasts.
 
     Args:
-        step_name: the function that is traced, for messages.
-        left_alone: variables, by `variable_key`, whose gradients Horovod averages: a call of
-            `gradient` that is about one of them is not marked.
-        rules: how gradients are treated.
+        step_name: name of the traced function, for messages.
+        excluded: variables, by `variable_key`, whose gradients Horovod averages; a call of
+            `gradient` for one of them is left unchanged.
+        policy: treatment of gradients.
 
     Yields:
-        The gradients so far.
+        The registry of the gradients so far.
 
     Raises:
-        ValueError: from `gradient`, inside of XLA, or of what is differentiated again; from
-            `tf.gradients` by any name, for variables; from the call of a `ConcreteFunction` that
-            was made elsewhere and brings gradients.
+        ValueError: from `gradient` inside XLA or for a target made of averaged gradients; from
+            `tf.gradients` by any name for variables; from the call of a `ConcreteFunction` that
+            was traced elsewhere and computes gradients.
     """
-    rules = rules or ReductionPolicy()
+    policy = policy or ReductionPolicy()
     with _TRACING, contextlib.ExitStack() as stack:
-        marks = GradientRegistry(rules)
+        registry = GradientRegistry(policy)
         graph = tf.compat.v1.get_default_graph()
-        nested_functions.mark_traced(marks)
+        nested_functions.tag_graph(registry)
 
         def gradient(original: Any) -> Any:
             def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-                if not rules.by_strategy:
+                if not policy.by_strategy:
                     reject_distribution_strategies(
                         step_name, traced_here=tf.compat.v1.get_default_graph() is graph
                     )
-                if not marks.concerned:  # a part of another gradient, or of another thread
+                if not registry.should_reduce:
                     return original(tape, target, sources, *args, **kwargs)
-                higher_order.check(step_name, marks, target)
-                with marks.differentiating():
+                higher_order.reject_second_derivative(step_name, registry, target)
+                with registry.differentiating():
                     gradients = original(tape, target, sources, *args, **kwargs)
-                if not rules.by_strategy and marks.of_examples is not None:
-                    per_example.note(marks, sources, gradients)
+                if not policy.by_strategy and registry.per_example is not None:
+                    per_example.record_gradients(registry, sources, gradients)
                     return gradients
-                is_inner = not rules.by_strategy and tf_internal.could_possibly_record()
-                if is_inner and rules.inner_gradients == "local":
+                is_inner = not policy.by_strategy and tf_internal.could_possibly_record()
+                if is_inner and policy.inner_gradients == "local":
                     return gradients
-                is_undecided = is_inner and rules.inner_gradients is None
-                if is_undecided:
-                    higher_order.check_tangents(step_name, sources, gradients)
-                results = _mark(step_name, rules, tape, sources, gradients, marks, left_alone)
-                if is_undecided:
-                    higher_order.note(marks, sources, results)
-                if rules.by_strategy:
+                is_ambiguous = is_inner and policy.inner_gradients is None
+                if is_ambiguous:
+                    higher_order.reject_forward_derivative(step_name, sources, gradients)
+                results = _reduce(step_name, policy, tape, sources, gradients, registry, excluded)
+                if is_ambiguous:
+                    higher_order.record_ambiguous(registry, sources, results)
+                if policy.by_strategy:
                     return results
-                return unreduced_gradients.labelled(sources, results, of_trained=False)
+                return unreduced_gradients.tag_gradients(sources, results, of_trained=False)
 
             return call
 
         def call_flat(original: Any) -> Any:
             def call(concrete: Any, *args: Any, **kwargs: Any) -> Any:
-                if marks.is_tracing_thread():
-                    _refuse_gradients_brought(step_name, concrete, marks)
+                if registry.is_tracing_thread():
+                    _reject_foreign_gradients(step_name, concrete, registry)
                 return original(concrete, *args, **kwargs)
 
             return call
 
-        made = {
+        replacements = {
             patches.GRADIENT: gradient,
-            patches.CUSTOM_GRADIENT: _serving_the_outer_tape(marks),
-            patches.FUNCTION_CONTEXT: nested_functions.own_traces(marks),
-            patches.DATASET_LOOP: dataset_loops.of_the_graph(marks),
+            patches.CUSTOM_GRADIENT: _exclude_custom_gradients(registry),
+            patches.FUNCTION_CONTEXT: nested_functions.retrace_nested_functions(registry),
+            patches.DATASET_LOOP: dataset_loops.loop_in_graph(registry),
         }
-        if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from
-            made[patches.JACOBIAN] = per_example.exclude_jacobians(step_name, marks)
-            made[patches.BATCH_JACOBIAN] = per_example.exclude_jacobians(step_name, marks)
-            made[patches.VECTORIZED_MAP] = per_example.exclude_vectorized_map(marks)
-            made[patches.GRADIENTS_HELPER] = _refusing_variables(step_name, marks)
-            made[patches.CALL_FLAT] = call_flat
-        for patch, make in made.items():
+        if not policy.by_strategy:  # a strategy reduces its inputs, whatever their origin
+            replacements |= {
+                patches.JACOBIAN: per_example.exclude_jacobians(step_name, registry),
+                patches.BATCH_JACOBIAN: per_example.exclude_jacobians(step_name, registry),
+                patches.VECTORIZED_MAP: per_example.exclude_vectorized_map(registry),
+                patches.GRADIENTS_HELPER: _reject_variables_of_tf_gradients(step_name, registry),
+                patches.CALL_FLAT: call_flat,
+            }
+        for patch, make in replacements.items():
             stack.enter_context(patches.replaced(patch, make))
-        yield marks
+        yield registry
 
 
-def _refuse_gradients_brought(step_name: str, concrete: Any, marks: GradientRegistry) -> None:
-    why = nested_functions.gradients_brought(concrete, marks)
-    if why is not None:
+def _reject_foreign_gradients(step_name: str, concrete: Any, registry: GradientRegistry) -> None:
+    effect = nested_functions.describe_foreign_gradients(concrete, registry)
+    if effect is not None:
         raise ValueError(
-            f"{step_name} calls the ConcreteFunction {concrete.graph.name!r}, which was made"
-            f" elsewhere, computes gradients and {why}: they would not be averaged over the ranks;"
-            " call the tf.function that it was made from"
+            f"{step_name} calls ConcreteFunction {concrete.graph.name!r}, which was traced"
+            f" elsewhere, computes gradients and {effect}: they would not be averaged over the"
+            " ranks; call the tf.function that it was made from"
         )
 
 
-def _refusing_variables(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Replaces `_GradientsHelper`, which `tf.gradients` calls under any name that it has."""
+def _reject_variables_of_tf_gradients(
+    step_name: str, registry: GradientRegistry
+) -> Callable[[Any], Any]:
+    """Replaces `_GradientsHelper`, which every name of `tf.gradients` calls."""
 
     def make(original: Any) -> Any:
         def call(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not marks.is_tracing_thread():
+            if not registry.is_tracing_thread():
                 return original(ys, xs, *args, **kwargs)
-            if marks.concerned:
-                higher_order.check(step_name, marks, ys)
+            if registry.should_reduce:
+                higher_order.reject_second_derivative(step_name, registry, ys)
                 for source in tf.nest.flatten(xs):
-                    name = _name_of_trained(source)
+                    name = _trained_name(source)
                     if name is not None:
                         raise ValueError(
-                            f"{step_name} takes the gradient of {name!r} by tf.gradients, as"
-                            " optimizers of tf.compat.v1 do, where it is not averaged over the"
-                            " ranks: use tf.GradientTape"
+                            f"{step_name} computes the gradient of {name!r} with tf.gradients, as"
+                            " optimizers of tf.compat.v1 do, and TF-Libra cannot average it: use"
+                            " tf.GradientTape"
                         )
-            is_asked_for = marks.concerned and not nested_functions.is_backward(
+            is_requested = registry.should_reduce and not nested_functions.is_backward(
                 tf.compat.v1.get_default_graph()
             )
-            with marks.differentiating():
+            with registry.differentiating():
                 gradients = original(ys, xs, *args, **kwargs)
-            return unreduced_gradients.labelled(xs, gradients) if is_asked_for else gradients
+            return unreduced_gradients.tag_gradients(xs, gradients) if is_requested else gradients
 
         return call
 
     return make
 
 
-def _name_of_trained(source: Any) -> str | None:
-    """The name of the variable by which `tf.gradients` is to differentiate, if it is one."""
-    if _is_trainable_variable(source):
+def _trained_name(source: Any) -> str | None:
+    """Returns the name of the variable that is a source of `tf.gradients`; None if none is."""
+    if isinstance(plain(source), tf.Variable):
         return variable_name(source)
     if not (isinstance(source, tf_internal.EagerTensor) and source.dtype == tf.resource):
         return None
-    # Optimizers of tf.compat.v1 ask for the gradient of a variable's handle.
+    # Optimizers of tf.compat.v1 request the gradient of a variable's handle.
     for graph in enclosing_graphs(tf.compat.v1.get_default_graph()):
         for variable in variables_of(graph):
             if variable.handle is source:
@@ -166,18 +170,18 @@ def _name_of_trained(source: Any) -> str | None:
     return "a variable"
 
 
-def _serving_the_outer_tape(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Replaces what calls a function that has a gradient of its own.
+def _exclude_custom_gradients(registry: GradientRegistry) -> Callable[[Any], Any]:
+    """Replaces the call of a function that has a custom gradient.
 
-    If a tape outside records the call, the gradient of that function is requested later: what a
-    tape inside of it computes serves this one.
+    If an outer tape records the call, that tape computes the custom gradient later. A gradient of
+    a tape inside the function is then a part of the outer gradient.
     """
 
     def make(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not (marks.is_tracing_thread() and tf_internal.could_possibly_record()):
+            if not (registry.is_tracing_thread() and tf_internal.could_possibly_record()):
                 return original(*args, **kwargs)
-            with marks.differentiating():
+            with registry.differentiating():
                 return original(*args, **kwargs)
 
         return call
@@ -185,116 +189,115 @@ def _serving_the_outer_tape(marks: GradientRegistry) -> Callable[[Any], Any]:
     return make
 
 
-def _mark(
+def _reduce(
     step_name: str,
-    rules: ReductionPolicy,
+    policy: ReductionPolicy,
     tape: Any,
     sources: Any,
     gradients: Any,
-    marks: GradientRegistry,
-    left_alone: Container[int | str],
+    registry: GradientRegistry,
+    excluded: Container[int | str],
 ) -> Any:
+    """Returns the gradients with those of trained variables averaged, and records the call."""
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
-    differentiated_by = [trained(source) for source in flat_sources]
+    found = [find_trained_variable(source) for source in flat_sources]
     chosen = [
         i
-        for i, variable in enumerate(differentiated_by)
-        if variable is not None and not marks.is_own(variable)
+        for i, variable in enumerate(found)
+        if variable is not None and not registry.is_rank_local(variable)
     ]
-    variables = [differentiated_by[i] for i in chosen]
+    variables = [found[i] for i in chosen]
     raw = [flat_gradients[i] for i in chosen]
     names = tuple(variable_name(variable) for variable in variables)
-    # A variable that the loss does not depend on has none, as without us.
-    marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
-    # Horovod's tapes average what they compute, and a strategy what it is given.
+    registry.missing += [name for name, one in zip(names, raw, strict=True) if one is None]
+    # Horovod's tapes average what they compute, and a strategy averages its inputs.
     by_horovod = hasattr(tape, "_allreduce_grads")
-    is_left = any(variable_key(variable) in left_alone for variable in variables)
-    if by_horovod or rules.by_strategy or is_left:
-        marks.note(names, raw, variables, is_marked=False, by_horovod=by_horovod)
+    is_excluded = any(variable_key(variable) in excluded for variable in variables)
+    if by_horovod or policy.by_strategy or is_excluded:
+        registry.record_call(names, raw, variables, is_reduced=False, by_horovod=by_horovod)
         return gradients
     if chosen:
-        _refuse_xla(step_name)
-    there = [i for i, one in enumerate(raw) if one is not None]
-    # What is gathered comes last: no plan is about it, and it is to hold up nothing.
+        _reject_xla(step_name)
+    present = [i for i, one in enumerate(raw) if one is not None]
+    # Plans leave out gathered gradients, so these come last and delay no planned one.
     order = sorted(
-        backward_order([raw[i] for i in there], there), key=lambda i: marks.is_gathered(raw[i])
+        backward_order([raw[i] for i in present], present),
+        key=lambda i: registry.is_gathered(raw[i]),
     )
-    averages = marks.average([names[i] for i in order], [raw[i] for i in order])
+    averages = registry.average([names[i] for i in order], [raw[i] for i in order])
     for i, average in zip(order, averages, strict=True):
         results[chosen[i]] = average
-    marks.note(names, raw, variables, is_marked=True, results=[results[i] for i in chosen])
+    registry.record_call(
+        names, raw, variables, is_reduced=True, results=[results[i] for i in chosen]
+    )
     return tf.nest.pack_sequence_as(gradients, results)
 
 
 def reject_distribution_strategies(step_name: str, traced_here: bool = True) -> None:
     """Raises `ValueError` in the scope of a `tf.distribute` strategy, which averages by itself."""
-    if traced_here and tf.distribute.has_strategy():
-        kind = type(tf.distribute.get_strategy()).__name__
-        if isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
-            raise ValueError(
-                f"{step_name} runs under {kind}, and in a job of Horovod's: start it without"
-                " Horovod, with TF_CONFIG in the environment of every worker, or train without"
-                " strategy.run and strategy.scope"
-            )
+    if not (traced_here and tf.distribute.has_strategy()):
+        return
+    kind = type(tf.distribute.get_strategy()).__name__
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
         raise ValueError(
-            f"{step_name} runs under {kind}, whose all-reduces TF-Libra does not plan: train with"
-            " MultiWorkerMirroredStrategy, or under Horovod, without strategy.run and"
-            " strategy.scope, or without tf_libra.optimize"
+            f"{step_name} runs under {kind} in a Horovod job: start it without Horovod, with"
+            " TF_CONFIG in the environment of every worker, or train without strategy.run and"
+            " strategy.scope"
         )
+    raise ValueError(
+        f"{step_name} runs under {kind}, whose all-reduces TF-Libra does not plan: train with"
+        " MultiWorkerMirroredStrategy, or under Horovod without strategy.run and strategy.scope,"
+        " or without tf_libra.optimize"
+    )
 
 
-def _refuse_scopes(step_name: str) -> None:
+def _reject_scopes(step_name: str) -> None:
     """Raises `ValueError` in the scope of another strategy, or in a replica of this one."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         reject_distribution_strategies(step_name)
     elif not tf.distribute.in_cross_replica_context():
         raise ValueError(
-            f"{step_name} is decorated with tf_libra.optimize, and called by strategy.run: decorate"
+            f"{step_name} is decorated with tf_libra.optimize and called by strategy.run: decorate"
             " the tf.function that calls strategy.run"
         )
 
 
-def check_call_context(step_name: str, why: str) -> None:
-    """Raises `ValueError` where a step cannot be called from.
+def check_call_context(step_name: str, reason: str) -> None:
+    """Raises `ValueError` if the step cannot be called from here.
 
     Args:
         step_name: for messages.
-        why: not from inside of another `tf.function`, as the end of a sentence.
+        reason: text appended to the error raised when called inside another `tf.function`.
     """
-    _refuse_scopes(step_name)
+    _reject_scopes(step_name)
     if not tf.compat.v1.executing_eagerly_outside_functions():
         raise ValueError(
-            f"{step_name} is decorated with tf_libra.optimize, and called in a graph of version 1:"
-            " no plan can follow it where eager execution is switched off; take"
-            " tf.compat.v1.disable_eager_execution(), or the tf.Graph around it, out"
+            f"{step_name} is decorated with tf_libra.optimize and called in a TensorFlow 1 graph,"
+            " which no plan can rewrite: remove tf.compat.v1.disable_eager_execution(), or the"
+            " tf.Graph around the call"
         )
     if not tf.executing_eagerly():
         raise ValueError(
-            f"{step_name} is decorated with tf_libra.optimize, and called from inside of another"
-            f" tf.function{why}"
+            f"{step_name} is decorated with tf_libra.optimize and called inside another"
+            f" tf.function{reason}"
         )
 
 
 def reject_eager_functions(step_name: str) -> None:
-    """Raises `ValueError` where every `tf.function` runs as plain Python, without a graph."""
+    """Raises `ValueError` if every `tf.function` runs as plain Python, without a graph."""
     if tf.config.functions_run_eagerly():
         raise ValueError(
-            f"{step_name} runs under tf.config.run_functions_eagerly(True), and without a graph"
-            " there is nothing to plan: take that out, or debug with one process, where the step"
-            " runs as it is"
+            f"{step_name} runs under tf.config.run_functions_eagerly(True), which leaves no graph"
+            " to plan: remove that call, or debug with one process, in which the step runs as it is"
         )
 
 
-def _refuse_xla(step_name: str) -> None:
+def _reject_xla(step_name: str) -> None:
     if tf_internal.is_in_xla_context(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
             " all-reduce; remove jit_compile=True from the training step"
         )
-
-
-def _is_trainable_variable(source: Any) -> bool:
-    return isinstance(plain(source), tf.Variable)

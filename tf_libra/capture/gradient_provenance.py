@@ -9,7 +9,7 @@ from tf_libra.capture.dataflow.ancestors import ancestors, direct_sources
 from tf_libra.capture.gradient_registry import GradientCall, GradientRegistry
 from tf_libra.capture.variables import plain
 
-# Cast is what compression to fp16 writes; captures of branches are placeholders.
+# Compression to fp16 writes Cast; captures of branches are placeholders.
 _KEEP_VALUE = ("Identity", "Cast", "Placeholder")
 
 
@@ -18,9 +18,9 @@ class GradientOrigin:
     """A gradient that a tensor is, or was made of.
 
     Attributes:
-        call: of `gradient`, which has computed it.
-        index: which of that call's it is.
-        is_itself: whether the tensor is that gradient, in perhaps another dtype.
+        call: the call of `gradient` that computed it.
+        index: of the gradient in that call.
+        is_itself: whether the tensor is that gradient, possibly in another dtype.
     """
 
     call: GradientCall
@@ -34,23 +34,23 @@ class GradientOrigin:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """Shape of what may be made of it to train with."""
+        """Shape of a gradient made of it to train with."""
         if self.call.is_jacobian:
             return plain(self.call.variables[self.index]).shape
         return self.call.raw[self.index].shape
 
 
-def origins(marks: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
-    """The gradients that a tensor was made of, nearest first.
+def origins(registry: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
+    """Returns the gradients that a tensor was made of, nearest first.
 
     Args:
-        marks: knows gradients.
-        tensor: of the graph that is being traced, or of one in it.
+        registry: knows gradients.
+        tensor: of the graph that is being traced, or of a nested one.
     """
     found: list[GradientOrigin] = []
     itself = {id(tensor)}
-    for current in ancestors(tensor, lambda one: marks.find(one) is not None):
-        known = marks.find(current)
+    for current in ancestors(tensor, lambda one: registry.find(one) is not None):
+        known = registry.find(current)
         if known is not None:
             found.append(GradientOrigin(*known, is_itself=id(current) in itself))
         elif id(current) in itself and current.op.type in _KEEP_VALUE:

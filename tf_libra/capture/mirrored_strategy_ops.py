@@ -1,19 +1,21 @@
-"""Recognises gradients that a `MultiWorkerMirroredStrategy` all-reduces while a step is traced.
+"""Recognizes gradients that a `MultiWorkerMirroredStrategy` all-reduces while a step is traced.
 
-Every all-reduce under such a strategy (optimizers, a replica context, `strategy.reduce`,
-variables that are aggregated) ends in one method, `CollectiveAllReduce._all_reduce`, which packs
-what it is given, in the order in which variables are listed, and writes a collective for each pack.
-For the duration of a trace it is replaced (see `patches`). What it is given is a gradient if it is
-one that `tf.GradientTape.gradient` has returned, or was made of one and has kept its shape; or if
-as many tensors of the same shapes are given as one call of `gradient` has returned, as by a
-function or an accumulator in between. Then a `LibraAllReduce` with the same reduction is written
-for it, which is planned. All else stays with the strategy: metrics, statistics, sparse gradients.
+Every all-reduce of such a strategy ends in `CollectiveAllReduce._all_reduce`, whether an
+optimizer, a replica context, `strategy.reduce` or an aggregated variable asks for it. That method
+packs its inputs in the order in which variables are listed, and writes a collective per pack.
+It is replaced during a trace. An input is a gradient in two cases:
 
-Keras' `LossScaleOptimizer` asks, before it reduces, whether the rank's gradients are finite, and
-reduces nothing if they are not. Its verdict is made that of all ranks.
+- `tf.GradientTape.gradient` has returned it, or it was made of such a result in the same shape;
+- the inputs have the number and shapes of one call's results, if a function or an accumulator
+  lies between.
 
-Nothing is averaged that the script does not reduce, and nothing twice: what is taken for a gradient
-is reduced over the same workers in either case.
+A planned `LibraAllReduce` with the same reduction then replaces the collective. All other inputs
+stay with the strategy: metrics, statistics, sparse gradients.
+
+Keras' `LossScaleOptimizer` reduces nothing if the rank's gradients are not finite. Its verdict
+becomes that of all ranks.
+
+A tensor that is mistaken for a gradient is reduced over the same workers in either case.
 """
 
 import contextlib
@@ -32,19 +34,20 @@ _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "avera
 
 
 class StrategyReductions:
-    """The tensors that one trace hands to the strategy's all-reduces.
+    """The inputs of the strategy's all-reduces in one trace.
 
     Attributes:
-        left: gradients that the strategy reduces: why not we, by name.
+        left: gradients that the strategy reduces, with the reason, by name.
     """
 
-    def __init__(self, step_name: str, marks: GradientRegistry) -> None:
+    def __init__(self, step_name: str, registry: GradientRegistry) -> None:
+        """Starts without inputs."""
         self._step_name = step_name
-        self._marks = marks
+        self._registry = registry
         self.left: dict[str, str] = {}
 
     def averaged(self, graph: Any, trace: TracedGraph) -> set[int | str]:
-        """Returns no variables: no call of `gradient` is marked in the first place."""
+        """Returns no variables: no call of `gradient` is averaged in the first place."""
         return set()
 
     def check(self, graph: Any, trace: TracedGraph) -> None:
@@ -59,22 +62,22 @@ class StrategyReductions:
         replica: int,
         options: Any,
     ) -> Any:
-        """In place of `CollectiveAllReduce._all_reduce`, which `original` is.
+        """Replaces `CollectiveAllReduce._all_reduce`, which is `original`.
 
         Raises:
-            ValueError: there are several replicas in a worker.
+            ValueError: a worker has several replicas.
         """
         flat = tf.nest.flatten(value)
         names = self._names(flat, collective)
         planned = [i for i, name in enumerate(names) if name is not None]
         if not planned or reduce_op not in _KINDS:
             return original(collective, reduce_op, value, replica, options)
-        refuse_several_replicas(self._step_name, collective._devices)
+        reject_several_replicas(self._step_name, collective._devices)
         results = list(flat)
         with tf.device(collective._devices[replica]):
             tensors = {i: tf.convert_to_tensor(flat[i]) for i in planned}
             for i in backward_order([tensors[i] for i in planned], planned):
-                results[i] = self._marks.all_reduce(names[i], tensors[i], _KINDS[reduce_op])
+                results[i] = self._registry.all_reduce(names[i], tensors[i], _KINDS[reduce_op])
         rest = [i for i, name in enumerate(names) if name is None]
         if rest:
             others = original(collective, reduce_op, [flat[i] for i in rest], replica, options)
@@ -82,79 +85,80 @@ class StrategyReductions:
                 results[i] = other
         return tf.nest.pack_sequence_as(value, results)
 
-    def _names(self, given: Sequence[Any], collective: Any) -> list[Any]:
-        """Under which each tensor is to be planned; None for what is left to the strategy."""
-        found = self._found(given)
-        if not any(found):
-            return list(found)
-        _, world_size = self._marks.place()
-        if collective._group_size != world_size * len(collective._devices):
-            why = f"among {collective._group_size} of {world_size} workers"
-            self.left.update({name: why for name in found if name is not None})
-            return [None] * len(found)
-        for i, one in enumerate(given):
-            if found[i] is not None and self._why_not(one):
-                self.left[found[i]] = self._why_not(one)
-                found[i] = None
-        return found
-
-    def _found(self, given: Sequence[Any]) -> list[Any]:
-        made_of = [origins(self._marks, _values(one)) for one in given]
-        names = [_name_of(*both) for both in zip(given, made_of, strict=True)]
-        if any(name is not None for name in names):
-            # A scalar among gradients is one; alone it may well be made of them to be shown.
-            return [_name_of(*both, scalars=True) for both in zip(given, made_of, strict=True)]
-        if all(_values(one).shape.rank == 0 for one in given):
+    def _names(self, inputs: Sequence[Any], collective: Any) -> list[Any]:
+        """Returns the name under which each input is planned; None to leave it to the strategy."""
+        names = self._gradient_names(inputs)
+        if not any(names):
             return names
-        for call in reversed(self._marks.calls):
-            there = [i for i, raw in enumerate(call.raw) if raw is not None]
-            if len(there) == len(given) and all(
-                _are_alike(call.raw[i], one) for i, one in zip(there, given, strict=True)
-            ):
-                return [call.names[i] for i in there]
+        _, world_size = self._registry.place()
+        if collective._group_size != world_size * len(collective._devices):
+            reason = f"among {collective._group_size} of {world_size} workers"
+            self.left.update({name: reason for name in names if name is not None})
+            return [None] * len(names)
+        for i, value in enumerate(inputs):
+            reason = "" if names[i] is None else self._unsupported_reason(value)
+            if reason:
+                self.left[names[i]] = reason
+                names[i] = None
         return names
 
-    def _why_not(self, one: Any) -> str:
-        if _values(one).dtype not in FLOATING:
-            return f"dtype={_values(one).dtype.name}"
-        return "IndexedSlices" if self._marks.is_gathered(one) else ""
+    def _gradient_names(self, inputs: Sequence[Any]) -> list[Any]:
+        made_of = [origins(self._registry, _values(value)) for value in inputs]
+        names = [_name_of(*pair) for pair in zip(inputs, made_of, strict=True)]
+        if any(name is not None for name in names):
+            # A scalar among gradients is one; a lone scalar may be a metric made of gradients.
+            return [_name_of(*pair, scalars=True) for pair in zip(inputs, made_of, strict=True)]
+        if all(_values(value).shape.rank == 0 for value in inputs):
+            return names
+        for call in reversed(self._registry.calls):
+            present = [i for i, raw in enumerate(call.raw) if raw is not None]
+            if len(present) == len(inputs) and all(
+                _are_alike(call.raw[i], value) for i, value in zip(present, inputs, strict=True)
+            ):
+                return [call.names[i] for i in present]
+        return names
+
+    def _unsupported_reason(self, value: Any) -> str:
+        if _values(value).dtype not in FLOATING:
+            return f"dtype={_values(value).dtype.name}"
+        return "IndexedSlices" if self._registry.is_gathered(value) else ""
 
 
-def refuse_several_replicas(step_name: str, devices: Sequence[str]) -> None:
-    """Raises `ValueError` for a worker that has several replicas: its gradients are many."""
+def reject_several_replicas(step_name: str, devices: Sequence[str]) -> None:
+    """Raises `ValueError` if a worker has several replicas, and so several sets of gradients."""
     if len(devices) > 1:
         raise ValueError(
             f"{step_name} runs under a MultiWorkerMirroredStrategy with {len(devices)} replicas in"
             f" each worker ({', '.join(devices)}), and TF-Libra plans all-reduces between"
-            " processes: start one worker for each GPU, which sees that GPU alone"
+            " processes: start one worker per GPU and make only that GPU visible to it"
             " (CUDA_VISIBLE_DEVICES)"
         )
 
 
-def _values(one: Any) -> Any:
-    return one.values if isinstance(one, tf.IndexedSlices) else one
+def _values(value: Any) -> Any:
+    return value.values if isinstance(value, tf.IndexedSlices) else value
 
 
-def _name_of(one: Any, made_of: Sequence[GradientOrigin], scalars: bool = False) -> str | None:
-    """Returns the name of the gradient that `one` is, or was made of in the same shape."""
-    may_be_made = scalars or _values(one).shape.rank != 0
+def _name_of(value: Any, made_of: Sequence[GradientOrigin], scalars: bool = False) -> str | None:
+    """Returns the name of the gradient that an input is, or was made of in the same shape."""
+    may_be_made = scalars or _values(value).shape.rank != 0
     for origin in made_of:
-        if origin.is_itself or (may_be_made and _is_of(origin.call, origin.index, one)):
+        if origin.is_itself or (may_be_made and _has_shape_of(origin.call, origin.index, value)):
             return origin.name
     return None
 
 
-def _is_of(call: GradientCall, index: int, one: Any) -> bool:
-    """Returns whether `one` has the shape of a gradient that it was made of."""
+def _has_shape_of(call: GradientCall, index: int, value: Any) -> bool:
+    """Returns whether an input has the shape of a gradient that it was made of."""
     raw = call.raw[index]
-    if isinstance(raw, tf.IndexedSlices) and isinstance(one, tf.IndexedSlices):
+    if isinstance(raw, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):
         return True
-    return bool(_shape(raw).is_compatible_with(_shape(one)))
+    return bool(_shape(raw).is_compatible_with(_shape(value)))
 
 
-def _are_alike(raw: Any, one: Any) -> bool:
-    return isinstance(raw, tf.IndexedSlices) == isinstance(one, tf.IndexedSlices) and (
-        raw.dtype == one.dtype and bool(_shape(raw).is_compatible_with(_shape(one)))
+def _are_alike(raw: Any, value: Any) -> bool:
+    return isinstance(raw, tf.IndexedSlices) == isinstance(value, tf.IndexedSlices) and (
+        raw.dtype == value.dtype and bool(_shape(raw).is_compatible_with(_shape(value)))
     )
 
 
@@ -163,21 +167,23 @@ def _shape(gradient: Any) -> tf.TensorShape:
 
 
 @contextlib.contextmanager
-def recognizing(step_name: str, marks: GradientRegistry) -> Iterator[StrategyReductions]:
-    """While it lasts, the strategy's all-reduces of gradients are written as ours.
+def intercept_reductions(
+    step_name: str, registry: GradientRegistry
+) -> Iterator[StrategyReductions]:
+    """Writes the strategy's all-reduces of gradients as ours while the context lasts.
 
     Args:
-        step_name: the function that is traced, for messages.
-        marks: the gradients of the trace.
+        step_name: name of the traced function, for messages.
+        registry: the gradients of the trace.
 
     Yields:
-        What the strategy was given so far.
+        The inputs of the strategy so far.
     """
-    reductions = StrategyReductions(step_name, marks)
+    reductions = StrategyReductions(step_name, registry)
 
     def make(original: Any) -> Any:
         def call(collective: Any, reduce_op: Any, value: Any, replica: int, options: Any) -> Any:
-            if not marks.is_tracing_thread():
+            if not registry.is_tracing_thread():
                 return original(collective, reduce_op, value, replica, options)
             return reductions.all_reduce(original, collective, reduce_op, value, replica, options)
 
@@ -186,9 +192,9 @@ def recognizing(step_name: str, marks: GradientRegistry) -> Iterator[StrategyRed
     def make_check(original: Any) -> Any:
         def check_finite(optimizer: Any, gradients: Any) -> Any:
             finite = original(optimizer, gradients)
-            if not marks.is_tracing_thread():
+            if not registry.is_tracing_thread():
                 return finite
-            return marks.true_on_all(finite, "loss_scale/is_finite")
+            return registry.all_true(finite, "loss_scale/is_finite")
 
         return check_finite
 

@@ -10,62 +10,63 @@ from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.dataflow.forward import follow_labels, variable_inputs
 from tf_libra.capture.gradient_registry import GradientRegistry
 
-# A graph's collection; graphs that are made inside of a graph begin with what it has.
+# A graph collection; nested graphs start with a copy of their outer graph's collections.
 _TRACED_FOR = "tf_libra/traced_for"
-# Scopes of what GradientTape.gradient and tf.gradients write.
+# Scopes of the ops that GradientTape.gradient and tf.gradients write.
 _GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
-def own_traces(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Make every `tf.function` that a step calls trace again for each trace of the step.
+def retrace_nested_functions(registry: GradientRegistry) -> Callable[[Any], Any]:
+    """Makes each trace of a step retrace every `tf.function` that the step calls.
 
-    A trace made outside of the step brings gradients that are not averaged. One made in the step
-    waits, if called elsewhere, for ranks that do not come. One made in another trace of the step
-    brings gradients that the registry of this trace does not know: after a reset of the job, or
-    if an outer tape or Horovod treats them differently here. TensorFlow finds traces by the context
-    of the call, so the registry becomes a part of that context. So do two more facts: if the call
-    serves another gradient, or one example, its own gradients are not averaged.
+    Without it a step could reuse a trace that was made:
 
-    Args:
-        marks: of the trace.
+    - outside the step: its gradients are not averaged;
+    - in the step, if the function is called elsewhere: its all-reduces wait for absent ranks;
+    - in another trace of the step: this trace's registry lacks its gradients, for example after a
+      reset of the job, or if an outer tape or Horovod treats the gradients differently here.
+
+    TensorFlow finds traces by the context of a call, so the registry becomes a part of that
+    context. Two more facts join it, because they decide whether gradients are averaged: whether
+    the call is part of another gradient, and whether it is traced for one example.
     """
 
     def make(original: Any) -> Any:
         def make_function_context(scope_type: Any = None) -> Any:
-            is_local = marks.of_examples is not None
-            key = (scope_type, "tf_libra", marks.key, marks.concerned, is_local)
-            return original(scope_type=key if marks.is_tracing_thread() else scope_type)
+            is_local = registry.per_example is not None
+            key = (scope_type, "tf_libra", registry.key, registry.should_reduce, is_local)
+            return original(scope_type=key if registry.is_tracing_thread() else scope_type)
 
         return make_function_context
 
     return make
 
 
-def mark_traced(marks: GradientRegistry) -> None:
-    """Note in the graph being traced, and in those made inside, which registry it belongs to."""
+def tag_graph(registry: GradientRegistry) -> None:
+    """Records the registry in the graph that is being traced, and so in its nested graphs."""
     graph = tf.compat.v1.get_default_graph()
-    # Outside of any function it is the process's, which all graphs of any later trace begin with.
+    # Outside of functions it is the process's graph, whose collections every later trace copies.
     if graph.building_function:
-        graph.add_to_collection(_TRACED_FOR, marks.key)
+        graph.add_to_collection(_TRACED_FOR, registry.key)
 
 
-def gradients_brought(concrete: Any, marks: GradientRegistry) -> str | None:
-    """Returns why a `tf.types.experimental.ConcreteFunction` seems to bring unaveraged gradients.
+def describe_foreign_gradients(concrete: Any, registry: GradientRegistry) -> str | None:
+    """Describes the use that a `ConcreteFunction` seems to make of unaveraged gradients.
 
-    So it does if it was traced elsewhere, computes gradients, and writes a trainable variable, or
-    writes or returns something of the shape and dtype of one. Models that return gradients of their
-    input, such as forces, usually do none of that. Gradients that are returned in another shape
-    are not found.
+    Such a function was traced elsewhere, computes gradients, and writes a trainable variable, or
+    writes or returns a tensor with the shape and dtype of one. Models that return gradients of
+    their input, such as forces, usually do none of that. The check misses gradients that are
+    returned in another shape.
 
     Args:
-        concrete: what is called.
-        marks: of the trace that calls it.
+        concrete: the called function.
+        registry: of the trace that calls it.
 
     Returns:
-        What it does to which variable; None where nothing suggests it.
+        A verb and an object, for messages; None if there is no such use.
     """
     graph = concrete.graph
-    if marks.key in graph.get_collection(_TRACED_FOR) or is_backward(graph):
+    if registry.key in graph.get_collection(_TRACED_FOR) or is_backward(graph):
         return None
     trainable = {_kind(one): one.name for one in reversed(graph.trainable_variables)}
     if not trainable:
@@ -73,12 +74,13 @@ def gradients_brought(concrete: Any, marks: GradientRegistry) -> str | None:
     trace = traced_graph.read(graph)
     if not any(_GRADIENTS.search(node.name) for node in trace.all_nodes()):
         return None
-    variables = {id(one): one for one in graph.variables}
-    for one in (variables[key] for key in follow_labels(trace, variable_inputs(graph)).written):
-        if one.trainable:
-            return f"writes {one.name!r}"
-        if one.shape.rank and _kind(one) in trainable:
-            return f"writes {one.name!r}, which is like {trainable[_kind(one)]!r}"
+    variables = {id(variable): variable for variable in graph.variables}
+    written = follow_labels(trace, variable_inputs(graph)).written
+    for variable in (variables[key] for key in written):
+        if variable.trainable:
+            return f"writes {variable.name!r}"
+        if variable.shape.rank and _kind(variable) in trainable:
+            return f"writes {variable.name!r}, which is like {trainable[_kind(variable)]!r}"
     for result in tf.nest.flatten(concrete.structured_outputs):
         for kind, name in trainable.items():
             if _is_like(result, *kind):
@@ -92,7 +94,7 @@ def _kind(variable: Any) -> tuple[tf.DType, tuple[int | None, ...]]:
 
 def _is_like(result: Any, dtype: tf.DType, shape: tuple[int | None, ...]) -> bool:
     first = 0
-    if isinstance(result, tf.IndexedSlices):  # rows of a gradient, however many
+    if isinstance(result, tf.IndexedSlices):  # any number of a gradient's rows
         result, first = result.values, 1
     if not isinstance(result, tf.Tensor | tf.TensorSpec) or result.dtype != dtype or not shape:
         return False
@@ -100,6 +102,6 @@ def _is_like(result: Any, dtype: tf.DType, shape: tuple[int | None, ...]) -> boo
 
 
 def is_backward(graph: Any) -> bool:
-    """Returns whether TensorFlow has made it of a function that is differentiated."""
-    # What comes out of it is the tape's result, which is averaged.
+    """Returns whether TensorFlow made a graph as the backward function of a function."""
+    # Its results become the outer tape's result, which is averaged.
     return bool(graph.name.startswith("__backward_"))

@@ -1,8 +1,10 @@
-"""Jacobians with respect to variables, such as gradients per example: each rank's own.
+"""Gradients per example, by jacobians or `tf.vectorized_map`, which stay rank-local.
 
-A rank has examples that no other rank has, so there is nothing to average before the script has
-made one gradient of them, by clipping and summing, say. A step is rejected if this gradient reaches
-a variable without having been all-reduced: the ranks' weights would drift apart in silence.
+Each rank has other examples, so per-example gradients have nothing to average. A script makes one
+gradient of them, by clipping and summing for instance. A step is rejected if this gradient
+reaches a variable without an all-reduce, because the ranks' weights would silently drift apart.
+
+The body of `tf.vectorized_map` is traced once, and its ops are rewritten for all examples.
 """
 
 import inspect
@@ -20,53 +22,123 @@ from tf_libra.capture.variable_resolution import is_all_reduced
 from tf_libra.capture.variables import plain, variable_name, variables_of
 from tf_libra.internal import tf_internal
 
+# Attribute of tensors made of per-example gradients: the name of the variable.
 _LABEL = "_tf_libra_jacobian"
 
 
-def exclude_jacobians(step_name: str, marks: GradientRegistry) -> Callable[[Any], Any]:
+def exclude_jacobians(step_name: str, registry: GradientRegistry) -> Callable[[Any], Any]:
     """Replaces `GradientTape.jacobian` and `batch_jacobian`, whose results are not averaged."""
 
     def make(original: Any) -> Any:
         def call(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if not marks.concerned:
+            if not registry.should_reduce:
                 return original(tape, target, *args, **kwargs)
-            higher_order.check(step_name, marks, target)
-            with marks.differentiating():
+            higher_order.reject_second_derivative(step_name, registry, target)
+            with registry.differentiating():
                 jacobians = original(tape, target, *args, **kwargs)
             sources = args[0] if args else kwargs.get("sources", kwargs.get("source"))
-            return _of_variables(sources, jacobians, marks)
+            return _tag_jacobians(sources, jacobians, registry)
 
         return call
 
     return make
 
 
-def check(
-    step_name: str, marks: GradientRegistry, graph: Any, trace: TracedGraph, result: Any
+def exclude_vectorized_map(registry: GradientRegistry) -> Callable[[Any], Any]:
+    """Replaces the root of `tf.vectorized_map`, so that gradients in its body are not averaged."""
+
+    def make(original: Any) -> Any:
+        def call(body: Any, *args: Any, **kwargs: Any) -> Any:
+            if not registry.should_reduce or registry.per_example is not None:
+                return original(body, *args, **kwargs)
+            made_of: list[PerExampleGradient | None] = []
+
+            @tf_internal.autograph_artifact
+            def recorded(i: Any, **config: Any) -> Any:
+                converted = tf_internal.convert_to_autograph(body, tf_internal.autograph_context())
+                results = converted(i, **config)
+                made_of[:] = [_gradient_in(one, registry) for one in tf.nest.flatten(results)]
+                return results
+
+            recorded.__signature__ = inspect.signature(body)  # TensorFlow inspects the arguments
+            with registry.collecting_per_example():
+                results = original(recorded, *args, **kwargs)
+            tagged = [
+                value if gradient is None else tag_provenance(value, gradient, registry)
+                for value, gradient in zip(tf.nest.flatten(results), made_of, strict=True)
+            ]
+            return tf.nest.pack_sequence_as(results, tagged)
+
+        return call
+
+    return make
+
+
+def record_gradients(registry: GradientRegistry, sources: Any, gradients: Any) -> None:
+    """Records gradients of one example."""
+    assert registry.per_example is not None
+    flat = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True)
+    for source, gradient in flat:
+        if not isinstance(plain(source), tf.Variable):
+            continue
+        name = variable_name(source)
+        if gradient is None:
+            registry.missing.append(name)
+        else:
+            registry.per_example.append(PerExampleGradient(name, source, gradient))
+
+
+def tag_provenance(value: Any, gradient: PerExampleGradient, registry: GradientRegistry) -> Any:
+    """Returns a value whose tensors carry the label of a per-example gradient.
+
+    Args:
+        value: tensors made of the gradient, with one more dimension than the variable for instance.
+        gradient: from which the value was made.
+        registry: records the value as a jacobian.
+    """
+    parts = [tf.identity(part) for part in tf.nest.flatten(value, expand_composites=True)]
+    for part in parts:
+        tf_internal.set_bytes_attribute(part.op, _LABEL, gradient.name.encode())
+    result = tf.nest.pack_sequence_as(value, parts, expand_composites=True)
+    registry.record_call(
+        [gradient.name], [result], [gradient.variable], is_reduced=False, is_jacobian=True
+    )
+    return result
+
+
+def check_updates(
+    step_name: str, registry: GradientRegistry, graph: Any, trace: TracedGraph, result: Any
 ) -> tuple[str, ...]:
-    """Whose jacobians, or what was made of them, the step returns un-averaged.
+    """Rejects updates by per-example gradients that are not all-reduced.
 
     Args:
         step_name: for messages.
-        marks: of the trace.
-        graph: what was traced.
-        trace: the same as plain values.
-        result: what the step returns.
+        registry: of the trace.
+        graph: the traced graph.
+        trace: the same graph as plain values.
+        result: the value that the step returns.
+
+    Returns:
+        Names of the variables of which the step returns jacobians, or values made of them.
 
     Raises:
-        ValueError: what was made of a jacobian reaches a variable that is trained.
+        ValueError: a value made of a jacobian reaches a trained variable.
     """
     if not any(map(_label_of, trace.all_nodes())):
         return ()
-    asked = [(plain(v), variable_name(v)) for call in marks.calls for v in call.variables]
-    # Where a function that was traced before asks, it is not known for what.
-    trained = {id(one): name for one, name in asked} or {
+    requested = [(plain(v), variable_name(v)) for call in registry.calls for v in call.variables]
+    # A function that was traced before hides its variables.
+    trained = {id(variable): name for variable, name in requested} or {
         id(one): variable_name(one) for one in variables_of(graph) if one.trainable
     }
-    results = [one for one in tf.nest.flatten(result, expand_composites=True) if _is_of(one, graph)]
+    results = [
+        tensor
+        for tensor in tf.nest.flatten(result, expand_composites=True)
+        if getattr(tensor, "graph", None) is graph
+    ]
     found = follow_labels(
         trace,
-        variable_inputs(graph, [one for one, _ in asked]),
+        variable_inputs(graph, [variable for variable, _ in requested]),
         label=_label_of,
         ends_at=is_all_reduced,
         results=results,
@@ -74,113 +146,48 @@ def check(
     for key, labels in found.written.items():
         if key in trained and labels:
             raise ValueError(
-                f"{step_name} takes the jacobian of {min(labels)!r}, or its gradients in"
-                " tf.vectorized_map, which are those of this rank's data alone, and updates"
-                f" {trained[key]!r} with what it makes of them, so that the ranks' weights would"
-                " drift apart: average that first, with hvd.allreduce in the step"
+                f"{step_name} updates {trained[key]!r} with values made of per-example gradients"
+                f" of {min(labels)!r} (tape.jacobian, or a tape in tf.vectorized_map), which are"
+                " rank-local, so the ranks' weights would drift apart: average these values first,"
+                " with hvd.allreduce in the step"
             )
     return tuple(sorted(found.returned))
 
 
-def _is_of(tensor: Any, graph: Any) -> bool:
-    return getattr(tensor, "graph", None) is graph
-
-
-def _of_variables(sources: Any, jacobians: Any, marks: GradientRegistry) -> Any:
+def _tag_jacobians(sources: Any, jacobians: Any, registry: GradientRegistry) -> Any:
     flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(jacobians)
     for i, source in enumerate(flat_sources):
         if isinstance(plain(source), tf.Variable) and results[i] is not None:
-            of_variable = PerExampleGradient(variable_name(source), source, results[i])
-            if marks.of_examples is not None:
-                marks.of_examples.append(of_variable)
+            gradient = PerExampleGradient(variable_name(source), source, results[i])
+            if registry.per_example is not None:
+                registry.per_example.append(gradient)
             else:
-                results[i] = labelled(results[i], of_variable, marks)
+                results[i] = tag_provenance(results[i], gradient, registry)
     return tf.nest.pack_sequence_as(jacobians, results)
-
-
-def labelled(value: Any, gradient: PerExampleGradient, marks: GradientRegistry) -> Any:
-    """A tensor, or what consists of tensors, that was made of gradients per example.
-
-    Args:
-        value: of one more dimension than the variable, say.
-        gradient: of which it was made.
-        marks: get to know it.
-    """
-    parts = [tf.identity(one) for one in tf.nest.flatten(value, expand_composites=True)]
-    for one in parts:
-        tf_internal.set_bytes_attribute(one.op, _LABEL, gradient.name.encode())
-    result = tf.nest.pack_sequence_as(value, parts, expand_composites=True)
-    marks.note([gradient.name], [result], [gradient.variable], is_marked=False, is_jacobian=True)
-    return result
 
 
 def _label_of(node: Node) -> str | None:
     return node.attributes.get(_LABEL)
 
 
-def exclude_vectorized_map(marks: GradientRegistry) -> Callable[[Any], Any]:
-    """Replaces what `tf.vectorized_map` ends in: nothing that its body computes is averaged."""
-
-    def make(original: Any) -> Any:
-        def call(body: Any, *args: Any, **kwargs: Any) -> Any:
-            if not marks.concerned or marks.of_examples is not None:
-                return original(body, *args, **kwargs)
-            made_of: list[PerExampleGradient | None] = []
-
-            @tf_internal.autograph_artifact
-            def recorded(i: Any, **config: Any) -> Any:
-                results = tf_internal.convert_to_autograph(body, tf_internal.autograph_context())(
-                    i, **config
-                )
-                made_of[:] = [_gradient_in(one, marks) for one in tf.nest.flatten(results)]
-                return results
-
-            recorded.__signature__ = inspect.signature(body)  # of it TensorFlow asks what it takes
-            with marks.of_each_example():
-                results = original(recorded, *args, **kwargs)
-            flat = tf.nest.flatten(results)
-            handed = [
-                one if gradient is None else labelled(one, gradient, marks)
-                for one, gradient in zip(flat, made_of, strict=True)
-            ]
-            return tf.nest.pack_sequence_as(results, handed)
-
-        return call
-
-    return make
-
-
-def note(marks: GradientRegistry, sources: Any, gradients: Any) -> None:
-    """Remembers gradients of one example."""
-    assert marks.of_examples is not None
-    flat = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True)
-    for source, gradient in flat:
-        if not isinstance(plain(source), tf.Variable):
-            continue
-        if gradient is None:
-            marks.missing.append(variable_name(source))
-        else:
-            marks.of_examples.append(PerExampleGradient(variable_name(source), source, gradient))
-
-
-def _gradient_in(result: Any, marks: GradientRegistry) -> PerExampleGradient | None:
-    """The gradient that something was made of, of several the nearest."""
+def _gradient_in(result: Any, registry: GradientRegistry) -> PerExampleGradient | None:
+    """Returns the nearest gradient from which a value was made."""
     known = {
-        id(part): one
-        for one in marks.of_examples or ()
-        for part in tf.nest.flatten(one.gradient, expand_composites=True)
+        id(part): gradient
+        for gradient in registry.per_example or ()
+        for part in tf.nest.flatten(gradient.gradient, expand_composites=True)
     }
     before = [
-        one
+        ancestor
         for part in tensors_of(result)
-        for one in ancestors(part, lambda tensor: id(tensor) in known)
+        for ancestor in ancestors(part, lambda tensor: id(tensor) in known)
     ]
-    for one in before:
-        if id(one) in known:
-            return known[id(one)]
-    # What a function has computed that the body calls is not looked into.
+    for ancestor in before:
+        if id(ancestor) in known:
+            return known[id(ancestor)]
+    # A function called by the body hides which gradients its results are made of.
     here = tf.compat.v1.get_default_graph()
-    elsewhere = [one for one in marks.of_examples or () if _graph_of(one.gradient) is not here]
+    elsewhere = [one for one in registry.per_example or () if _graph_of(one.gradient) is not here]
     alike = (one for one in elsewhere if one.gradient.shape == getattr(result, "shape", None))
     return next(alike, elsewhere[0]) if before and elsewhere else None
 

@@ -1,4 +1,4 @@
-"""The tensors that every execution of a trace is certain to all-reduce."""
+"""The all-reduces that every execution of a traced graph performs unconditionally."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from tf_libra.capture.dataflow.traced_graph import CALLS, Body, Node, TracedGrap
 
 @dataclass(frozen=True)
 class UnconditionalReduces:
-    """The all-reduces of one execution.
+    """The unconditional all-reduces of one execution.
 
     Attributes:
-        times: how often each tensor is all-reduced, whatever the data are; by name.
-        perhaps_others: whether there are others, under a condition or in a loop of the graph.
+        times: number of all-reduces of each tensor, by name.
+        has_conditional: whether the graph has other all-reduces, in a conditional or a loop.
     """
 
     times: Mapping[str, int]
@@ -22,14 +22,14 @@ class UnconditionalReduces:
 
     @property
     def num_tensors(self) -> int:
-        """The number of tensors that are certain, each as often as it is reduced."""
+        """Total number of unconditional all-reduces."""
         return sum(self.times.values())
 
 
 def count_unconditional_reduces(graph: TracedGraph) -> UnconditionalReduces:
-    """Counts the all-reduces that nothing in the graph makes conditional."""
+    """Counts the all-reduces that no conditional or loop of the graph contains."""
     counts = _Counts(graph.functions)
-    return UnconditionalReduces(counts.of(graph.body), counts.has_conditional)
+    return UnconditionalReduces(counts.count(graph.body), counts.has_conditional)
 
 
 class _Counts:
@@ -38,30 +38,30 @@ class _Counts:
         self._functions = functions
         self._known: dict[str, Counter[str]] = {}
 
-    def of(self, body: Body) -> Counter[str]:
-        found: Counter[str] = Counter()
+    def count(self, body: Body) -> Counter[str]:
+        total: Counter[str] = Counter()
         conditional = _SwitchInterpreter(self._functions).run(body, {}).values
         for node in body.nodes:
             reduced = Counter(node.tensor_names)
             for function in node.functions:
-                reduced += self._of_function(function)
+                reduced += self._count_function(function)
             if not reduced:
                 continue
             if conditional[node.name] or (node.functions and node.op not in CALLS):
                 self.has_conditional = True
             else:
-                found += reduced
-        return found
+                total += reduced
+        return total
 
-    def _of_function(self, name: str) -> Counter[str]:
+    def _count_function(self, name: str) -> Counter[str]:
         if name not in self._known:
-            self._known[name] = Counter()  # of a function that calls itself
-            self._known[name] = self.of(self._functions[name])
+            self._known[name] = Counter()  # for a function that calls itself
+            self._known[name] = self.count(self._functions[name])
         return self._known[name]
 
 
 class _SwitchInterpreter(Interpreter):
-    """Labels all that the control flow of TensorFlow 1 may skip, or repeat."""
+    """Labels all nodes that the control flow of TensorFlow 1 may skip or repeat."""
 
     def evaluate(self, node: Node, frame: Frame) -> int:
         return union(frame.inputs(node)) | (node.op in ("Switch", "RefSwitch", "Enter"))

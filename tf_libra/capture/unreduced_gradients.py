@@ -1,9 +1,9 @@
-"""Gradients by tensors, which are not averaged, and a check against updates by them.
+"""Gradients with respect to tensors, which stay rank-local, and a check against updates by them.
 
-What a step takes the gradient by may be an input, an activation, or something that no rank has
-alike: then it is this rank's own, and is left alone (`parameters` tells what is averaged). Where it
-was made of a weight, as an argument of a `tf.function` may have been, and its gradient updates
-this weight as it is, the ranks' weights would drift apart in silence.
+A step may differentiate with respect to an input, an activation or another rank-local tensor; that
+gradient is left unchanged (`variable_resolution` decides which gradients are averaged). If the
+tensor was made of a weight, as an argument of a `tf.function` may be, and its gradient updates
+that weight, the ranks' weights would silently drift apart.
 """
 
 from typing import Any
@@ -14,70 +14,78 @@ from tf_libra.capture.dataflow.ancestors import ancestors, find_inner
 from tf_libra.capture.dataflow.forward import Derivative, follow_labels, variable_inputs
 from tf_libra.capture.dataflow.traced_graph import Node, TracedGraph
 from tf_libra.capture.gradient_registry import GradientRegistry
-from tf_libra.capture.variable_resolution import ALL_REDUCES, is_all_reduced, trained, weights_of
+from tf_libra.capture.variable_resolution import (
+    ALL_REDUCES,
+    find_trained_variable,
+    is_all_reduced,
+    replicated_weights,
+)
 from tf_libra.capture.variables import variable_name
 from tf_libra.internal import tf_internal
 
-_BY = "_tf_libra_gradient_by"
+# Attribute of a rank-local gradient: the op with respect to whose output it is the gradient.
+_SOURCE = "_tf_libra_gradient_by"
+# Prefixes of labels: values that hold a weight, and gradients with respect to them.
 _HELD, _SLOPE = "held/", "slope/"
 
 
-def labelled(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
-    """Gradients, of which those that stay the rank's own, and may be a weight's, are known again.
+def tag_gradients(sources: Any, gradients: Any, of_trained: bool = True) -> Any:
+    """Returns gradients; rank-local gradients of possible weights carry their source.
 
     Args:
-        sources: as `GradientTape.gradient` or `tf.gradients` is given them.
-        gradients: what it has returned.
-        of_trained: whether those of what is trained are the rank's own, too.
+        sources: as passed to `GradientTape.gradient` or `tf.gradients`.
+        gradients: its results.
+        of_trained: whether gradients of trained variables are rank-local, too.
     """
     flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(gradients)
     for i, (source, gradient) in enumerate(zip(flat_sources, results, strict=True)):
-        if gradient is None or not _may_be_of_a_weight(source):
+        if gradient is None or not _may_hold_weight(source):
             continue
-        if of_trained or trained(source) is None:
-            results[i] = _labelled(gradient, source)
+        if of_trained or find_trained_variable(source) is None:
+            results[i] = _tag(gradient, source)
     return tf.nest.pack_sequence_as(gradients, results)
 
 
-def check(step_name: str, marks: GradientRegistry, graph: Any, trace: TracedGraph) -> None:
-    """Rejects updates of weights by gradients of this rank's data alone.
+def check_updates(
+    step_name: str, registry: GradientRegistry, graph: Any, trace: TracedGraph
+) -> None:
+    """Rejects updates of weights by rank-local gradients.
 
     Args:
         step_name: for messages.
-        marks: of the trace.
-        graph: what was traced.
-        trace: the same as plain values.
+        registry: of the trace.
+        graph: the traced graph.
+        trace: the same graph as plain values.
 
     Raises:
-        ValueError: a gradient by what was made of a trained variable reaches that variable.
+        ValueError: a gradient with respect to a tensor made of a weight reaches that weight.
     """
-    if not any(_BY in node.attributes for node in trace.all_nodes()):
+    if not any(_SOURCE in node.attributes for node in trace.all_nodes()):
         return
-    weights = weights_of(graph, marks)
+    weights = replicated_weights(graph, registry)
     found = follow_labels(
         trace,
         variable_inputs(graph, weights),
         ends_at=is_all_reduced,
-        held={id(one): f"{_HELD}{id(one)}" for one in weights},
+        held={id(weight): f"{_HELD}{id(weight)}" for weight in weights},
         derivative=_derivative,
     )
-    for one in weights:
-        if f"{_SLOPE}{id(one)}" in found.written[id(one)]:
-            name = variable_name(one)
+    for weight in weights:
+        if f"{_SLOPE}{id(weight)}" in found.written[id(weight)]:
             raise ValueError(
-                f"{step_name} updates {name!r} with a gradient by a tensor that was made of it,"
-                " which is that of this rank's data alone, so that the ranks' weights would drift"
-                " apart: take the gradient by the variable, within the function that takes it, or"
-                " average it, with hvd.allreduce in the step; name the variable in"
-                " local_variables, or make it with trainable=False, if it is each rank's own"
+                f"{step_name} updates {variable_name(weight)!r} with the gradient with respect to"
+                " a tensor made of it, which is rank-local, so the ranks' weights would drift"
+                " apart: differentiate with respect to the variable, in the function that creates"
+                " the tape, or average the gradient with hvd.allreduce in the step; if the variable"
+                " is rank-local, name it in local_variables or create it with trainable=False"
             )
 
 
-def _may_be_of_a_weight(source: Any) -> bool:
-    """Returns whether a tensor was made of variables, or of what a function was given."""
+def _may_hold_weight(source: Any) -> bool:
+    """Returns whether a tensor was made of variables or of a function's arguments."""
     if not isinstance(source, tf.Tensor) or isinstance(source, tf_internal.EagerTensor):
         return False
-    found = ancestors(source, _is_all_reduce_of)
+    found = ancestors(source, lambda tensor: tensor.op.type.startswith(ALL_REDUCES))
     return any(
         (one.op.type == "Placeholder" and getattr(one.graph, "outer_graph", None) is not None)
         or one.dtype == tf.resource
@@ -85,25 +93,23 @@ def _may_be_of_a_weight(source: Any) -> bool:
     )
 
 
-def _labelled(gradient: Any, by: Any) -> Any:
+def _tag(gradient: Any, source: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        values = _labelled(gradient.values, by)
+        values = _tag(gradient.values, source)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    inside = by if by.graph is gradient.graph else find_inner(gradient.graph, by)
-    if inside is None:
+    is_here = source.graph is gradient.graph
+    inner = source if is_here else find_inner(gradient.graph, source)
+    if inner is None:
         return gradient
     result = tf.identity(gradient)
-    tf_internal.set_bytes_attribute(result.op, _BY, inside.op.name.encode())
+    tf_internal.set_bytes_attribute(result.op, _SOURCE, inner.op.name.encode())
     return result
 
 
 def _derivative(node: Node) -> Derivative | None:
-    return Derivative(node.attributes[_BY], _slope) if _BY in node.attributes else None
+    source = node.attributes.get(_SOURCE)
+    return None if source is None else Derivative(source, _slope)
 
 
 def _slope(label: str) -> str | None:
     return _SLOPE + label.removeprefix(_HELD) if label.startswith(_HELD) else None
-
-
-def _is_all_reduce_of(tensor: Any) -> bool:
-    return bool(tensor.op.type.startswith(ALL_REDUCES))

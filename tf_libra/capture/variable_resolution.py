@@ -1,9 +1,8 @@
-"""The source of a gradient, if it is a variable, or what was read of variables.
+"""The variable behind the source of a gradient: a variable, or a tensor read from variables.
 
-Scripts in the functional manner read the weights, watch what they have read, or one long vector of
-it, or a part, or weights moved by an averaged gradient, and update variables with the gradient of
-that. On every rank it is the same value, as that of a variable is; so its gradient is averaged
-like that of a variable.
+Functional scripts read the weights and watch the result: one long vector, a part, or weights moved
+by an averaged gradient. They update variables with the gradient with respect to that tensor. The
+tensor has the same value on every rank, as the variables have, so its gradient is averaged.
 """
 
 from typing import Any
@@ -30,39 +29,39 @@ ALL_REDUCES = (
     "HorovodGroupedAllgather",
     "HorovodBroadcast",
 )
-# Ops that select from one input, or rearrange it, and repeat nothing.
-_ARRANGE = frozenset(
+# Ops that select from one input or rearrange it, and repeat nothing.
+_REARRANGE = frozenset(
     {"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims", "Slice"}
     | {"StridedSlice", "Split", "SplitV", "Unpack", "ReadVariableOp"}
 )
 
 
-def trained(source: Any) -> Any | None:
-    """The variable that is differentiated by, if one is.
+def find_trained_variable(source: Any) -> Any | None:
+    """Returns the variable with respect to which a source differentiates.
 
     Args:
-        source: as `GradientTape.gradient` is given it.
+        source: as passed to `GradientTape.gradient`.
 
     Returns:
-        A variable of TensorFlow's or Keras'; of what was made of several, one of them. None of
-        anything else, such as inputs and activations, which are a rank's own.
+        A TensorFlow or Keras variable; one of them if the source was made of several. None for
+        rank-local sources, such as inputs and activations.
     """
     if isinstance(plain(source), tf.Variable):
-        kind = tf.as_dtype(source.dtype)
-        return source if kind.is_floating or kind.is_complex else None  # nothing but zeros
+        dtype = tf.as_dtype(source.dtype)
+        return source if dtype.is_floating or dtype.is_complex else None  # other gradients are zero
     if not isinstance(source, tf.Tensor) or isinstance(source, tf_internal.EagerTensor):
         return None
-    found = _read_by(source)
-    for one in found:
-        if source.shape.rank is not None and source.shape.as_list() == one.shape.as_list():
-            return one
-    if len(found) == 1 and _is_a_part(source):
-        return found[0]
-    sizes = [one.shape.num_elements() for one in found]
-    known = [one for one in sizes if one is not None]
-    # Not rows for each example, which were made of the same weights.
+    weights = _weights_read_by(source)
+    for weight in weights:
+        if source.shape.rank is not None and source.shape.as_list() == weight.shape.as_list():
+            return weight
+    if len(weights) == 1 and _is_part_of_variable(source):
+        return weights[0]
+    sizes = [weight.shape.num_elements() for weight in weights]
+    known = [size for size in sizes if size is not None]
+    # Rows per example are made of the same weights, and have another number of elements.
     is_all_of_them = len(known) == len(sizes) and source.shape.num_elements() == sum(known)
-    return found[0] if found and is_all_of_them else None
+    return weights[0] if weights and is_all_of_them else None
 
 
 def is_all_reduced(node: Node) -> bool:
@@ -70,46 +69,49 @@ def is_all_reduced(node: Node) -> bool:
     return node.op.startswith(ALL_REDUCES)
 
 
-def weights_of(graph: Any, marks: GradientRegistry) -> list[Any]:
-    """The variables of a trace that every rank is to have alike, and trains."""
+def replicated_weights(graph: Any, registry: GradientRegistry) -> list[Any]:
+    """Returns the trained variables of a trace that are the same on every rank."""
     return [
-        one
-        for one in variables_of(graph)
-        if one.trainable and one.dtype.is_floating and not marks.is_own(one)
+        variable
+        for variable in variables_of(graph)
+        if variable.trainable
+        and variable.dtype.is_floating
+        and not registry.is_rank_local(variable)
     ]
 
 
-def _read_by(tensor: Any) -> list[Any]:
-    """The weights that a tensor was made of, if of nothing that a rank has for itself."""
-    found = read_by(tensor)
-    if any(not one.trainable and one.shape.rank != 0 for one in found):  # one number is a setting
+def _weights_read_by(tensor: Any) -> list[Any]:
+    """Returns the weights that a tensor was made of; none if other tensors were used, too."""
+    found = variables_read_by(tensor)
+    # A scalar that is not trained is a setting.
+    if any(not variable.trainable and variable.shape.rank != 0 for variable in found):
         return []
-    return [one for one in found if one.trainable]
+    return [variable for variable in found if variable.trainable]
 
 
-def read_by(tensor: Any) -> list[Any]:
-    """The variables that a tensor of a trace was made of; none where of a rank's own data, too."""
+def variables_read_by(tensor: Any) -> list[Any]:
+    """Returns the variables that a tensor was made of; none if rank-local data were used, too."""
     found: dict[int, Any] = {}
-    for one in ancestors(tensor, lambda current: _is_alike(current) or _is_read(current)):
+    for one in ancestors(tensor, lambda current: _is_equal_on_ranks(current) or _is_read(current)):
         if _is_read(one):
             variable = _variable_of(one.op.inputs[0])
             if variable is None:
                 return []
             found[id(variable)] = variable
-        # What is not looked into is taken for the rank's own: data, random numbers, functions.
-        elif not _is_alike(one) and (one.op._is_stateful or not direct_sources(one)):
+        # Data, random numbers and results of functions count as rank-local.
+        elif not _is_equal_on_ranks(one) and (one.op._is_stateful or not direct_sources(one)):
             return []
     return list(found.values())
 
 
-def _is_a_part(tensor: Any) -> bool:
-    """Returns whether it is some elements of a variable, each of them once."""
-    made_of = ancestors(tensor, lambda one: _is_alike(one) or _is_read(one))
-    return all(_is_alike(one) or one.op.type in _ARRANGE for one in made_of)
+def _is_part_of_variable(tensor: Any) -> bool:
+    """Returns whether a tensor has some elements of a variable, each of them once."""
+    made_of = ancestors(tensor, lambda one: _is_equal_on_ranks(one) or _is_read(one))
+    return all(_is_equal_on_ranks(one) or one.op.type in _REARRANGE for one in made_of)
 
 
-def _is_alike(tensor: Any) -> bool:
-    """Returns whether it is the same on every rank, whatever it was computed from."""
+def _is_equal_on_ranks(tensor: Any) -> bool:
+    """Returns whether a tensor is the same on every rank, whatever it was computed from."""
     return bool(tensor.op.type == "Const" or tensor.op.type.startswith(ALL_REDUCES))
 
 
@@ -118,10 +120,10 @@ def _is_read(tensor: Any) -> bool:
 
 
 def _variable_of(handle: Any) -> Any | None:
-    """The variable of a handle, perhaps one that functions and branches have captured."""
+    """Returns the variable of a handle, which functions and branches may have captured."""
     known: dict[int, Any] = {}
     for graph in enclosing_graphs(tf.compat.v1.get_default_graph()):
-        known |= {id(one.handle): one for one in variables_of(graph)}
+        known |= {id(variable.handle): variable for variable in variables_of(graph)}
         outer = find_outer(graph, handle)
         handle = handle if outer is None else outer
     return known.get(id(handle))

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_libra.capture.automatic_names import matched
+from tf_libra.capture.automatic_names import renames_to_first, with_names_of
 from tf_libra.capture.variables import is_random_state, plain
 from tf_libra.coordination import current_job, horovod_job
 from tf_libra.coordination.consistency_check import first_difference
@@ -48,18 +48,19 @@ class BroadcastVariables(keras.callbacks.Callback):
         # A rank that still trains takes part in no other exchange.
         current_job.meet("the beginning of fit", type(self).__name__)
         everyone = horovod_job.exchange_json({"paths": paths, "kinds": kinds})
-        difference = first_difference([_variables_of(one, everyone[0]) for one in everyone])
+        found = renames_to_first([rank["paths"] for rank in everyone])
+        described = [
+            [
+                f"{names.get(path, path)}: {kind}"
+                for path, kind in zip(rank["paths"], rank["kinds"], strict=True)
+            ]
+            for rank, names in zip(everyone, found, strict=True)
+        ]
+        difference = first_difference([{"variable": variables} for variables in described])
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
         horovod_job.broadcast_variables([plain(variable) for variable in variables])
         _use_statistics(model)
-
-
-def _variables_of(rank: dict[str, list[str]], first: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return a rank's variables with their kinds, under rank 0's names."""
-    paths = matched(rank["paths"], first["paths"])
-    pairs = zip(paths, rank["kinds"], strict=True)
-    return {"variable": [f"{path}: {kind}" for path, kind in pairs]}
 
 
 def _use_statistics(model: keras.Model) -> None:
@@ -111,17 +112,13 @@ class AverageMetrics(keras.callbacks.Callback):
         everyone = current_job.run_at(
             place, type(self).__name__, control, lambda control: control.all_gather(mine)
         )
-        names = list(mine)
-        for rank, theirs in enumerate(everyone):
-            if sorted(matched(list(theirs), names)) != sorted(names):
+        values = [with_names_of(list(mine), theirs) for theirs in everyone]
+        for rank, theirs in enumerate(values):
+            if sorted(theirs) != sorted(mine):
                 raise ValueError(
                     f"metrics: rank {rank} has {sorted(theirs)}, rank {control.rank}"
                     f" {sorted(mine)}; every rank must compute the same"
                 )
-        values = [
-            dict(zip(matched(list(theirs), names), theirs.values(), strict=True))
-            for theirs in everyone
-        ]
-        for name in names:
+        for name in mine:
             average = np.mean([theirs[name] for theirs in values], axis=0)
             logs[name] = average if average.ndim else float(average)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_libra import config, decorator
 from tf_libra.autotune import Phase, TuningResult
-from tf_libra.capture.mirrored_strategy_ops import refuse_several_replicas
+from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
@@ -235,7 +235,7 @@ def _check(model: keras.Model) -> None:
         )
     strategy = model.distribute_strategy
     if multi_worker_fit.is_of_workers(model):
-        refuse_several_replicas(f"model {model.name!r}", strategy.extended.worker_devices)
+        reject_several_replicas(f"model {model.name!r}", strategy.extended.worker_devices)
     elif strategy.num_replicas_in_sync != 1:
         raise ValueError(
             f"model {model.name!r} was made under {type(strategy).__name__}, which averages"

@@ -163,7 +163,7 @@ class StagedTraining:
             self._forget()
         self._rendezvous.check()
         if self._rendezvous.is_alone:
-            return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
+            return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
         check_call_context(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
@@ -180,7 +180,7 @@ class StagedTraining:
         if self._rendezvous.control is None:
             self._rendezvous.join(self._reporter)
             if self._rendezvous.is_alone:
-                return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
+                return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
         reject_eager_functions(self._name)

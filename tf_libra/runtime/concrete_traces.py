@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from tf_libra.capture.automatic_names import renames
+from tf_libra.capture.automatic_names import renames_to_first
 from tf_libra.capture.dataflow import traced_graph
 from tf_libra.capture.dataflow.sources import SourceFlow, find_sources
 from tf_libra.capture.gradient_registry import ReducedGradient
@@ -46,7 +46,7 @@ class KnownTrace:
     @property
     def marked(self) -> tuple[ReducedGradient, ...]:
         """Gradients that the trace all-reduces."""
-        return self.trace.marked
+        return self.trace.reduced
 
     @property
     def left(self) -> dict[str, str]:
@@ -125,13 +125,13 @@ class ConcreteTraces:
         """
         self._known[tf.compat.v1.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace, reporter)
-        if trace.asks_for_nothing and self._agreed:
+        if trace.has_no_gradients and self._agreed:
             if not trace.local:
                 reporter.log.info(
                     "trace: %s takes no gradient in a new trace, which runs as it is", self._name
                 )
             return
-        marked = trace.marked
+        marked = trace.reduced
         if marked in self._agreed or control is None:
             return
         if meet is not None and not self.is_renamed:
@@ -157,8 +157,7 @@ class ConcreteTraces:
         Returns:
             Whether the ranks differ in names alone; the same on every rank.
         """
-        of_ranks = [statement["averaged gradients"] for statement in everyone]
-        found = [renames(names, of_ranks[0]) for names in of_ranks]
+        found = renames_to_first([statement["averaged gradients"] for statement in everyone])
         renamed = [
             _renamed(statement, names) for statement, names in zip(everyone, found, strict=True)
         ]
@@ -176,7 +175,7 @@ class ConcreteTraces:
 
     def _warn_of(self, trace: Trace, reporter: RunReporter) -> None:
         """Warns, once per kind, of gradients that the user may take for averaged."""
-        in_datasets = [gradient.name for gradient in trace.marked if gradient.in_dataset]
+        in_datasets = [gradient.name for gradient in trace.reduced if gradient.in_dataset]
         for names, message in (
             (trace.missing, "%s computes no gradient for %s: it is None, as without TF-Libra"),
             (trace.jacobians, "%s returns gradients per example of %s, of each rank's own data"),

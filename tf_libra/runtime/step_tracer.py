@@ -11,7 +11,7 @@ from tf_libra import config
 from tf_libra.capture.finite_check import FiniteCheck
 from tf_libra.capture.gradient_interception import reject_eager_functions
 from tf_libra.capture.gradient_registry import ReductionPolicy
-from tf_libra.capture.instrumented_function import Trace, marked_function
+from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace
 from tf_libra.capture.variables import handles, variable_name
 from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.job import Job
@@ -48,7 +48,7 @@ class StepCall:
         cls, trace: KnownTrace, concrete: Any, function: Any, args: Any, kwargs: Any
     ) -> "StepCall":
         """Returns the call of an instrumented function with these arguments."""
-        called, rest = function.called(args)
+        called, rest = function.resolve_call(args)
         arguments = flat_arguments(called, concrete, rest, kwargs)
         return cls(trace, concrete, partial(function, *args, **kwargs), arguments)
 
@@ -123,7 +123,7 @@ class StepTracer:
         self._reporter: RunReporter | None = None
         self._next_step = 1
         self.has_trained = False
-        self.function: Any = marked_function(
+        self.function: Any = InstrumentedFunction(
             function, self._on_traced, self._policy, is_method=is_method
         )
 
@@ -166,7 +166,7 @@ class StepTracer:
 
     def is_rank_local(self, trace: Trace) -> bool:
         """Returns whether calls of the trace train nothing: other ranks may not make them."""
-        return trace.asks_for_nothing and self.has_trained
+        return trace.has_no_gradients and self.has_trained
 
     def _on_traced(self, trace: Trace) -> None:
         assert self._reporter is not None
@@ -186,7 +186,7 @@ class StepTracer:
             place=self._place,
             watch=self._watch,
             by_strategy=self._by_strategy,
-            is_own=self._is_own,
+            is_rank_local=self._is_own,
             names=dict(self._traces.names),
         )
 
@@ -213,10 +213,10 @@ def check_trains(call: StepCall, name: str, job: Job) -> None:
             f"{name} has {job.name} all-reduce no gradient of a variable, so there is nothing to"
             " plan: call strategy.run in it, and in that optimizer.apply_gradients"
         )
-    of_examples = call.trace.trace.of_examples
-    if of_examples:
+    per_example = call.trace.trace.gradients_per_example
+    if per_example:
         raise ValueError(
-            f"{name} computes only gradients per example, of {listed(of_examples)}"
+            f"{name} computes only gradients per example, of {listed(per_example)}"
             " (tape.jacobian, tape.batch_jacobian, or a tape in tf.vectorized_map). They, and the"
             " update that the script makes of them, are rank-local: clip and sum them in the step,"
             " average the sum with hvd.allreduce, and update the variables with the average"

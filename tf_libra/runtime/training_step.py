@@ -192,7 +192,7 @@ class TrainingFunction:
             raise
 
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return instrumented_function.called_alone(self._alone, self.is_method, args, kwargs)
+        return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
 
     def _leave_job(self) -> None:
         """Ends the job whose ranks have changed; the next step begins another."""

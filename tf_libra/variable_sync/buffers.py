@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_libra.capture.automatic_names import matched
+from tf_libra.capture.automatic_names import with_names_of
 from tf_libra.capture.variables import handles, is_random_state, plain, variable_name
 from tf_libra.coordination.control_plane import Control
 from tf_libra.variable_sync.bound_variables import BoundVariable, matches
@@ -63,9 +63,7 @@ class Buffers:
                 mine[one.name] = digest_sample(one)
         everyone = control.all_gather(mine)
         names = list(everyone[0])
-        first, *others = (
-            dict(zip(matched(list(one), names), one.values(), strict=True)) for one in everyone
-        )
+        first, *others = (with_names_of(names, values) for values in everyone)
         return [
             name
             for name, digest in first.items()

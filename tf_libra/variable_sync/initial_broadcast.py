@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_libra.capture.automatic_names import renames
+from tf_libra.capture.automatic_names import renames_to_first
 from tf_libra.capture.dataflow.sources import SourceFlow
 from tf_libra.coordination.consistency_check import agree, first_difference
 from tf_libra.coordination.control_plane import Control
@@ -112,8 +112,7 @@ class InitialBroadcast:
         numbers = [one for one in call if one.is_number]
         statements = control.all_gather(self._statement(numbers, judged))
         # Rank 0's names, where Keras has numbered other models on another rank before.
-        of_ranks = [[name for name, *_ in rank] for rank in statements]
-        found = [renames(names, of_ranks[0]) for names in of_ranks]
+        found = renames_to_first([[name for name, *_ in rank] for rank in statements])
         everyone = [
             {
                 names.get(name, name): (replication, [names.get(n, n) for n in of], *rest)

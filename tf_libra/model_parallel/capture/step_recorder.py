@@ -97,7 +97,7 @@ class StepRecorder:
             args: positional arguments with tensors of the traced sizes.
             kwargs: keyword arguments.
         """
-        function, args = self._function.called(tuple(args))
+        function, args = self._function.resolve_call(tuple(args))
         bound = tf_internal.canonicalize_function_inputs(
             args, kwargs, function._function_type, function._default_values, function._is_pure
         )

@@ -168,7 +168,7 @@ class TraceHooks:
 
     def _gradient(self, original: Any) -> Any:
         def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.registry.concerned:
+            if not self.registry.should_reduce:
                 return original(tape, target, sources, *args, **kwargs)
             variables = [plain(source) for source in tf.nest.flatten(sources)]
             self._check_gradient_call(variables)
