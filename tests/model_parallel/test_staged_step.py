@@ -168,7 +168,7 @@ def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
         assert value["restored"] and all(value["restored"]), value
         told = [line for line in trained.log("committed", rank).splitlines() if "elastic" in line]
         assert len(told) == (rank == 0), told
-        what = "does not keep 4 variables that steps in stages write, momentum0"
+        what = "lacks 4 variables that model-parallel steps train (first: 'momentum0"
         assert all(what in line for line in told)
 
 

@@ -71,7 +71,7 @@ def every() -> Iterator[ShardRegistry]:
     yield found
     found._end()
     gc.enable()
-    assert found._collected not in gc.callbacks
+    assert found._on_collection not in gc.callbacks
 
 
 def variables(*names: str) -> list[tf.Variable]:

@@ -1,1 +1,1 @@
-"""The variables of a training function: equal where they start, and where others train them."""
+"""Variables of training functions: which are replicated, initial broadcast, and shards."""

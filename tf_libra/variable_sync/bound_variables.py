@@ -1,6 +1,6 @@
-"""The variables that one call of a trace can touch, by their handles.
+"""Variables that one call of a trace can touch, identified by their handles.
 
-Names tell nothing: two models of one process have the same, and variables may be arguments.
+Names do not identify a variable: two models may use the same, and variables may be arguments.
 """
 
 import fnmatch
@@ -28,18 +28,18 @@ _PIECE_BYTES = 32 << 20
 
 @dataclass(frozen=True, eq=False)
 class BoundVariable:
-    """A variable, or another tensor, that a trace gets as an input.
+    """A variable, or a captured tensor, that is an input of a trace.
 
     Attributes:
-        index: which input of the graph.
-        name: unique among the inputs of one call.
-        tensor: the variable's handle, else the tensor itself.
-        dtype: of the value.
+        index: index of the graph's input.
+        name: name, unique among the inputs of one call.
+        tensor: handle of the variable, or the captured tensor.
+        dtype: dtype of the value.
         shape: static shape of the value.
-        trainable: as it was created.
-        is_random_state: whether random numbers are drawn from it.
-        is_variable: or a tensor that was captured.
-        is_own: whether a strategy of TensorFlow's lets every rank have its own value.
+        trainable: whether the variable was created trainable.
+        is_random_state: whether it is the state of a random generator.
+        is_variable: False for a captured tensor.
+        is_own: whether a strategy of TensorFlow makes it rank-local.
     """
 
     index: int
@@ -54,33 +54,33 @@ class BoundVariable:
 
     @property
     def key(self) -> int:
-        """Identity of the variable in this process, never used again."""
+        """Identity of the variable in this process, never reused."""
         return int(self.tensor._id)
 
     @property
     def kind(self) -> str:
-        """Dtype and shape, in words."""
+        """Dtype and shape as text."""
         return f"{self.dtype.name} {self.shape}"
 
     @property
     def is_number(self) -> bool:
-        """Returns whether its value has bits that can be compared."""
+        """Returns whether the value consists of numbers, which can be compared."""
         return bool(self.dtype.is_floating or self.dtype.is_integer or self.dtype.is_bool)
 
     def read_value(self) -> Any:
-        """The value that it has now."""
+        """Returns the present value."""
         if not self.is_variable:
             return self.tensor
         return tf.raw_ops.ReadVariableOp(resource=self.tensor, dtype=self.dtype)
 
     def assign(self, value: Any) -> None:
-        """Gives it another value."""
+        """Assigns another value."""
         tf.raw_ops.AssignVariableOp(
             resource=self.tensor, value=tf.convert_to_tensor(value, self.dtype)
         )
 
     def digest(self) -> str:
-        """A digest of dtype, shape and bits of its value."""
+        """Returns a digest of the value's dtype, shape and bits."""
         value = np.asarray(self.read_value().numpy())
         digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
         digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
@@ -88,15 +88,14 @@ class BoundVariable:
 
 
 def bound_variables(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVariable, ...]:
-    """All variables that a call can touch, and the tensors that its trace has captured.
+    """Returns all variables that a call can touch, and the tensors that its trace has captured.
+
+    They are in the order of the graph's inputs, which the program determines: the same on every
+    rank.
 
     Args:
-        concrete: what is called.
-        arguments: what `flat_arguments` has found of this call.
-
-    Returns:
-        In the order of the graph's inputs, which is that of the program and so the same on every
-        rank.
+        concrete: the trace, as TensorFlow's concrete function.
+        arguments: arguments of the call, from `flat_arguments`.
     """
     captured = captures(concrete)
     known = {
@@ -118,10 +117,10 @@ def bound_variables(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVaria
 
 
 def captures(concrete: Any) -> list[Any]:
-    """Returns what a trace has captured, in the order of its inputs.
+    """Returns the tensors that a trace has captured, in the order of its inputs.
 
-    An entry is None if each call gets it again from a callable. The keys of a strategy's
-    collectives are such entries: they are counted, so that getting one would use it up.
+    An entry is None if a callable provides it for each call. Keys of a strategy's collectives are
+    such entries: each is valid once, so that reading a key would use it up.
     """
     found: list[Any] = []
     for one in concrete._captured_inputs:
@@ -155,7 +154,7 @@ def _bound_variable(
         return BoundVariable(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
     data = getattr(tensor, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None  # of something else, such as an iterator
+        return None  # a resource of another kind, such as an iterator
     (value,) = data.shape_and_type
     shape, dtype = tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
     return BoundVariable(index, "variable", tensor, dtype, shape, trainable=True)
@@ -175,20 +174,20 @@ def _variables(arguments: Iterable[Any]) -> Iterator[Any]:
 
 
 def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The inputs of a trace that are no captures, as one call gives them.
+    """Returns the inputs of a trace that are not captured, for one call.
 
-    Variables are given as such where they are found among the arguments, handles elsewhere; what
-    is neither may be a placeholder.
+    Variables among the arguments are returned as such, other resources as handles. Other inputs may
+    be placeholders.
 
     Args:
-        function: the `tf.function` that is called.
+        function: the `tf.function`.
         concrete: its trace for these arguments.
         args: positional arguments of the call.
         kwargs: keyword arguments.
     """
     count = len(concrete.inputs) - _num_captured(concrete)
     if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
-        return [None] * count  # as nearly always
+        return [None] * count  # the usual case
     bound = tf_internal.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values, function._is_pure
     )
@@ -205,12 +204,12 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
 
 
 def matches(one: BoundVariable, local: Sequence[Any]) -> bool:
-    """Returns whether a variable is among those that the user has named, by pattern or as such."""
+    """Returns whether the user has listed a variable, by pattern or as an object."""
     return is_named(one.name, [one.tensor], local)
 
 
 def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
-    """Returns whether what has this name, and these handles, is among `local`; see `matches`."""
+    """Returns whether `local` has a variable of this name or with one of these handles."""
     base = name.partition("#")[0]
     for given in local:
         if isinstance(given, str):
@@ -222,7 +221,7 @@ def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
 
 
 def broadcast(control: Control, variable: BoundVariable) -> None:
-    """Copies rank 0's value to every other rank, over the lanes.
+    """Copies rank 0's value to every other rank, over the control plane.
 
     Raises:
         EngineError: a rank is gone.

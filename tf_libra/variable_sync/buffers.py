@@ -1,9 +1,8 @@
 """Buffers: variables that no gradient trains and no step writes, such as statistics of layers.
 
-The moving statistics of a frozen `BatchNormalization`, and those that `Normalization` has adapted,
-are what a rank has loaded or computed. Another rank may have others, and then predicts differently.
-A rank may mean it so, as for its share of the data in a variable: hence differences are logged, and
-nothing is copied.
+Examples are the moving statistics of a frozen `BatchNormalization`, or the statistics of an adapted
+`Normalization`. Ranks with other values predict differently. A difference may be intended, as for a
+variable that holds the rank's part of the data, so differences are logged and not copied.
 """
 
 import hashlib
@@ -20,16 +19,16 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.variable_sync.bound_variables import BoundVariable, matches
 from tf_libra.variable_sync.replication_analysis import Classification, Replication
 
-# Elements of a larger buffer are sampled at equal distances: a buffer may be a replay memory.
+# Larger buffers, such as replay memories, are sampled at equal distances.
 _MAX_ELEMENTS = 1 << 18
 
 
 @dataclass
 class Buffers:
-    """The buffers that one training function has met.
+    """The buffers that one training function has used.
 
     Attributes:
-        local: names, patterns or variables that the user says are each rank's own.
+        local: names, patterns or variables that the user declares rank-local.
     """
 
     local: Sequence[Any] = ()
@@ -42,16 +41,16 @@ class Buffers:
         judged: Mapping[str, Classification],
         weights: Sequence[Any] = (),
     ) -> list[str]:
-        """Compare the buffers that are new with those of all ranks, which call this as well.
+        """Compares the buffers that are new between ranks; all ranks call it.
 
         Args:
             control: reaches the other ranks.
-            call: what the call of a step can touch.
-            judged: what each variable of the call is, by name.
-            weights: of the model, also those that the step does not touch.
+            call: variables that the call of a step can touch.
+            judged: classification of each variable of the call, by name.
+            weights: weights of the model, whether the step touches them or not.
 
         Returns:
-            The names of buffers that all ranks have, with other values on some of them.
+            Names of buffers that exist on all ranks and have different values.
 
         Raises:
             EngineError: a rank is gone.
@@ -81,11 +80,11 @@ def _read_only(
 
 
 def untouched(call: Sequence[BoundVariable], weights: Sequence[Any]) -> Iterator[BoundVariable]:
-    """The weights that a call cannot touch, such as those that its graph holds as constants.
+    """Yields the weights that a call cannot touch, such as those that its graph holds as constants.
 
     Args:
-        call: what it can touch.
-        weights: of the model.
+        call: variables that the call can touch.
+        weights: weights of the model.
     """
     touched = {one.key for one in call}
     for weight in map(plain, weights):
@@ -97,7 +96,7 @@ def untouched(call: Sequence[BoundVariable], weights: Sequence[Any]) -> Iterator
 
 
 def digest_sample(buffer: BoundVariable) -> str:
-    """Digest dtype, shape and bits of a buffer; of a large one, those of some elements."""
+    """Returns a digest of dtype, shape and bits of a buffer; large buffers are sampled."""
     flat = tf.reshape(buffer.read_value(), [-1])
     sample = np.ascontiguousarray(flat[:: 1 + flat.shape[0] // _MAX_ELEMENTS].numpy())
     digest = hashlib.blake2b(buffer.kind.encode(), digest_size=16)

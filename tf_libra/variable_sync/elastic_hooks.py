@@ -1,7 +1,7 @@
-"""Elastic states and broadcasts take what a rank has, though stages train it on some ranks alone.
+"""Hooks in Horovod's elastic states, which commit and restore what each rank has.
 
-A commit, a restore and what follows are each rank's own, of the values that it has. So all ranks
-bring theirs up to date before, and also when Horovod reports that workers come or go.
+Model-parallel steps train a variable on some ranks only. So all ranks synchronize variables before
+a commit, a broadcast, or a change of workers.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ _PLACE, _CALLER = "an elastic commit", "the state"
 
 
 def begin_step(control: Control) -> None:
-    """A step in stages begins: from now on states bring variables up to date first.
+    """Records a model-parallel step: from now on states synchronize variables first.
 
     Args:
-        control: reaches those who run it.
+        control: reaches the ranks of the step.
     """
     shard_registry().begin_step(control)
     _watch()
@@ -33,7 +33,7 @@ def begin_step(control: Control) -> None:
 
 @dataclass
 class _Watch:
-    """Replaced methods of elastic states, from the first step in stages on."""
+    """Methods of elastic states that are replaced from the first model-parallel step on."""
 
     replaced: contextlib.ExitStack
     has_warned: bool = False
@@ -41,10 +41,10 @@ class _Watch:
 
 @STATE.value()
 def watch_commits() -> contextlib.ExitStack:
-    """Let ranks meet in commits of all elastic states, from the first step on.
+    """Makes ranks meet in commits of all elastic states, from the first step on.
 
-    Horovod asks all ranks for new hosts there, so a rank in a step would wait for one in a commit,
-    and that one for the rank in the step.
+    A commit asks all ranks for new hosts, so that a rank in a commit and a rank in a step would
+    wait for each other.
     """
     stack = contextlib.ExitStack()
     if patches.COMMIT.exists():
@@ -54,7 +54,7 @@ def watch_commits() -> contextlib.ExitStack:
 
 @STATE.value()
 def _watch() -> _Watch:
-    """Watches all elastic states, Horovod's and the user's own, including existing ones."""
+    """Replaces methods of all elastic states, Horovod's and the user's, existing and new."""
     watch_commits()
     stack = contextlib.ExitStack()
     if patches.HOST_UPDATES.exists():
@@ -97,7 +97,7 @@ def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
         broadcast = original(*args, **kwargs)
 
         def call(variables: Any, root_rank: int, process_set: Any, *rest: Any) -> Any:
-            if tf.executing_eagerly() and process_set.process_set_id == 0:  # all ranks call it
+            if tf.executing_eagerly() and process_set.process_set_id == 0:  # all ranks take part
                 synchronize_all_ranks()
             return broadcast(variables, root_rank, process_set, *rest)
 
@@ -115,7 +115,7 @@ def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Raises the same on all ranks, which then meet in another job, each with what it has."""
+    """Wraps the check for new hosts, after which ranks enter another job with what they have."""
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
     def check(*args: Any, **kwargs: Any) -> Any:
@@ -129,7 +129,7 @@ def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def synchronize_all_ranks() -> None:
-    """Brings all that was trained in stages up to date on every rank, all of which call it.
+    """Synchronizes all sharded variables; all ranks call it.
 
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
@@ -145,7 +145,7 @@ def synchronize_all_ranks() -> None:
 
 
 def get_ready(variables: Iterable[Any]) -> None:
-    """Variables can be assigned to: those that this rank has let go have zeros for elements.
+    """Makes variables assignable: gives those that this rank has freed zeros of their shape.
 
     Args:
         variables: `tf.Variable`s.
@@ -159,14 +159,14 @@ def get_ready(variables: Iterable[Any]) -> None:
 
 
 def _kept(state: Any) -> list[Any]:
-    """The `tf.Variable`s that a state keeps, as far as can be known."""
+    """Returns the `tf.Variable`s that a state commits, as far as they can be found."""
     owners = (state, getattr(state, "model", None), getattr(state, "optimizer", None))
     found = [getattr(one, "variables", ()) for one in owners]
     return [plain(one) for some in found for one in (some() if callable(some) else some)]
 
 
 def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
-    """Says so once, of a state of which it can be known what it keeps."""
+    """Warns, once, of sharded variables that the state does not commit."""
     if rank > 0 or _watch().has_warned:
         return
     kept = _kept(state)
@@ -175,9 +175,9 @@ def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
     if kept and names:
         _watch().has_warned = True
         log_utils.logger(rank).warning(
-            "the elastic state does not keep %d variables that steps in stages write, %s the first"
-            " of them: when ranks are lost, the others go on from what rank 0 has, which is old of"
-            " other ranks' stages",
+            "the elastic state lacks %d variables that model-parallel steps train (first: %r):"
+            " after the loss of a rank, training would continue from rank 0's stale values; add"
+            " the variables to the state",
             len(names),
             names[0],
         )

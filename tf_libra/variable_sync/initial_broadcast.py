@@ -1,4 +1,4 @@
-"""Sees to it that the variables which training keeps equal start equal on every rank."""
+"""Initial broadcast: makes replicated variables equal on every rank."""
 
 import weakref
 from collections import Counter
@@ -23,11 +23,11 @@ from tf_libra.variable_sync.replication_analysis import (
 
 @dataclass(frozen=True)
 class BroadcastResult:
-    """Result of a comparison of variables, and of the broadcast that followed.
+    """Result of a comparison of variables, and of the broadcast after it.
 
     Attributes:
-        names: of the variables that differed, and got rank 0's values.
-        num_compared: variables that have to be equal, those included.
+        names: variables that differed, and got rank 0's values.
+        num_compared: number of replicated variables that were compared.
     """
 
     names: tuple[str, ...]
@@ -45,11 +45,11 @@ class _Entry:
 
 @dataclass
 class InitialBroadcast:
-    """Record of the variables that one training function has met.
+    """Record of the variables that one training function has used.
 
     Attributes:
-        local: names, patterns or variables that the user says are each rank's own.
-        policy: `broadcast_variables` as the user has given it.
+        local: names, patterns or variables that the user declares rank-local.
+        policy: the user's `broadcast_variables`.
     """
 
     local: Sequence[Any] = ()
@@ -72,12 +72,12 @@ class InitialBroadcast:
         return {one.name: judged.get(one.index, Classification(Replication.DATA)) for one in call}
 
     def unmatched(self, call: Sequence[BoundVariable]) -> list[str]:
-        """Patterns of the user's that match none of these variables."""
+        """Returns the user's patterns that match none of these variables."""
         patterns = [one for one in self.local if isinstance(one, str)]
         return [one for one in patterns if not any(matches(held, [one]) for held in call)]
 
     def is_known(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> bool:
-        """Returns whether this call has nothing that the ranks would have to compare."""
+        """Returns whether all variables of this call were compared before."""
         return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
 
     def _is_known(self, one: BoundVariable, judged: Classification) -> bool:
@@ -89,7 +89,7 @@ class InitialBroadcast:
         return entry.is_shared or judged.replication is not Replication.SHARED
 
     def note(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> None:
-        """Remembers what a trace tells of variables that are known."""
+        """Updates known variables by the classification of another trace."""
         for one in call:
             entry = self._entries.get(one.key)
             if entry is None:
@@ -97,21 +97,21 @@ class InitialBroadcast:
             told = judged[one.name]
             counts = told.replication is Replication.DERIVED and told.constants != entry.constants
             if counts or told.replication is Replication.OWN:
-                # What a trace makes the rank's own stays so, also for traces that only read it.
+                # A variable that one trace makes rank-local stays so in traces that only read it.
                 entry.is_shared = False
 
     def compare(
         self, control: Control, call: Sequence[BoundVariable], judged: Mapping[str, Classification]
     ) -> BroadcastResult:
-        """Compares the variables of a call with those of all ranks, which call this, too.
+        """Compares the variables of a call between ranks, and broadcasts; all ranks call it.
 
         Raises:
-            ValueError: on every rank: the first difference that is not to be broadcast.
+            ValueError: on every rank: the first difference that must not be broadcast.
             EngineError: a rank is gone.
         """
         numbers = [one for one in call if one.is_number]
         statements = control.all_gather(self._statement(numbers, judged))
-        # Rank 0's names, where Keras has numbered other models on another rank before.
+        # Keras numbers models per process, so other ranks may use other names than rank 0.
         found = renames_to_first([[name for name, *_ in rank] for rank in statements])
         everyone = [
             {
@@ -157,7 +157,7 @@ class InitialBroadcast:
         statement = []
         for one in numbers:
             told = judged[one.name]
-            # Data that nothing depends on may be large, and need no digest.
+            # Large data on which no variable depends need no digest.
             matters = (
                 told.replication in (Replication.SHARED, Replication.DERIVED) or one.index in used
             )
@@ -192,13 +192,13 @@ class InitialBroadcast:
     def _advice(self) -> str:
         if self.policy is False:
             return (
-                "; broadcast_variables=False refuses this: without it, rank 0's values are copied"
-                " to all ranks. What is each rank's own is named by local_variables"
+                "; broadcast_variables=False rejects this: leave it out to copy rank 0's values to"
+                " all ranks, or list rank-local variables in local_variables"
             )
         return (
-            "; they were equal before, so something has changed them on one rank alone, such as a"
-            " checkpoint: restore it on all ranks, or say broadcast_variables=True to take rank"
-            " 0's values. What is each rank's own is named by local_variables"
+            "; they were equal before, so one rank has changed them, as by restoring a checkpoint:"
+            " restore it on all ranks, pass broadcast_variables=True to copy rank 0's values, or"
+            " list rank-local variables in local_variables"
         )
 
     def _remember(
@@ -212,7 +212,7 @@ class InitialBroadcast:
                 continue
             entry = self._entries.get(one.key)
             if entry is None:
-                # Two models have the same names; the ranks meet them in the same order.
+                # Two models may use the same names; all ranks use the models in the same order.
                 before = self._names[one.name]
                 self._names[one.name] += 1
                 self._entries[one.key] = _Entry(
@@ -226,7 +226,7 @@ class InitialBroadcast:
                 entry.is_shared = entry.is_shared or one.name in shared
 
     def check(self, control: Control) -> None:
-        """Compares all variables that have to be equal, and still exist on every rank.
+        """Compares all replicated variables that still exist on every rank.
 
         Raises:
             ValueError: on every rank: the first that differs.

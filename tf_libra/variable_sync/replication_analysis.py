@@ -1,8 +1,8 @@
-"""Analysis of which variables a step keeps equal on all ranks, by what flows into them.
+"""Analysis of which variables are replicated, from the dataflow of a step.
 
-What is averaged over the ranks is the same everywhere, and so is what is computed of that alone.
-What a step computes of a rank's own data is not: moving averages of batch normalization, metrics,
-accumulated gradients.
+An average over the ranks is the same everywhere, and so is a value that is computed from averages
+alone. Values that a step computes from rank-local data differ: moving averages of batch
+normalization, metrics, accumulated gradients.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -13,12 +13,12 @@ from tf_libra.capture.dataflow.sources import OWN, REDUCED, SourceFlow
 
 
 class Replication(StrEnum):
-    """Relation between the values that the ranks have of a variable."""
+    """Relation between the ranks' values of a variable."""
 
-    SHARED = "shared"  # has to be equal
+    SHARED = "shared"  # must be equal
     OWN = "own"  # may differ
-    DERIVED = "derived"  # is as equal as what it is computed of
-    DATA = "data"  # nothing trains it: equal or not, it is the script's affair
+    DERIVED = "derived"  # equal if all its sources are
+    DATA = "data"  # not trained: the script may choose any values
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Traits:
     """Properties of a variable that the graph does not show.
 
     Attributes:
-        trainable: as it was created.
-        is_own: whether it is the rank's own for sure: so named by the user, or a random state.
+        trainable: whether the variable was created trainable.
+        is_own: whether it is certainly rank-local: listed by the user, or a random state.
     """
 
     trainable: bool
@@ -36,12 +36,12 @@ class Traits:
 
 @dataclass(frozen=True)
 class Classification:
-    """One variable, or tensor that was captured, of a trace.
+    """Classification of one variable, or captured tensor, of a trace.
 
     Attributes:
-        replication: as far as one rank can tell.
-        computed_of: inputs of the graph that it is computed of, if it is derived.
-        constants: the constants that it is computed of, if it is derived.
+        replication: relation between the ranks' values, as far as one rank can tell.
+        computed_of: inputs of the graph from which a derived variable is computed.
+        constants: constants from which a derived variable is computed.
     """
 
     replication: Replication
@@ -53,8 +53,8 @@ def classify(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Cla
     """Classifies each variable, as far as one rank can tell.
 
     Args:
-        flow: of the trace.
-        variables: by input of the graph.
+        flow: dataflow of the trace.
+        variables: variables by input of the graph.
     """
     own = {i for i, traits in variables.items() if traits.is_own} | set(flow.random_states)
     trained = _trained(flow, variables, own)
@@ -63,7 +63,7 @@ def classify(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Cla
     found = {}
     for i in variables:
         written = flow.writes.get(i)
-        if i in shared:  # trained, or flows into that without being averaged: a learning rate
+        if i in shared:  # trained, or flows into a trained variable unaveraged: a learning rate
             found[i] = Classification(Replication.SHARED)
         elif i in own:
             found[i] = Classification(Replication.OWN)
@@ -77,10 +77,10 @@ def classify(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Cla
 
 
 def _trained(flow: SourceFlow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
-    """Finds variables that averaged gradients are written to, and trainable ones that stay as is.
+    """Finds variables to which averages are written, and trainable variables without writes.
 
-    A weight may get the gradients by way of an optimizer's slots. A variable that a script has made
-    by itself may be trainable by default: it is no weight if no gradient is computed of it.
+    A gradient may reach a weight through an optimizer's slots. A script's own variable may be
+    trainable by default: it is a weight only if the step computes its gradient.
     """
     reduced = {i for i, written in flow.writes.items() if written & REDUCED}
     found = reduced - own
@@ -93,13 +93,13 @@ def _trained(flow: SourceFlow, variables: Mapping[int, Traits], own: Set[int]) -
             of_weights |= slots
             if i not in flow.writes or slots & reduced:
                 found.add(i)
-    # What a compression leaves out of a rank's own gradients, say, is made of what is reduced, too.
+    # The residual of a gradient compression, for example, mixes reduced and rank-local values.
     mixed = {i for i in found if flow.writes.get(i, 0) & OWN} - of_weights
     return (found - mixed) & set(variables)
 
 
 def _computed_of(own: Set[int], flow: SourceFlow, trained: Set[int]) -> set[int]:
-    """Finds what is computed of a rank's own data, directly or not, except what is trained."""
+    """Finds untrained variables that are computed, directly or not, from rank-local data."""
     found = set(own)
     grows = True
     while grows:
@@ -130,9 +130,9 @@ class RankReport:
 
     Attributes:
         replication: see `Classification`.
-        computed_of: names.
+        computed_of: names of the variables from which it is computed.
         constants: see `Classification`.
-        digest: of its value; empty where that does not matter.
+        digest: digest of its value; empty if not needed.
     """
 
     replication: Replication
@@ -142,10 +142,10 @@ class RankReport:
 
 
 def resolve_across_ranks(ranks: Sequence[Mapping[str, RankReport]]) -> set[str]:
-    """The variables that have to be equal, by what all ranks say; the same on every rank.
+    """Returns the variables that must be equal, from all ranks' reports; the same on every rank.
 
-    What is derived has to be equal where all that it is computed of is: a moving average of
-    weights. Of other constants on another rank, it counts what that rank has: a batch's size.
+    A derived variable must be equal if all its sources are, as a moving average of weights is. It
+    may differ if the ranks computed it from different constants, such as the size of a batch.
     """
     everywhere = set.intersection(*(set(rank) for rank in ranks))
     shared = {name for name in everywhere if _all(ranks, name, Replication.SHARED)}

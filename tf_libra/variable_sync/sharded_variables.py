@@ -1,8 +1,8 @@
-"""Variables that some function trains in stages, so that most ranks have old values of them.
+"""Registry of variables that model-parallel functions train, so that some ranks have stale values.
 
-The function that uses them next brings them up to date first. All ranks call the same functions in
-the same order, and so find the same. But each rank finds at a time of its own that a function
-without references is gone. So the owner of its variables stays behind.
+A function that uses such variables synchronizes them first. All ranks call the same functions in
+the same order, and so synchronize at the same step. Garbage collection runs at different times on
+each rank, so the owner record outlives the function.
 """
 
 import atexit
@@ -21,162 +21,164 @@ class ShardOwner(Protocol):
 
     @property
     def is_stale(self) -> bool:
-        """Returns whether only some ranks have a variable up to date; the same on every rank."""
+        """Returns whether a variable is current on some ranks only; the same on every rank."""
         ...
 
     @property
     def is_done(self) -> bool:
-        """Returns whether the function is gone, and so is every variable that is not up to date."""
+        """Returns whether the function and all its stale variables are gone."""
         ...
 
     def on_owner_collected(self) -> None:
-        """The function is gone."""
+        """Records that the function is gone."""
         ...
 
     def warn(self) -> None:
-        """Says, once, what of it only other ranks have, if the function is gone.
+        """Warns, once, of values that only other ranks have, if the function is gone.
 
-        Called when all unreachable objects have been collected.
+        Called after all unreachable objects were collected.
         """
         ...
 
     def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
-        """Brings those of these variables, by key, up to date that are not; returns their keys."""
+        """Synchronizes those of these variables, by key, that are stale; returns their keys."""
         ...
 
     def stale(self) -> dict[int, BoundVariable]:
-        """Returns what is out of date and still exists, by numbers that all ranks share."""
+        """Returns the stale variables that still exist, by numbers that all ranks share."""
         ...
 
     def trained(self) -> dict[int, str]:
-        """Names of the variables that its steps change, by key."""
+        """Returns the names of the variables that its steps change, by key."""
         ...
 
     def forget_ranks(self) -> None:
-        """Forgets the ranks that have the values: they are gone, or others than before."""
+        """Forgets which ranks have the values: those ranks have left the job."""
         ...
 
 
 _OLDEST = len(gc.get_threshold()) - 1
-"""The generation of what has outlived most collections: with it everything is collected."""
+"""Oldest generation of the garbage collector: collecting it collects everything."""
 
 
 class ShardRegistry:
-    """Registry of what this process's functions have trained in stages, and of its owners."""
+    """Registry of the owners of all sharded variables in this process."""
 
     def __init__(self) -> None:
-        # By identity of the function, which is the same on every rank and so gives an order.
-        self._keepers: dict[str, ShardOwner] = {}
-        # Whose ranks were met last: `World.job`.
-        self._job = 0
-        self._reach: Control | None = None
+        # By identity of the function, which gives the same order on every rank.
+        self._owners: dict[str, ShardOwner] = {}
+        self._job = 0  # `World.job` of the ranks that met last
+        self._control: Control | None = None
 
     def register(self, function: str, keeper: ShardOwner, owner: object) -> None:
-        """From now on others ask this keeper for the variables of a function.
+        """Registers the owner record of a function's variables.
 
         Args:
-            function: its identity.
-            keeper: of its variables.
-            owner: goes with the function, on each rank at another time.
+            function: identity of the function.
+            keeper: the owner record.
+            owner: object that lives as long as the function.
         """
-        if not self._keepers and self._collected not in gc.callbacks:
-            gc.callbacks.append(self._collected)
+        if not self._owners and self._on_collection not in gc.callbacks:
+            gc.callbacks.append(self._on_collection)
             atexit.register(self._end)
-        self._keepers[function] = keeper
-        weakref.finalize(owner, self._left, function, keeper).atexit = False
+        self._owners[function] = keeper
+        weakref.finalize(owner, self._on_owner_collected, function, keeper).atexit = False
 
-    def _left(self, function: str, keeper: ShardOwner) -> None:
-        # Called wherever garbage is collected, so no owner is forgotten here.
-        if self._keepers.get(function) is keeper:
+    def _on_owner_collected(self, function: str, keeper: ShardOwner) -> None:
+        # Garbage collection may run anywhere, so no owner record is removed here.
+        if self._owners.get(function) is keeper:
             keeper.on_owner_collected()
 
-    # Variables often go with the function, as at the end of a script's main: models are cycles,
-    # which are there until they are collected. What has outlived a whole collection is still
-    # referenced.
+    # Variables often become unreachable with the function, as at the end of a script's main. Models
+    # are reference cycles, which exist until they are collected: what outlives a collection of all
+    # generations is still referenced.
 
-    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
+    def _on_collection(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "stop" and info["generation"] == _OLDEST:
-            for keeper in list(self._keepers.values()):
+            for keeper in list(self._owners.values()):
                 keeper.warn()
 
     def _end(self) -> None:
-        """Before modules are taken apart, and what the script holds with them."""
+        """Warns at exit, before the interpreter clears modules and the script's objects."""
         if self.has_stale():
             gc.collect()
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
     def synchronize(
         self, held: Mapping[int, BoundVariable], but: ShardOwner | None = None
     ) -> set[int]:
-        """Brings variables up to date that other functions have trained; all ranks call it.
+        """Synchronizes variables that other functions have trained; all ranks call it.
 
         Args:
             held: the variables, by key.
-            but: the owner that needs them, which is left out.
+            but: owner that needs the variables, which is left out.
 
         Returns:
-            Keys of those that were not up to date.
+            Keys of the variables that were stale.
 
         Raises:
             tf.errors.OpError: a rank is gone or late.
         """
         found: set[int] = set()
         if self.has_stale():
-            for _, keeper in sorted(self._keepers.items(), key=lambda one: one[0]):
+            for _, keeper in sorted(self._owners.items(), key=lambda item: item[0]):
                 if keeper is not but:
                     found |= keeper.synchronize(held)
         return found
 
     def begin_step(self, control: Control) -> None:
-        """A step in stages begins, on all ranks."""
-        self._reach = control
+        """Records that a model-parallel step begins, on all ranks."""
+        self._control = control
 
     def control(self) -> Control | None:
-        """Returns what reaches the ranks that have to synchronize variables; None if none are old.
+        """Returns what reaches the ranks that have to synchronize; None if no variable is stale.
 
-        The same on every rank, where keepers may not be.
+        It is the same on every rank, although the owner records may differ.
         """
-        return self._reach
+        return self._control
 
     def synchronize_all(self, control: Control) -> None:
-        """Brings all variables up to date that any function has trained; all ranks call it.
+        """Synchronizes all variables of all functions; all ranks call it, and return together.
 
-        Those that only some ranks still have stay as they are. It returns when all ranks have all.
+        Variables that exist on some ranks only are left as they are.
 
         Raises:
             EngineError, tf.errors.OpError: a rank is gone or late.
         """
-        keepers = dict(sorted(self._keepers.items()))
+        keepers = dict(sorted(self._owners.items()))
         mine = {name: keeper.stale() for name, keeper in keepers.items()}
-        everyone = control.all_gather({name: sorted(old) for name, old in mine.items()})
+        everyone = control.all_gather({name: sorted(stale) for name, stale in mine.items()})
         for name, keeper in keepers.items():
             numbers = set.intersection(*(set(rank.get(name, ())) for rank in everyone))
-            keeper.synchronize({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
+            common = [mine[name][number] for number in sorted(numbers)]
+            keeper.synchronize({variable.key: variable for variable in common})
         control.all_gather(None)
-        self._reach = None
+        self._control = None
 
-    def names_trained_except(self, kept: Collection[int]) -> list[str]:
-        """Names of variables that functions train in stages, but for those of these keys."""
-        keepers = [one for _, one in sorted(self._keepers.items())]
-        return [name for one in keepers for key, name in one.trained().items() if key not in kept]
+    def names_trained_except(self, keys: Collection[int]) -> list[str]:
+        """Returns the names of all sharded variables but those of these keys."""
+        keepers = [keeper for _, keeper in sorted(self._owners.items())]
+        return [
+            name for keeper in keepers for key, name in keeper.trained().items() if key not in keys
+        ]
 
     def has_stale(self) -> bool:
-        """Returns whether there is any variable to be brought up to date."""
-        for name in [name for name, one in self._keepers.items() if one.is_done]:
-            del self._keepers[name]
-        return any(one.is_stale for one in self._keepers.values())
+        """Returns whether any variable is stale on some rank."""
+        for name in [name for name, keeper in self._owners.items() if keeper.is_done]:
+            del self._owners[name]
+        return any(keeper.is_stale for keeper in self._owners.values())
 
     def begin_job(self, number: int) -> None:
-        """The ranks are those of this job: where it is another than before, they are others."""
+        """Forgets the ranks of an earlier job, if `World.job` has changed."""
         if number != self._job:
             self.forget()
         self._job = number
 
     def forget(self) -> None:
-        """Forgets which ranks have what: the ranks are others than before."""
-        self._reach = None
-        for keeper in list(self._keepers.values()):
+        """Forgets which ranks have which values: they have left the job."""
+        self._control = None
+        for keeper in list(self._owners.values()):
             keeper.forget_ranks()
 
 
