@@ -23,7 +23,7 @@ struct Blocks {
   size_t bytes = 32 << 10;        // summed at a time, while they are in the first cache
   size_t ring_bytes = bytes;      // of a peer's part that wait for their sum
   size_t window = SIZE_MAX;       // of a peer
-  size_t step_bytes = 256 << 10;  // summed before they go on to others
+  size_t step_bytes = 128 << 10;  // summed before they go on to others
 
   explicit Blocks(size_t num_peers) {
     if (num_peers < 2) return;  // no block waits for another peer's
@@ -31,7 +31,7 @@ struct Blocks {
     ring_bytes = 512 << 10;
     while (ring_bytes > kMinRingBytes && ring_bytes * num_peers > kScratchBytes) ring_bytes /= 2;
     window = ring_bytes;
-    step_bytes = ring_bytes / 4;  // more comes while they are summed
+    step_bytes = std::min<size_t>(128 << 10, ring_bytes / 4);  // more comes while they are summed
     bytes = std::min(bytes, step_bytes);
   }
 };
@@ -55,9 +55,11 @@ class Collective : public std::enable_shared_from_this<Collective> {
       Prepare();
       *is_over = transfers_.empty();  // a rank alone
       left_ = transfers_.size();
-      return *is_over ? Status() : messenger_->Post(std::exchange(transfers_, {}));
+      const Status status = *is_over ? Status() : messenger_->Post(std::exchange(transfers_, {}));
+      if (!status.ok()) DropTransfers();
+      return status;
     } catch (...) {
-      transfers_.clear();  // each of which keeps this
+      DropTransfers();
       throw;
     }
   }
@@ -91,7 +93,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
         Spread();
         break;
     }
-    if (size_ == 1 && Sums(request_.kind)) Sum();
+    if (size_ == 1 && Sums(request_.kind)) Sum();  // a copy
   }
 
   ByteRange PartOf(size_t index) const {
@@ -122,7 +124,9 @@ class Collective : public std::enable_shared_from_this<Collective> {
       const ByteRange part = PartOf(peer);
       Transfer* const send =
           Add(Transfer::Way::kSend, peer, request_.input + part.begin, part.size());
-      if (Sums(request_.kind)) send->window = blocks_.window;
+      if (!Sums(request_.kind)) return;
+      send->window = blocks_.window;
+      send->in_place = true;
     });
   }
 
@@ -130,20 +134,17 @@ class Collective : public std::enable_shared_from_this<Collective> {
   void SumInto(char* sum) {
     sum_ = sum;
     const size_t own_bytes = PartOf(own_).size();
+    summands_.resize(size_);
     const size_t bytes_of_each = std::min(blocks_.ring_bytes, own_bytes);
-    scratch_.reset(new char[bytes_of_each * (size_ - 1) + 1]);
-    arrived_.assign(size_, 0);
-    arrived_[own_] = own_bytes;
-    char* ring = scratch_.get();
+    if (size_ > 1) scratch_ = messenger_->TakeScratch(bytes_of_each * (size_ - 1) + 1);
+    char* ring = scratch_.data.get();
     ForEachOther([&](size_t peer) {
       Transfer* const receive = Add(Transfer::Way::kReceive, peer, ring, own_bytes);
       receive->window = blocks_.window;
       receive->ring_bytes = blocks_.ring_bytes;
-      receive->on_progress = [self = shared_from_this(), peer](size_t num_moved) {
-        self->arrived_[peer] = num_moved;
-        self->Sum();
-      };
-      parts_of_own_.push_back(transfers_.back());
+      receive->in_place = true;
+      receive->on_progress = [self = shared_from_this()](size_t) { self->Sum(); };
+      summands_[peer] = transfers_.back();
       ring += bytes_of_each;
     });
   }
@@ -207,29 +208,40 @@ class Collective : public std::enable_shared_from_this<Collective> {
     }
   }
 
-  // All blocks of the own part that are there.
+  // The summands of the own part that are there and not summed, in one piece each.
+  size_t NumSummable() const {
+    size_t bytes = std::min(blocks_.bytes, PartOf(own_).size() - summed_);
+    for (const auto& summand : summands_) {
+      if (summand == nullptr) continue;
+      if (summand->num_moved <= summed_) return 0;
+      bytes = std::min(bytes, summand->num_at(summed_));
+    }
+    return bytes / request_.element_size * request_.element_size;
+  }
+
+  // All of the own part that is there.
   void Sum() {
     const ByteRange part = PartOf(own_);
-    const size_t arrived = *std::min_element(arrived_.begin(), arrived_.end());
-    const size_t bytes_of_each = std::min(blocks_.ring_bytes, part.size());
-    while (summed_ < arrived) {
-      const size_t bytes = std::min(blocks_.bytes, part.size() - summed_);
-      if (arrived - summed_ < bytes) break;
-      const char* place = scratch_.get() + summed_ % blocks_.ring_bytes;
-      contributions_.resize(size_);
-      contributions_[own_] = request_.input + part.begin + summed_;
-      ForEachOther([&](size_t peer) {
-        contributions_[peer] = place;
-        place += bytes_of_each;
-      });
+    contributions_.resize(size_);
+    while (const size_t bytes = NumSummable()) {
+      for (size_t i = 0; i < size_; ++i) {
+        contributions_[i] =
+            i == own_ ? request_.input + part.begin + summed_ : summands_[i]->at(summed_);
+      }
       ReduceBlock(request_.element_type, request_.reduction, contributions_,
                   bytes / request_.element_size, sum_ + summed_);
       summed_ += bytes;
     }
+    for (const auto& summand : summands_) {
+      if (summand != nullptr) messenger_->Consume(summand.get(), summed_);
+    }
     if (summed_ - released_ < blocks_.step_bytes && summed_ < part.size()) return;
-    released_ = summed_;
+    if (std::exchange(released_, summed_) == summed_) return;
     Release(own_sends_, summed_);
-    if (blocks_.window < part.size()) Release(parts_of_own_, summed_ + blocks_.window);
+    if (blocks_.window >= part.size()) return;
+    for (const auto& summand : summands_) {
+      if (summand != nullptr) messenger_->Release(summand, summed_ + blocks_.window);
+    }
   }
 
   void OneLess(const Status& status) {
@@ -237,7 +249,15 @@ class Collective : public std::enable_shared_from_this<Collective> {
     if (--left_ == 0) End();
   }
 
+  // Each of them keeps this.
+  void DropTransfers() {
+    transfers_.clear();
+    summands_.clear();
+  }
+
   void End() {
+    summands_.clear();
+    messenger_->ReturnScratch(std::move(scratch_));
     // Not before: the input may be the same memory, and on its way to others.
     const bool has_output = request_.num_bytes > 0;
     if (request_.kind == CollectiveKind::kReduce && own_ != root_ && status_.ok() && has_output) {
@@ -253,11 +273,11 @@ class Collective : public std::enable_shared_from_this<Collective> {
   const Blocks blocks_;
   std::vector<std::shared_ptr<Transfer>> transfers_;  // to post
   // They hold this.
-  std::vector<std::weak_ptr<Transfer>> own_sends_, parts_of_own_;
-  std::unique_ptr<char[]> scratch_;
+  std::vector<std::weak_ptr<Transfer>> own_sends_;
+  std::vector<TransferPtr> summands_;  // [index]: receives of the own part, until the end
+  ScratchBuffer scratch_;
   char* sum_ = nullptr;
   // From Post on, of the messenger's thread.
-  std::vector<size_t> arrived_;  // bytes of the own part that each rank has contributed
   std::vector<const void*> contributions_;
   size_t summed_ = 0, released_ = 0;
   size_t left_ = 0;  // messages

@@ -226,16 +226,18 @@ Step ExchangeMoves::SendHeaderInMemory(ExchangePeer* peer) {
   const auto copy = [this](char* place) {
     std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
   };
-  return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->outgoing_parts(),
-                                               &peer->header_sent, copy));
+  return InMemory(*peer,
+                  MoveHeaderThroughRing(peer->memory->outgoing_parts(), &peer->header_sent, copy));
 }
 
 Step ExchangeMoves::ReceiveHeaderInMemory(ExchangePeer* peer) {
   const auto copy = [peer](char* place) {
     std::memcpy(&peer->header, place, sizeof(ExchangeHeader));
   };
-  return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->incoming_parts(),
-                                               &peer->header_received, copy));
+  const Step step =
+      MoveHeaderThroughRing(peer->memory->incoming_parts(), &peer->header_received, copy);
+  if (step == Step::kProgress) AdvanceRing(peer->fd, peer->memory->incoming_parts(), 0);
+  return InMemory(*peer, step);
 }
 
 Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
@@ -249,11 +251,20 @@ Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
 }
 
 Step ExchangeMoves::SendInMemory(ExchangePeer* peer) {
-  if (peer->header_sent < sizeof(ExchangeHeader)) return SendHeaderInMemory(peer);
-  const Step part = CopyRange(
+  Step header = Step::kBlocked;
+  if (peer->header_sent < sizeof(ExchangeHeader)) {
+    header = SendHeaderInMemory(peer);
+    if (header != Step::kProgress) return header;
+  }
+  Step part = CopyRange(
       peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(), &peer->part_sent,
       [](const char* input, char*, char* place, size_t size) { std::memcpy(place, input, size); });
   if (part == Step::kFailed) return part;
+  // One wake-up for the header and the part behind it.
+  if (header == Step::kProgress && part != header) {
+    AdvanceRing(peer->fd, peer->memory->outgoing_parts(), 0);
+    part = header;
+  }
   return Both(part,
               CopyRange(peer, peer->memory->outgoing_sums(), own_chunk_, summed_, &peer->sum_sent,
                         [](const char*, char* output, char* place, size_t size) {

@@ -31,8 +31,9 @@ Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint n
   Waits waits;
   double next = timeout_seconds;
   for (const TransferPtr& transfer : transfers) {
-    // Then this rank's own data or room is waited for.
+    // Then this rank's own data or room is waited for, or bytes of other ranks.
     if (transfer->num_moved == transfer->num_ready && transfer->num_bytes > 0) continue;
+    if (transfer->in_place && transfer->num_moved > transfer->num_taken) continue;
     const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
     if (silent >= timeout_seconds) {
       waits.overdue.push_back(transfer.get());

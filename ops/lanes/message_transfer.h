@@ -33,6 +33,10 @@ struct Transfer {
   size_t window = SIZE_MAX;
   // `data` of a receive is a ring of so many bytes.
   size_t ring_bytes = SIZE_MAX;
+  // The receiver uses the bytes where they lie in shared memory, if the two ranks share any: the
+  // same on both sides. It reports their use by Messenger::Consume. Bytes behind which those of
+  // another such transfer may come are copied to `data` instead.
+  bool in_place = false;
   // Called by the messenger's thread when bytes of a receive have come, with their number in total.
   std::function<void(size_t num_moved)> on_progress;
   std::function<void(const Status&)> done;  // exactly once, from any thread; none from then on
@@ -46,6 +50,10 @@ struct Transfer {
   // Of a send: bytes from the beginning that the receiver has room for.
   size_t credit = SIZE_MAX;
   size_t num_moved = 0;
+  // Of a receive: the bytes in `data`, or consumed. Those from here to num_moved lie at `in_ring`.
+  size_t num_taken = 0;
+  const char* in_ring = nullptr;
+  size_t num_consumed = 0;  // by Messenger::Consume
   TimePoint last_progress;
   bool warned = false;
 
@@ -54,6 +62,14 @@ struct Transfer {
   // Where the next byte stands, and how many follow it there.
   char* here() const { return data + num_moved % ring_bytes; }
   size_t num_here() const { return ring_bytes - num_moved % ring_bytes; }
+  // The same of a byte that has come and is not consumed.
+  const char* at(size_t index) const {
+    return index < num_taken ? data + index % ring_bytes : in_ring + (index - num_taken);
+  }
+  size_t num_at(size_t index) const {
+    if (index >= num_taken) return num_moved - index;
+    return std::min(num_taken - index, ring_bytes - index % ring_bytes);
+  }
 };
 
 using TransferPtr = std::shared_ptr<Transfer>;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kTurnBytes = 1 << 20;
 // The same in memory, where the peer goes on with what it has meanwhile.
 constexpr size_t kMemoryTurnBytes = 128 << 10;
+constexpr int kTurnsPerPoll = 8;
 // Maximum number of a peer's announcements that have no match on this rank.
 constexpr size_t kMaxAnnounced = 1 << 16;
 constexpr size_t kMaxAnnouncedBytes = 16 << 20;  // of their names and what they are
@@ -97,6 +99,26 @@ void Messenger::Release(TransferPtr transfer, size_t num_ready) {
   } else {
     waker_.Wake();
   }
+}
+
+void Messenger::Consume(Transfer* transfer, size_t num_consumed) {
+  transfer->num_consumed = num_consumed;
+  if (num_consumed <= transfer->num_taken) return;
+  transfer->last_progress = Clock::now();
+  GiveTurn(&peers_[transfer->peer]);
+}
+
+ScratchBuffer Messenger::TakeScratch(size_t num_bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (scratch_.num_bytes >= num_bytes) return std::exchange(scratch_, {});
+  }
+  return {std::unique_ptr<char[]>(new char[num_bytes]), num_bytes};
+}
+
+void Messenger::ReturnScratch(ScratchBuffer scratch) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (scratch.num_bytes > scratch_.num_bytes) std::swap(scratch, scratch_);
 }
 
 std::string Messenger::Flush(double seconds) noexcept {
@@ -201,8 +223,12 @@ Status Messenger::Turn() {
   epoll_event events[64];
   const int wait = active_.empty() ? -1 : PollMilliseconds(next_look_);
   const bool sleeps = turns_.empty() && !std::exchange(turns_again_, false);
+  // While memory moves, a call of the system now and then is enough.
+  if (!sleeps && ++turns_without_poll_ < kTurnsPerPoll) return Status();
+  turns_without_poll_ = 0;
   const int count = epoll_wait(poll_.fd(), events, std::size(events), sleeps ? wait : 0);
   if (count < 0 && errno != EINTR) return OutOfDescriptors("epoll_wait", errno);
+  if (sleeps) LookIntoMemory();
   for (int i = 0; i < count; ++i) {
     const uint64_t who = events[i].data.u64;
     Status status;
@@ -222,6 +248,15 @@ Status Messenger::Turn() {
     if (!status.ok()) return status;
   }
   return Status();
+}
+
+// What comes to a thread that is awake needs no wake-up of its own, which costs both sides a call.
+void Messenger::LookIntoMemory() {
+  for (Peer& peer : peers_) {
+    if (peer.memory == nullptr || peer.num_active == 0 || !peer.gone.empty()) continue;
+    peer.memory->AwaitNothing();
+    GiveTurn(&peer);
+  }
 }
 
 Status Messenger::TakePosted() {
@@ -284,6 +319,8 @@ Status Messenger::Begin(const TransferPtr& transfer) {
   AddFrame(&peer, WithText(frame, transfer->key, transfer->content));
   if (!sends) {
     transfer->asked_as = id;
+    // What the only one left in memory is now copied.
+    if (transfer->in_place && ++peer.num_in_place > 1) GiveTurn(&peer);
     peer.asked[id] = transfer;
   }
   (sends ? peer.sends : peer.receives).Post(transfer);
@@ -316,7 +353,7 @@ Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
 }
 
 void Messenger::Stream(Peer* peer, const TransferPtr& send) {
-  peer->outgoing.Add(send);
+  peer->QueueOf(*send)->Add(send);
   peer->has_sent = true;
   GiveTurn(peer);
 }
@@ -384,20 +421,124 @@ Status Messenger::Read(Peer* peer) {
   return Status();
 }
 
-Status Messenger::WriteInMemory(Peer* peer, bool* moved) {
+Status Messenger::WriteTo(RingEnd* ring, Outgoing* queue, Peer* peer, bool* moved) {
   for (size_t left = kMemoryTurnBytes; left > 0;) {
     iovec runs[2];
-    if (!peer->outgoing.Next(runs)) break;
+    if (!queue->Next(runs)) break;
     size_t sent = 0;
-    const Step step =
-        StreamThroughRing(runs, 2, true, left, peer->fd, peer->memory->outgoing_parts(), &sent);
+    const Step step = StreamThroughRing(runs, 2, true, left, peer->fd, ring, &sent);
     if (step == Step::kFailed) return Impossible(peer->rank);
     if (step == Step::kBlocked) break;
     *moved = true;
     left -= sent;
-    if (const TransferPtr through = peer->outgoing.Sent(sent)) Through(through);
+    if (const TransferPtr through = queue->Sent(sent)) Through(through);
   }
   return Status();
+}
+
+Status Messenger::WriteInMemory(Peer* peer, bool* moved) {
+  SharedMemory* const memory = peer->memory;
+  Status status = WriteTo(memory->outgoing_parts(), &peer->outgoing, peer, moved);
+  if (peer->asked_to_confirm && *moved) send(peer->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (!status.ok()) return status;
+  return WriteTo(memory->outgoing_sums(), &peer->outgoing_in_place, peer, moved);
+}
+
+Status Messenger::BeginFragmentInPlace(Peer* peer) {
+  RingEnd* const ring = peer->memory->incoming_sums();
+  const size_t size = BytesToHeaderEnd(ring->position());
+  char bytes[sizeof(Frame)];  // the peer may change those in the ring
+  std::memcpy(bytes, ring->here() + size - kHeaderRoom, sizeof(bytes));
+  Frame frame;
+  size_t length = 0;
+  Status status = ReadFrame(bytes, sizeof(bytes), &frame, &length);
+  if (!status.ok()) {
+    return Status(status.code(), Named(peer->rank) + " " + status.message());
+  }
+  const auto found = peer->asked.find(frame.id);
+  if (frame.kind != Frame::kData || found == peer->asked.end() || !found->second->in_place ||
+      frame.num_bytes > found->second->num_movable()) {
+    return Unexpected(*peer);
+  }
+  if (!found->second->is_matched) return Status();  // the offer is still in the other ring
+  AdvanceRing(peer->fd, ring, size);
+  peer->receiving_in_place = found->second;
+  peer->fragment_left = frame.num_bytes;
+  return Status();
+}
+
+Status Messenger::ReadInPlace(Peer* peer, bool* moved) {
+  RingEnd* const ring = peer->memory->incoming_sums();
+  const uint64_t begin = ring->position();
+  while (ring->position() - begin < kMemoryTurnBytes) {
+    size_t there = 0;
+    if (LookIntoRing(ring, &there) == Step::kFailed) return Impossible(peer->rank);
+    if (peer->receiving_in_place == nullptr) {
+      if (there < BytesToHeaderEnd(ring->position())) return Status();
+      if (Status status = BeginFragmentInPlace(peer); !status.ok()) return status;
+      if (peer->receiving_in_place == nullptr) return Status();
+      *moved = true;
+      continue;
+    }
+    Transfer* const receive = peer->receiving_in_place.get();
+    const size_t visible = std::min(there, peer->fragment_left);
+    const bool copies = peer->num_in_place > 1;
+    size_t taken = 0;
+    if (receive->num_consumed > receive->num_taken) {
+      taken = receive->num_consumed - receive->num_taken;
+    } else if (copies && visible > 0) {
+      const size_t at = receive->num_taken % receive->ring_bytes;
+      taken = std::min(visible, receive->ring_bytes - at);
+      std::memcpy(receive->data + at, ring->here(), taken);
+    }
+    if (taken > 0) {
+      AdvanceRing(peer->fd, ring, taken);
+      receive->num_taken += taken;
+      peer->fragment_left -= taken;
+    }
+    const size_t arrived = receive->num_taken + visible - std::min(visible, taken);
+    const bool progress = arrived > receive->num_moved || (copies && taken > 0);
+    receive->in_ring = ring->here();
+    if (progress) {
+      receive->num_moved = std::max(receive->num_moved, copies ? receive->num_taken : arrived);
+      receive->last_progress = Clock::now();
+      if (receive->on_progress) receive->on_progress(receive->num_moved);
+    }
+    if (peer->fragment_left == 0) {
+      const TransferPtr received = std::exchange(peer->receiving_in_place, nullptr);
+      if (received->num_taken == received->num_bytes) {
+        peer->asked.erase(received->asked_as);
+        --peer->num_in_place;
+        Through(received);
+      }
+    } else if (taken == 0 && !progress) {
+      return Status();
+    }
+    *moved = true;
+  }
+  return Status();
+}
+
+bool Messenger::HoldsInPlace(const Peer& peer) {
+  const Transfer* const receive = peer.receiving_in_place.get();
+  return receive != nullptr && receive->num_moved > receive->num_taken;
+}
+
+Step Messenger::AwaitInPlace(Peer* peer) {
+  RingEnd* const ring = peer->memory->incoming_sums();
+  if (peer->num_in_place == 0) return Step::kBlocked;
+  if (peer->receiving_in_place == nullptr) {
+    const size_t size = BytesToHeaderEnd(ring->position());
+    size_t there = 0;
+    if (LookIntoRing(ring, &there) == Step::kFailed) return Step::kFailed;
+    return there < size ? AwaitRing(ring, size) : Step::kBlocked;
+  }
+  // Of a half, or all, what is there waits for other ranks.
+  const Transfer& receive = *peer->receiving_in_place;
+  const size_t held = receive.num_moved - receive.num_taken;
+  const size_t awaited =
+      std::min({peer->fragment_left, ring->capacity() / 2, held + kMemoryTurnBytes});
+  return held < awaited ? AwaitRing(ring, awaited) : Step::kBlocked;
 }
 
 Status Messenger::ReadInMemory(Peer* peer, bool* moved) {
@@ -418,11 +559,22 @@ Status Messenger::ReadInMemory(Peer* peer, bool* moved) {
 }
 
 Step Messenger::AwaitInMemory(Peer* peer) {
-  const size_t expected = std::max<size_t>(1, peer->incoming.num_expected());
-  const Step step = AwaitRing(peer->memory->incoming_parts(), expected);
-  iovec runs[2];
-  if (step != Step::kBlocked || !peer->outgoing.Next(runs)) return step;
-  return AwaitRing(peer->memory->outgoing_parts(), runs[0].iov_len + runs[1].iov_len);
+  Step step = Step::kBlocked;
+  // What comes while this rank has nothing to do with the peer waits until it does. The peer wakes
+  // it for a kConfirm, which has to be answered at any time.
+  if (peer->num_active > 0 || peer->asked_to_confirm) {
+    const size_t expected = std::clamp<size_t>(peer->incoming.num_expected(), 1, kMemoryTurnBytes);
+    step = AwaitRing(peer->memory->incoming_parts(), expected);
+    if (step == Step::kBlocked) step = AwaitInPlace(peer);
+  }
+  const auto await_room = [&step](Outgoing* queue, RingEnd* ring) {
+    iovec runs[2];
+    if (step != Step::kBlocked || !queue->Next(runs)) return;
+    step = AwaitRing(ring, runs[0].iov_len + runs[1].iov_len);
+  };
+  await_room(&peer->outgoing, peer->memory->outgoing_parts());
+  await_room(&peer->outgoing_in_place, peer->memory->outgoing_sums());
+  return step;
 }
 
 Status Messenger::MoveInMemory(Peer* peer) {
@@ -432,7 +584,8 @@ Status Messenger::MoveInMemory(Peer* peer) {
   if (Status status = WriteInMemory(peer, &moved); !status.ok()) return status;
   bool received = false;
   if (Status status = ReadInMemory(peer, &received); !status.ok()) return status;
-  if (!received && !peer->ended.empty()) return Gone(peer, peer->ended);
+  if (Status status = ReadInPlace(peer, &received); !status.ok()) return status;
+  if (!received && !peer->ended.empty() && !HoldsInPlace(*peer)) return Gone(peer, peer->ended);
   moved = moved || received;
   const Step step = moved ? Step::kProgress : AwaitInMemory(peer);
   if (step == Step::kFailed) return Impossible(peer->rank);
@@ -463,6 +616,7 @@ Status Messenger::HandleAll(Peer* peer) {
         return Status(status.code(), Named(peer->rank) + " " + status.message());
       case Incoming::News::kThrough:
         peer->asked.erase(through->asked_as);
+        if (through->in_place) --peer->num_in_place;
         Through(through);
         break;
       case Incoming::News::kFrame:
@@ -497,6 +651,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
     case Frame::kData: {
       const auto found = peer->asked.find(frame.id);
       if (found == peer->asked.end() || !found->second->is_matched ||
+          (found->second->in_place && peer->memory != nullptr) ||
           frame.num_bytes > found->second->num_movable()) {
         return Unexpected(*peer);
       }

@@ -49,6 +49,11 @@ struct MessengerOptions {
   std::function<void(const Status&)> on_failure;
 };
 
+struct ScratchBuffer {
+  std::unique_ptr<char[]> data;
+  size_t num_bytes = 0;
+};
+
 class Messenger {
  public:
   // `peers[rank]`, own entry invalid; `links`, watched as in EnableKeepalive, outlive this. The
@@ -65,6 +70,12 @@ class Messenger {
   // So many bytes of a transfer are ready by now: as Transfer::num_ready. From any thread; the
   // messenger's own does so in `on_progress`.
   void Release(TransferPtr transfer, size_t num_ready);
+  // The receiver has used so many bytes of a receive `in_place`. From `on_progress` alone.
+  void Consume(Transfer* transfer, size_t num_consumed);
+  // A buffer for a receive, and its way back: the last one is kept, as fresh memory costs more time
+  // than what is copied to it.
+  ScratchBuffer TakeScratch(size_t num_bytes);
+  void ReturnScratch(ScratchBuffer scratch) noexcept;
 
   // Waits until all that was sent has arrived, or its receiver is gone, for at most `seconds`. Says
   // what is still under way; "" is nothing.
@@ -94,12 +105,23 @@ class Messenger {
     bool is_deaf = false;  // it takes nothing any more
 
     Incoming incoming;
+
+    // Transfers `in_place` through the second rings of the memory.
+    Outgoing outgoing_in_place{true};
+    TransferPtr receiving_in_place;  // whose fragment is next
+    size_t fragment_left = 0;        // of it, not taken
+    int num_in_place = 0;            // such receives
+
+    Outgoing* QueueOf(const Transfer& send) {
+      return send.in_place && memory != nullptr ? &outgoing_in_place : &outgoing;
+    }
   };
 
   void Main() noexcept;
   Status WatchAll();
   // What was posted, what can be moved, what waits too long. An error is the end.
   Status Turn();
+  void LookIntoMemory();
   Status TakePosted();
   Status Begin(const TransferPtr& transfer);
   void Continue(const TransferPtr& transfer, size_t num_ready);
@@ -115,6 +137,14 @@ class Messenger {
   Status MoveInMemory(Peer* peer);
   Status WriteInMemory(Peer* peer, bool* moved);
   Status ReadInMemory(Peer* peer, bool* moved);
+  Status WriteTo(RingEnd* ring, Outgoing* queue, Peer* peer, bool* moved);
+  // Of transfers `in_place`: what has come stays in memory until it is consumed, or other such
+  // transfers are under way from the peer, which may not wait for it.
+  Status ReadInPlace(Peer* peer, bool* moved);
+  Status BeginFragmentInPlace(Peer* peer);
+  Step AwaitInPlace(Peer* peer);
+  // Returns whether bytes of the peer wait in memory for those of other ranks.
+  static bool HoldsInPlace(const Peer& peer);
   // Has the peer wake this rank. kProgress: there is something now.
   Step AwaitInMemory(Peer* peer);
   // Takes note of what the peer has sent to wake this rank, or of its end.
@@ -144,7 +174,8 @@ class Messenger {
   TimePoint next_look_;       // after what waits
   std::vector<int> turns_;    // of peers
   bool turns_again_ = false;  // does not sleep before
-  Status thrown_;             // by what follows a message
+  int turns_without_poll_ = 0;
+  Status thrown_;  // by what follows a message
 
   std::mutex mutex_;  // guards what follows
   Socket poll_;
@@ -153,6 +184,7 @@ class Messenger {
   std::vector<TransferPtr> posted_;
   std::vector<std::pair<TransferPtr, size_t>> released_;
   bool has_ended_ = false;
+  ScratchBuffer scratch_;
   bool flushes_ = false, is_flushed_ = false;
   std::string unflushed_ = "what its thread has not come to";
   std::condition_variable flushed_;

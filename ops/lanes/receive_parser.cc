@@ -65,6 +65,7 @@ size_t Incoming::NumHere() const { return std::min(fragment_left_, receiving_->n
 
 void Incoming::Take(size_t num_bytes) {
   receiving_->num_moved += num_bytes;
+  receiving_->num_taken = receiving_->num_moved;
   receiving_->last_progress = Clock::now();
   fragment_left_ -= num_bytes;
   if (receiving_->on_progress) receiving_->on_progress(receiving_->num_moved);

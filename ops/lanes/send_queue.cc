@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ops/lanes/clock.h"
-#include "ops/lanes/frame.h"
+#include "ops/lanes/direct_all_reduce_header.h"
 
 namespace tf_libra {
 
@@ -29,9 +29,11 @@ bool Outgoing::Next(iovec (&runs)[2]) {
       frame.kind = Frame::kData;
       frame.id = sending_->asked_as;
       frame.num_bytes = fragment_end_ - at;
-      frames_.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
+      AddDataFrame(frame);
+      position_ += frame.num_bytes;
     }
     if (frames_.empty()) return false;
+    position_ += frames_.size();
   }
   runs[0] = {&frames_[frames_sent_], frames_.size() - frames_sent_};
   runs[1] = {nullptr, 0};
@@ -39,6 +41,13 @@ bool Outgoing::Next(iovec (&runs)[2]) {
     runs[1] = {sending_->data + sending_->num_moved, fragment_end_ - sending_->num_moved};
   }
   return true;
+}
+
+void Outgoing::AddDataFrame(const Frame& frame) {
+  const size_t end = BytesToHeaderEnd(position_ + frames_.size());
+  if (is_aligned_) frames_.append(end - kHeaderRoom, 0);
+  frames_.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
+  if (is_aligned_) frames_.append(kHeaderRoom - sizeof(frame), 0);
 }
 
 TransferPtr Outgoing::Sent(size_t num_bytes) {

@@ -6,9 +6,11 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 
+#include "ops/lanes/frame.h"
 #include "ops/lanes/message_transfer.h"
 
 namespace tf_libra {
@@ -17,6 +19,10 @@ class Outgoing {
  public:
   // What one message sends before the next has its turn.
   static constexpr size_t kFragmentBytes = 512 << 10;
+
+  // `is_aligned`: frames take kHeaderRoom bytes and begin at multiples of it, so that the elements
+  // of fragments are aligned.
+  explicit Outgoing(bool is_aligned = false) : is_aligned_(is_aligned) {}
 
   // A frame with its text.
   void Add(const std::string& frame) { next_frames_ += frame; }
@@ -29,6 +35,10 @@ class Outgoing {
   TransferPtr Sent(size_t num_bytes);
 
  private:
+  void AddDataFrame(const Frame& frame);
+
+  const bool is_aligned_;
+  uint64_t position_ = 0;  // bytes that were next, those of `frames_` and its fragment included
   std::string next_frames_, frames_;  // the last of these with a fragment behind it
   size_t frames_sent_ = 0;
   std::deque<TransferPtr> streaming_;  // to take turns

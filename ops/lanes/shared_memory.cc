@@ -55,11 +55,15 @@ bool RingEnd::Look(size_t* num_bytes) {
 // Who waits says for what, looks again, and sleeps; who advances says how far, and looks who waits.
 // In one order for all, as these are: so one of the two sees the other.
 bool RingEnd::Advance(size_t num_bytes) {
-  position_ += num_bytes;
-  *mine_ = position_;
+  AdvanceAhead(num_bytes);
   uint64_t wanted = *wanted_by_them_;
   // If the other side has just changed what it waits for, it looks again, and sees the position.
   return wanted <= position_ && wanted_by_them_->compare_exchange_strong(wanted, RingState::kNever);
+}
+
+void RingEnd::AdvanceAhead(size_t num_bytes) {
+  position_ += num_bytes;
+  *mine_ = position_;
 }
 
 void RingEnd::Await(size_t num_bytes) {

@@ -48,6 +48,8 @@ class RingEnd {
   // That many of them have been read, or written. True: the other side waits for that, and is to be
   // woken.
   [[nodiscard]] bool Advance(size_t num_bytes);
+  // The same where Advance follows, which tells whether the other side waits for this.
+  void AdvanceAhead(size_t num_bytes);
   // From now on the other side wakes this one when Look would say so many; and no more.
   void Await(size_t num_bytes);
   void AwaitNothing();

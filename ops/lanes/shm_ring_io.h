@@ -68,15 +68,15 @@ inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, si
 }
 
 // Moves all of a header in one step, if there is room for it, or all of it is there. `copy` has its
-// place.
+// place. The caller wakes the peer, together with what follows the header: see AdvanceRing.
 template <typename Copy>
-Step MoveHeaderThroughRing(int fd, RingEnd* end, size_t* moved, Copy copy) {
+Step MoveHeaderThroughRing(RingEnd* end, size_t* moved, Copy copy) {
   const size_t size = BytesToHeaderEnd(end->position());
   size_t room = 0;
   if (LookIntoRing(end, &room) == Step::kFailed) return Step::kFailed;
   if (room < size) return Step::kBlocked;
   copy(end->here() + size - kHeaderRoom);
-  AdvanceRing(fd, end, size);
+  end->AdvanceAhead(size);
   *moved = sizeof(ExchangeHeader);
   return Step::kProgress;
 }
@@ -104,7 +104,8 @@ inline bool TakeWakes(int fd) {
   char bytes[64];
   for (size_t taken = 0; taken < kMaxWakes;) {
     const ssize_t received = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-    if (received <= 0) return true;  // an end is found by who watches the connection
+    // An end is found by who watches the connection.
+    if (received < static_cast<ssize_t>(sizeof(bytes))) return true;
     taken += static_cast<size_t>(received);
   }
   return false;

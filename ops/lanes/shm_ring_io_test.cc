@@ -83,12 +83,12 @@ TEST_CASE("HeadersComeWhole") {
   size_t num_sent = 0, num_received = 0;
   const auto take = [&](char* place) { std::memcpy(&received, place, sizeof(received)); };
   RingEnd* const in = sides.other->incoming_parts();
-  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kBlocked);
+  CHECK(MoveHeaderThroughRing(in, &num_received, take) == Step::kBlocked);
   CHECK_EQ(num_received, 0u);
-  CHECK(MoveHeaderThroughRing(sides.ours.fd(), sides.one->outgoing_parts(), &num_sent,
-                              [&](char* place) { std::memcpy(place, &header, sizeof(header)); }) ==
-        Step::kProgress);
-  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kProgress);
+  CHECK(MoveHeaderThroughRing(sides.one->outgoing_parts(), &num_sent, [&](char* place) {
+          std::memcpy(place, &header, sizeof(header));
+        }) == Step::kProgress);
+  CHECK(MoveHeaderThroughRing(in, &num_received, take) == Step::kProgress);
   CHECK_EQ(num_received, sizeof(ExchangeHeader));
   CHECK_EQ(received.sequence, 11u);
 }
@@ -128,7 +128,7 @@ TEST_CASE("WhatCannotBeIsAFailure") {
   const Buffers buffers;
   CHECK(LookIntoRing(in, &number) == Step::kFailed);
   CHECK(AwaitRing(in, 10) == Step::kFailed);
-  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &number, [](char*) {}) == Step::kFailed);
+  CHECK(MoveHeaderThroughRing(in, &number, [](char*) {}) == Step::kFailed);
   number = 0;
   CHECK(CopyThroughRing(buffers, {0, 10}, 10, 10, sides.theirs.fd(), in, &number,
                         [](const char*, char*, char*, size_t) {}) == Step::kFailed);

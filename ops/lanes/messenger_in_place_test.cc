@@ -1,0 +1,216 @@
+// Tests of transfers `in_place`: their bytes stay in shared memory until they are consumed.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/direct_all_reduce_header.h"
+#include "ops/lanes/messenger.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+
+struct Node {
+  Mesh mesh;
+  std::unique_ptr<Messenger> messenger;
+
+  explicit Node(Mesh from) : mesh(std::move(from)) {
+    MessengerOptions options;
+    options.rank = mesh.rank;
+    options.timeout_seconds = kGenerousSeconds;
+    options.on_failure = [this](const Status& status) { messenger->End(status); };
+    messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);
+  }
+  ~Node() { messenger->End(Status(StatusCode::kUnavailable, "the test is over")); }
+};
+
+// A transfer `in_place` and its memory; a receive takes its bytes with Take.
+struct Side {
+  std::vector<char> bytes, taken;
+  TransferPtr transfer = std::make_shared<Transfer>();
+  std::promise<Status> end;
+
+  Side(Transfer::Way way, int peer, const std::string& name, size_t num_bytes, size_t window)
+      : bytes(way == Transfer::Way::kSend ? num_bytes : window) {
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((i + name[0]) % 251);
+    transfer->way = way;
+    transfer->peer = peer;
+    transfer->key = "c" + name;
+    transfer->content = "uint8";
+    transfer->data = bytes.data();
+    transfer->num_bytes = num_bytes;
+    transfer->window = window;
+    if (way == Transfer::Way::kReceive) transfer->ring_bytes = window;
+    transfer->in_place = true;
+    transfer->done = [this](const Status& status) { end.set_value(status); };
+  }
+  Side(const Side&) = delete;
+
+  // All that has come.
+  void Take(Messenger* messenger) {
+    while (taken.size() < transfer->num_moved) {
+      const size_t count = transfer->num_at(taken.size());
+      const char* const at = transfer->at(taken.size());
+      taken.insert(taken.end(), at, at + count);
+    }
+    messenger->Consume(transfer.get(), taken.size());
+    messenger->Release(transfer, taken.size() + transfer->window);
+  }
+
+  Status Wait() {
+    auto future = end.get_future();
+    const bool ended = future.wait_for(std::chrono::duration<double>(kGenerousSeconds)) ==
+                       std::future_status::ready;
+    CHECK(ended);
+    return ended ? future.get() : Status();
+  }
+};
+
+constexpr Transfer::Way kSend = Transfer::Way::kSend;
+constexpr Transfer::Way kReceive = Transfer::Way::kReceive;
+
+TEST_CASE("BytesArriveWhole") {
+  testing::OverAll();
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  Node first(std::move(meshes[0])), second(std::move(meshes[1]));
+  for (const size_t num_bytes : {0, 1, 63, 300'000, 5'000'001}) {
+    Side send(kSend, 1, "x", num_bytes, 64 << 10), receive(kReceive, 0, "x", num_bytes, 64 << 10);
+    receive.transfer->on_progress = [&](size_t) { receive.Take(second.messenger.get()); };
+    CHECK_EQ(second.messenger->Post({receive.transfer}), testing::IsOk());
+    CHECK_EQ(first.messenger->Post({send.transfer}), testing::IsOk());
+    CHECK_EQ(send.Wait(), testing::IsOk());
+    CHECK_EQ(receive.Wait(), testing::IsOk());
+    CHECK(receive.taken == send.bytes);
+  }
+}
+
+// The first transfer is consumed only after the second one, whose bytes lie behind its own.
+TEST_CASE("TransfersDoNotWaitForEachOther") {
+  testing::OverAll();
+  constexpr size_t kBytes = 2'000'000, kWindow = 1 << 20;
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  Node first(std::move(meshes[0])), second(std::move(meshes[1]));
+  Side held(kSend, 1, "held", kBytes, kWindow), passing(kSend, 1, "passing", kBytes, kWindow);
+  Side a(kReceive, 0, "held", kBytes, kWindow), b(kReceive, 0, "passing", kBytes, kWindow);
+  Messenger* const messenger = second.messenger.get();
+  bool is_released = false;
+  a.transfer->on_progress = [&](size_t) {
+    if (is_released) a.Take(messenger);
+  };
+  b.transfer->on_progress = [&](size_t num_moved) {
+    b.Take(messenger);
+    if (num_moved < kBytes) return;
+    is_released = true;
+    a.Take(messenger);
+  };
+  CHECK_EQ(messenger->Post({a.transfer}), testing::IsOk());
+  CHECK_EQ(first.messenger->Post({held.transfer, passing.transfer}), testing::IsOk());
+  CHECK_EQ(messenger->Post({b.transfer}), testing::IsOk());
+  for (Side* side : {&held, &passing, &a, &b}) CHECK_EQ(side->Wait(), testing::IsOk());
+  CHECK(a.taken == held.bytes);
+  CHECK(b.taken == passing.bytes);
+}
+
+// The sender has left: what it wrote before is still used.
+TEST_CASE("BytesOutliveTheirSender") {
+  testing::MeetAt(kUnixHost, true);
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  auto first = std::make_unique<Node>(std::move(meshes[0]));
+  Node second(std::move(meshes[1]));
+  Side send(kSend, 1, "x", 1000, 1000), receive(kReceive, 0, "x", 1000, 1000);
+  receive.transfer->on_progress = [&](size_t) { receive.Take(second.messenger.get()); };
+  CHECK_EQ(second.messenger->Post({receive.transfer}), testing::IsOk());
+  CHECK_EQ(first->messenger->Post({send.transfer}), testing::IsOk());
+  CHECK_EQ(send.Wait(), testing::IsOk());
+  first.reset();
+  CHECK_EQ(receive.Wait(), testing::IsOk());
+  CHECK(receive.taken == send.bytes);
+}
+
+// A rank whose peer is this test, and writes to the memory by itself.
+class Hostile {
+ public:
+  Hostile() : meshes_(ConnectAll(2, 1)), peer_(std::move(meshes_[0].messages[1])) {
+    REQUIRE(peer_.memory != nullptr);
+    node_ = std::make_unique<Node>(std::move(meshes_[1]));
+    receive_.transfer->on_progress = [this](size_t) { receive_.Take(node_->messenger.get()); };
+    CHECK_EQ(node_->messenger->Post({receive_.transfer}), testing::IsOk());
+  }
+
+  void Write(const Frame& frame, size_t num_bytes) {
+    RingEnd* const ring = peer_.memory->outgoing_sums();
+    const size_t size = BytesToHeaderEnd(ring->position());
+    std::memcpy(ring->here() + size - kHeaderRoom, &frame, sizeof(frame));
+    std::memset(ring->here() + size, 'x', num_bytes);
+    static_cast<void>(ring->Advance(size + num_bytes));
+    Wake();
+  }
+  void WriteTooMuch() {
+    RingEnd* const ring = peer_.memory->outgoing_sums();
+    static_cast<void>(ring->Advance(2 * ring->capacity()));
+    Wake();
+  }
+  // Announces what this rank receives.
+  void Offer() {
+    Frame offer;
+    offer.kind = Frame::kOffer;
+    offer.num_bytes = 16;
+    const std::string bytes = WithText(offer, "cx", "uint8");
+    CHECK_EQ(testing::Send(peer_, bytes.data(), bytes.size()), testing::IsOk());
+  }
+  Side* receive() { return &receive_; }
+
+ private:
+  void Wake() { CHECK_EQ(send(peer_.socket.fd(), "", 1, MSG_NOSIGNAL), 1); }
+
+  std::vector<Mesh> meshes_;
+  const Connection peer_;
+  Side receive_{kReceive, 0, "x", 16, 16};
+  std::unique_ptr<Node> node_;
+};
+
+Frame DataFrame(uint64_t id, uint64_t num_bytes) {
+  Frame frame;
+  frame.kind = Frame::kData;
+  frame.id = id;
+  frame.num_bytes = num_bytes;
+  return frame;
+}
+
+// The two rings have no common order.
+TEST_CASE("BytesMayComeBeforeTheirOffer") {
+  testing::MeetAt(kUnixHost, true);
+  Hostile peer;
+  peer.Write(DataFrame(0, 16), 16);
+  peer.Offer();
+  CHECK_EQ(peer.receive()->Wait(), testing::IsOk());
+  CHECK(peer.receive()->taken == std::vector<char>(16, 'x'));
+}
+
+TEST_CASE("InvalidBytesAreAnError") {
+  testing::MeetAt(kUnixHost, true);
+  Frame garbage = DataFrame(0, 16), ask = garbage;
+  garbage.magic = 1;
+  ask.kind = Frame::kConfirm;
+  for (const Frame& frame : {DataFrame(99, 16), DataFrame(0, 17), garbage, ask}) {
+    Hostile peer;
+    peer.Offer();
+    peer.Write(frame, 16);
+    CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 "));
+  }
+  Hostile peer;
+  peer.WriteTooMuch();
+  CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition,
+                                                     "rank 0 has written into the shared"));
+}
+
+}  // namespace
+}  // namespace tf_libra
