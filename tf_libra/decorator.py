@@ -261,7 +261,7 @@ class Optimized:
     def tuned(self) -> TuningResult | None:
         """All that tuning came to, in this job or in an earlier one; None before."""
         state = self._training.state
-        return None if state.origin is PlanSource.GIVEN else state.conclusion
+        return None if state.origin is PlanSource.USER else state.conclusion
 
     @property
     def settled(self) -> bool:

@@ -19,7 +19,7 @@ from absl import app, flags
 
 from tests.reporting.tensorboard import examples
 from tf_libra import strategies
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord, versions
 from tf_libra.reporting.records.step import StepRecord

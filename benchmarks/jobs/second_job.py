@@ -18,7 +18,7 @@ from benchmarks.jobs.job import SecondJob as Job
 from benchmarks.jobs.training import begin
 from tf_libra import config
 from tf_libra.autotune import Phase, Trial, TrialResult, Tuner, tune
-from tf_libra.autotune.paired_timing import standings
+from tf_libra.autotune.paired_timing import estimate_paired_timings
 from tf_libra.specs.plan import Plan
 
 _STRATEGY = "aiacc"
@@ -50,8 +50,8 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
         tried: list[Plan] = []  # of every step of the search
         conclusion = yield from _remembering(tune(*args, **kwargs), tried)
         plans = {plan.fingerprint: plan for plan in [conclusion.plan, *tried]}
-        logarithms = yield from _in_turns(list(plans.values()), job)
-        relative = dict(zip(plans, np.exp(logarithms - logarithms[0]).tolist(), strict=True))
+        log_seconds = yield from _in_turns(list(plans.values()), job)
+        relative = dict(zip(plans, np.exp(log_seconds - log_seconds[0]).tolist(), strict=True))
         found.update(_searched([plan.fingerprint for plan in tried], relative))
         found["notes"] = list(conclusion.notes)
         return conclusion
@@ -96,4 +96,4 @@ def _in_turns(plans: Sequence[Plan], job: Job) -> Any:
             seen = yield Trial(Phase.RACE, plans[index], traced=False)
             order.append(index)
             seconds.append(seen.seconds)
-    return standings(order, seconds, len(plans)).logarithms
+    return estimate_paired_timings(order, seconds, len(plans)).log_seconds

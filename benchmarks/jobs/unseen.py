@@ -29,8 +29,7 @@ from tf_libra.autotune import (
     random_plans,
     tune,
 )
-from tf_libra.autotune.engine_constraints import most_lanes
-from tf_libra.autotune.stream_contention import with_contention
+from tf_libra.autotune.concurrent_all_reduces import max_lanes, with_contention
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
@@ -71,7 +70,7 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
         found["conclusion"] = conclusion
         if conclusion.rest_seconds is None:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
-        lanes = most_lanes(strategy, kwargs["runs_streams"])
+        lanes = max_lanes(strategy, kwargs["runs_streams"])
         plans = drawn(conclusion, strategy, lanes, job, set(seen))
         controls = [one for one in seen.values() if one.seconds]
         found["plans"], pace = yield from _measured(plans, controls, conclusion, job)

@@ -33,9 +33,9 @@ _COMPUTED_ONCE = {
     (module, name): _once(getattr(module, name))
     for module, name in (
         (fit_and_plan, "fit_model"),
-        (fit_and_plan, "judged_forms"),
+        (fit_and_plan, "evaluate_forms"),
         *((module, "make_plan") for module in (fit_and_plan, candidates, portfolio_tuner)),
-        (interleaved_trials, "standings"),
+        (interleaved_trials, "estimate_paired_timings"),
     )
 }
 

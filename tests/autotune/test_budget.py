@@ -14,31 +14,31 @@ from tf_libra.specs.plan import Plan
 @pytest.mark.parametrize("max_steps", [1, 3])
 def test_every_experiment_takes_a_step_of_the_budget(max_steps: int) -> None:
     end = BudgetTracker(Budget(max_steps, 1e9))
-    assert [end.is_exhausted() for _ in range(max_steps)] == [False] * max_steps
-    assert not end.came_early
-    assert end.is_exhausted()
-    assert end.is_exhausted()
-    assert end.came_early
+    assert [end.take_step() for _ in range(max_steps)] == [True] * max_steps
+    assert not end.ended_early
+    assert not end.take_step()
+    assert not end.take_step()
+    assert end.ended_early
 
 
 def test_seconds_count_from_when_it_is_made() -> None:
     now = 100.0
     end = BudgetTracker(Budget(10, 2.0), clock=lambda: now)
     now = 101.9
-    assert not end.is_exhausted()
+    assert end.take_step()
     now = 102.0
-    assert end.is_exhausted()
-    assert "2 s" in end.note()
+    assert not end.take_step()
+    assert "2 s" in end.exhaustion_note()
 
 
 def test_seconds_that_do_not_count_are_not_told() -> None:
     now = 0.0
     end = BudgetTracker(Budget(3, math.inf), clock=lambda: now)
     for _ in range(3):
-        assert not end.is_exhausted()
+        assert end.take_step()
         now += 1e9
-    assert end.steps_left == 0 and end.is_exhausted()
-    assert "the budget of 3 steps did not suffice" in end.note()
+    assert end.steps_left == 0 and not end.take_step()
+    assert "budget of 3 steps" in end.exhaustion_note()
     with pytest.raises(ValueError, match="max_seconds"):
         Budget(3, math.nan)
 
@@ -56,22 +56,22 @@ def test_what_is_left_is_told_by_how_long_steps_took() -> None:
         (False, 9.0),
         (False, 1.0),
     ):
-        assert not end.is_exhausted(is_first)
+        assert end.take_step(is_first)
         now += seconds
-    assert not end.is_exhausted(True)
+    assert end.take_step(True)
     assert end.steps_left == 5
     assert end.affords(1, 1) and not end.affords(1, 2) and not end.affords(2, 0)
     now = 28.0
-    assert end.is_exhausted(True)  # another would take 3.5 s, the median of 4 and 3
-    assert end.came_early
-    assert not end.is_exhausted()
+    assert not end.take_step(True)  # another would take 3.5 s, the median of 4 and 3
+    assert end.ended_early
+    assert end.take_step()
 
 
 def test_some_steps_may_take_as_long_as_they_do() -> None:
     now = 0.0
-    end = BudgetTracker(Budget(100, 20.0, least_steps=3), clock=lambda: now)
+    end = BudgetTracker(Budget(100, 20.0, min_steps=3), clock=lambda: now)
     for number in range(4):
-        assert end.is_exhausted() == (number == 3)
+        assert end.take_step() == (number < 3)
         now += 15.0
     assert end.steps_left == 0
 
@@ -82,7 +82,7 @@ def test_budget_of_steps_is_kept_and_a_plan_made_all_the_same(max_steps: int) ->
     # Of what is left after measuring, a few steps are no race.
     assert min(max_steps, 10) <= len(experiments) <= max_steps
     assert tuned.plan.tensor_names == PROFILE.names
-    assert any(f"the budget of {max_steps} steps" in note for note in tuned.notes)
+    assert any(f"budget of {max_steps} steps" in note for note in tuned.notes)
     assert not tuned.is_complete
     assert tuned.plan.notes[-len(tuned.notes) :] == tuned.notes
     assert (tuned.profile is None) == (max_steps < 4)

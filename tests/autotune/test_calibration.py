@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tf_libra.autotune import TensorSpec, random_plans
-from tf_libra.autotune.calibration import calibrate, calibrate_beside
-from tf_libra.autotune.sampling_plans import one_by_one_plan, one_group_plan, simultaneous_plan
+from tf_libra.autotune.calibration import calibrate, calibrate_contention_model
+from tf_libra.autotune.sampling_plans import one_by_one_plan, one_group_plan, two_stream_plan
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.simulation import Timeline, simulate
@@ -192,7 +192,7 @@ def test_a_model_of_what_did_not_wait_is_made_one_of_what_does(
     now = another(profile, 1.2, 0.0)
     truth = CONTENDED.slowed(waiting, transmission)
     steps = [measured_with_updates(now, plan, truth, random) for plan in tried(profile, 9)]
-    found = calibrate_beside(CONTENDED, profile, steps, BEFORE)
+    found = calibrate_contention_model(CONTENDED, profile, steps, BEFORE)
     assert found.model.compute == CONTENDED.compute
     assert found.model.startup_seconds == pytest.approx(truth.startup_seconds, abs=2e-4)
     assert found.model.overlapped_rate(2) == pytest.approx(truth.overlapped_rate(2), rel=0.1)
@@ -216,9 +216,9 @@ def test_one_step_alone_is_reproduced() -> None:
 
 def test_steps_on_several_streams_are_refused() -> None:
     profile, random = a_profile(0), np.random.default_rng(0)
-    plan = simultaneous_plan(profile, 1, 2)
+    plan = two_stream_plan(profile, 1, 2)
     step = measured(profile, plan, WIRE, random)
-    with pytest.raises(ValueError, match="steps must run on one stream, got one on 2"):
+    with pytest.raises(ValueError, match=r"steps must use 1 stream.* 2$"):
         calibrate(profile, [step], 2)
 
 

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, SIZES
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
-from tf_libra.autotune.candidates import MAX_CONTENDERS, contenders, distance, outlined
-from tf_libra.autotune.sampling_plans import simultaneous_plan, specs_of
+from tf_libra.autotune.candidates import (
+    MAX_CANDIDATES,
+    distance,
+    select_candidates,
+    warm_start_plan,
+)
+from tf_libra.autotune.sampling_plans import tensor_specs, two_stream_plan
 from tf_libra.autotune.warm_start import JobSignature, PlanOutline, WarmStart
 from tf_libra.cost_model import ProcessorModel
 from tf_libra.planning import make_plan
@@ -33,16 +38,20 @@ def plan(ends: list[int], threads: list[int], sizes: tuple[int, ...] = (8, 8, 8,
 
 
 def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
-    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    proposed = [
+        one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
+    ]
     assert proposed[0] == CONCLUSION.plan
     assert any(len(one.groups) == 1 for one in proposed)
-    assert len(proposed) == MAX_CONTENDERS
-    assert len({one.fingerprint for one in proposed}) == MAX_CONTENDERS
+    assert len(proposed) == MAX_CANDIDATES
+    assert len({one.fingerprint for one in proposed}) == MAX_CANDIDATES
 
 
 def test_plans_much_like_another_leave_their_place_to_others() -> None:
     """The model prefers five of LIBRA's plans here to any plan of another planner."""
-    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    proposed = [
+        one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
+    ]
     alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
     assert not alike
 
@@ -55,32 +64,36 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
 ) -> None:
     """Plans of another planner, of another job's outline, and the active one have this gamma."""
     conclusion = replace(CONCLUSION, contention=contention)
-    specs = specs_of(PROFILE)
-    two_streams = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
-    start = WarmStart(JobSignature.of(specs, NUM_WORKERS, 1), "aiacc", PlanOutline.of(two_streams))
-    kept = outlined(conclusion, strategies.Libra(), True, start)
+    specs = tensor_specs(PROFILE)
+    two_streams = two_stream_plan(PROFILE, 1, NUM_WORKERS)
+    start = WarmStart(
+        JobSignature.from_tensors(specs, NUM_WORKERS, 1),
+        "aiacc",
+        PlanOutline.from_plan(two_streams),
+    )
+    kept = warm_start_plan(conclusion, strategies.Libra(), True, start)
     assert kept is not None and kept.num_streams == 2
     assert kept.contention == expected
     true = replace(kept, contention=expected)
     assert kept.predicted_seconds == simulate(PROFILE, true, MODEL).backward_seconds
-    in_force = replace(two_streams, contention=1.1)
+    active_plan = replace(two_streams, contention=1.1)
     of_two = [
         plan
-        for plan, _ in contenders(conclusion, strategies.Libra(), True, in_force)
+        for plan, _ in select_candidates(conclusion, strategies.Libra(), True, active_plan)
         if plan.num_streams > 1
     ]
-    assert in_force.fingerprint in {plan.fingerprint for plan in of_two}
+    assert active_plan.fingerprint in {plan.fingerprint for plan in of_two}
     assert {plan.contention for plan in of_two} == {expected}
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["by nobody now", "by a planner now, too"])
 def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> None:
     """The prediction and the notes of an active plan are out of date."""
-    proposed = contenders(CONCLUSION, strategies.Libra(), runs_streams=False)
+    proposed = select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
-    in_force = proposed[-1][0] if planned else own
-    of_then = replace(in_force, predicted_seconds=9.0, notes=("race over 12 rounds: of then",))
-    again = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), False, of_then)]
+    active_plan = proposed[-1][0] if planned else own
+    of_then = replace(active_plan, predicted_seconds=9.0, notes=("race over 12 rounds: of then",))
+    again = [one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), False, of_then)]
     [found] = [one for one in again if one.fingerprint == of_then.fingerprint]
     assert found.predicted_seconds == simulate(PROFILE, found, MODEL).backward_seconds
     assert found.notes == () and found.strategy == of_then.strategy
@@ -88,18 +101,18 @@ def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> No
 
 def two_streams_of(num_threads: int) -> Plan:
     """The groups on either stream in turn, with more threads than MODEL bears."""
-    plan = simultaneous_plan(PROFILE, num_threads, NUM_WORKERS)
+    plan = two_stream_plan(PROFILE, num_threads, NUM_WORKERS)
     assert CONCLUSION.predicted(plan) is None
     return plan
 
 
 def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> None:
     """An earlier model made the active plan."""
-    in_force = two_streams_of(20)
-    proposed = contenders(CONCLUSION, strategies.Libra(), True, in_force)
-    [predicted] = [one for plan, one in proposed if plan.fingerprint == in_force.fingerprint]
+    active_plan = two_streams_of(20)
+    proposed = select_candidates(CONCLUSION, strategies.Libra(), True, active_plan)
+    [predicted] = [one for plan, one in proposed if plan.fingerprint == active_plan.fingerprint]
     assert predicted is None
-    assert proposed[-1][0].fingerprint == in_force.fingerprint  # the least promising
+    assert proposed[-1][0].fingerprint == active_plan.fingerprint  # the least promising
     assert all(one is not None for _, one in proposed[:-1])
 
 
@@ -117,7 +130,7 @@ def test_the_best_by_step_race_updates_included() -> None:
         profile=profile,
         cost_model=cost,
     )
-    proposed = contenders(conclusion, libra, runs_streams=False)
+    proposed = select_candidates(conclusion, libra, runs_streams=False)
     steps = [simulate(profile, plan, cost).step_seconds for plan, _ in proposed]
     backwards = [simulate(profile, plan, cost).backward_seconds for plan, _ in proposed]
     assert steps[1:] == sorted(steps[1:])
@@ -129,8 +142,10 @@ def test_where_all_are_alike_those_race_that_there_are() -> None:
     """One core, startup for nothing: every planner merges everything, with one thread or more."""
     profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
     conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
-    proposed = [one for one, _ in contenders(conclusion, strategies.Libra(), runs_streams=False)]
-    assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CONTENDERS
+    proposed = [
+        one for one, _ in select_candidates(conclusion, strategies.Libra(), runs_streams=False)
+    ]
+    assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CANDIDATES
 
 
 @pytest.mark.parametrize("threads", [(1,), (1, 2, 4)])
@@ -141,7 +156,7 @@ def test_a_model_that_sees_no_gain_in_any_plan_proposes_different_ones_all_the_s
     model = ProcessorModel(NUM_WORKERS, 1e-3, 1e-9, 1e-9, 1.0, 1e-6)
     libra = strategies.Libra(threads=threads)
     conclusion = replace(CONCLUSION, plan=make_plan(PROFILE, model, libra), cost_model=model)
-    proposed = [one for one, _ in contenders(conclusion, libra, runs_streams=False)]
+    proposed = [one for one, _ in select_candidates(conclusion, libra, runs_streams=False)]
     counts = [len(one.groups) for one in proposed]
     assert max(counts) >= 4 * min(counts)
 

@@ -3,77 +3,77 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.autotune.drift_detector import PATIENCE, Drift
+from tf_libra.autotune.drift_detector import PATIENCE, DriftDetector
 
-LOOK = 8
+CHECK = 8
 
 
-def looks(drift: Drift, seconds: float, count: int = 1, num_steps: int = 1) -> None:
+def looks(drift: DriftDetector, seconds: float, count: int = 1, num_steps: int = 1) -> None:
     for _ in range(count):
-        for _ in range(LOOK):
-            drift.ran(seconds, num_steps)
-        drift.look()
+        for _ in range(CHECK):
+            drift.record_step(seconds, num_steps)
+        drift.check()
 
 
 def test_first_steps_say_what_is_expected_where_nothing_else_does() -> None:
-    drift = Drift(0.02, None)
+    drift = DriftDetector(0.02, None)
     looks(drift, 0.1)
     assert drift.expected_seconds == drift.measured_seconds == 0.1
-    assert not drift.is_off
+    assert not drift.has_drifted
 
 
 def test_it_takes_several_looks_in_a_row() -> None:
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     for _ in range(3):
         looks(drift, 0.2, PATIENCE - 1)
-        assert not drift.is_off
+        assert not drift.has_drifted
         looks(drift, 0.1)
     looks(drift, 0.2, PATIENCE)
-    assert drift.is_off and not drift.is_over
+    assert drift.has_drifted and not drift.has_recovered
     looks(drift, 0.1, PATIENCE)
-    assert drift.is_over and not drift.is_off
+    assert drift.has_recovered and not drift.has_drifted
 
 
 def test_faster_than_expected_is_a_drift_too() -> None:
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     looks(drift, 0.05, PATIENCE)
-    assert drift.is_off
+    assert drift.has_drifted
 
 
 @given(st.lists(st.floats(0.085, 0.118), min_size=50, max_size=200))
 def test_noise_is_none(seconds: list[float]) -> None:
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     for one in seconds:
         looks(drift, one)
-        assert not drift.is_off
+        assert not drift.has_drifted
 
 
 def test_a_few_steps_that_last_long_are_none() -> None:
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     for _ in range(20):
-        for index in range(LOOK):
-            drift.ran(3.0 if index % 3 == 0 else 0.1)
-        drift.look()
-        assert not drift.is_off
+        for index in range(CHECK):
+            drift.record_step(3.0 if index % 3 == 0 else 0.1)
+        drift.check()
+        assert not drift.has_drifted
 
 
 def test_several_steps_in_one_graph_are_compared_with_their_like() -> None:
     """Single steps were raced; several in a graph take less each, and that is no drift."""
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     looks(drift, 0.05, 3, num_steps=8)
-    assert not drift.is_off
+    assert not drift.has_drifted
     assert drift.expected_seconds == 0.05
-    drift.ran(0.1)  # a few that are single
+    drift.record_step(0.1)  # a few that are single
     looks(drift, 0.1, PATIENCE, num_steps=8)
-    assert drift.is_off
-    drift.settled(0.1)
+    assert drift.has_drifted
+    drift.on_retuned(0.1)
     looks(drift, 0.2, 2 * PATIENCE)
-    assert drift.is_off
+    assert drift.has_drifted
 
 
 def test_a_look_without_usual_steps_says_nothing() -> None:
-    drift = Drift(0.02, 0.1)
-    drift.look()
+    drift = DriftDetector(0.02, 0.1)
+    drift.check()
     assert drift.measured_seconds is None
 
 
@@ -83,14 +83,14 @@ def test_steps_that_try_things_out_cost_no_more_than_their_share(
     share: float, extra: float, dose: int
 ) -> None:
     """As soon as it is known what they cost: before that, one dose goes by a guess."""
-    drift = Drift(share, 0.1)
+    drift = DriftDetector(share, 0.1)
     total = cost = guess = 0.0
     for _ in range(300):
         looks(drift, 0.1)
-        total += LOOK * 0.1
+        total += CHECK * 0.1
         if drift.affords(dose):
             for _ in range(dose):
-                drift.tried(0.1 * (1 + extra))
+                drift.record_trial(0.1 * (1 + extra))
             if guess == 0.0:
                 guess = dose * 0.1 * extra
             total += dose * 0.1 * (1 + extra)
@@ -99,16 +99,16 @@ def test_steps_that_try_things_out_cost_no_more_than_their_share(
 
 
 def test_who_has_found_nothing_better_asks_less_often_until_all_is_quiet() -> None:
-    drift = Drift(1.0, 0.1)
+    drift = DriftDetector(1.0, 0.1)
     waited = []
     for _ in range(3):
         count = 0
-        while not drift.is_off:
+        while not drift.has_drifted:
             looks(drift, 0.2)
             count += 1
         waited.append(count)
-        drift.settled(0.1)
+        drift.on_retuned(0.1)
     assert waited == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE]
     looks(drift, 0.1, 200)
     looks(drift, 0.2, PATIENCE)
-    assert drift.is_off
+    assert drift.has_drifted

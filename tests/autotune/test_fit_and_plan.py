@@ -78,7 +78,7 @@ def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
 def test_what_all_reduces_at_once_cost_each_other_is_measured(gamma: float) -> None:
     tuned, experiments = drive(Machine(gamma=gamma), "asc-wfbp", runs_streams=True)
     assert tuned.plan.contention == pytest.approx(gamma, abs=0.05)
-    assert any("at once, a byte takes" in note for note in tuned.notes)
+    assert any("a byte takes" in note for note in tuned.notes)
     assert any(experiment.plan.num_streams == 2 for experiment in experiments)
     true = replace(tuned.plan, contention=gamma)
     found = simulate(PROFILE, true, MODEL).backward_seconds
@@ -99,10 +99,12 @@ def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_trai
 ) -> None:
     """Two streams of 3 threads, fitted to 3 and 4."""
 
-    def libras_first(*args: Any) -> list[model_selection.Form]:
-        return sorted(model_selection.judged_forms(*args), key=lambda one: one.name != "LIBRA's")
+    def libras_first(*args: Any) -> list[model_selection.ModelForm]:
+        return sorted(
+            model_selection.evaluate_forms(*args), key=lambda one: one.name != "contention"
+        )
 
-    monkeypatch.setattr(fit_and_plan, "judged_forms", libras_first)
+    monkeypatch.setattr(fit_and_plan, "evaluate_forms", libras_first)
     model = Floored(**dataclasses.asdict(MODEL) | {"compute": (1.0, 0.22)})
     machine = Machine(model=model)
     strategy = strategies.Auto(threads=(3, 4), streams=(1, 2))
@@ -111,10 +113,10 @@ def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_trai
     with pytest.raises(ValueError, match="must be positive at r = 6"):
         tuned.cost_model.compute_rate(6)
     assert tuned.contention is None
-    assert any("at once cost each other is not known" in note for note in tuned.notes)
+    assert any("contention of concurrent all-reduces is unknown" in note for note in tuned.notes)
     if max_steps == 150:
         assert tuned.race is not None
-        beyond = [one for one in tuned.race.contenders if one.plan.num_lanes > 4]
+        beyond = [one for one in tuned.race.candidates if one.plan.num_lanes > 4]
         assert beyond and not any(one.predicted_seconds for one in beyond)
 
 
@@ -135,12 +137,12 @@ def test_a_test_that_a_form_has_no_answer_to_leaves_what_else_was_fitted(
     tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
     assert len(fits) > 3
     assert isinstance(tuned.cost_model, ProcessorModel)
-    [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
-    assert "processors" in note and "LIBRA" not in note
+    [note] = [note for note in tuned.notes if "held-out plans" in note]
+    assert "(CPU share)" in note and "(contention)" not in note
     assert tuned.held_out_error is not None and tuned.is_complete
     # Where no form can be judged either, the other plans test LIBRA's as it was fitted.
     fits.clear()
-    monkeypatch.setattr(fit_and_plan, "judged_forms", lambda *_: [])
+    monkeypatch.setattr(fit_and_plan, "evaluate_forms", lambda *_: [])
     tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
     assert isinstance(tuned.cost_model, ContentionModel)
     assert tuned.held_out_error is not None and tuned.held_out_error < 0.25
@@ -173,7 +175,7 @@ def test_a_model_that_was_not_tested_has_no_say(
     assert tuned.plan.groups == make_plan(PROFILE, MODEL, "mg-wfbp").groups
     [note] = [note for note in tuned.plan.notes if f"MG-WFBP plans instead of {name}" in note]
     assert "was not tested" in note
-    assert not any("the model has chosen" in note for note in tuned.notes)
+    assert not any("the model decided" in note for note in tuned.notes)
 
 
 @pytest.mark.parametrize("name", ["libra", "auto"])
@@ -183,7 +185,7 @@ def test_a_model_that_was_not_tested_races(name: str) -> None:
     assert Phase.SAMPLE not in {one.phase for one in experiments}
     assert tuned.held_out_error is None and not tuned.is_complete
     assert tuned.race is not None and tuned.race.num_rounds >= 2
-    raced = [one.plan for one in tuned.race.contenders]
+    raced = [one.plan for one in tuned.race.candidates]
     assert {"libra", "mg-wfbp"} <= {plan.strategy for plan in raced}
     best = min(simulate(PROFILE, plan, MODEL).backward_seconds for plan in raced)
     assert simulate(PROFILE, tuned.plan, MODEL).backward_seconds <= 1.03 * best
@@ -202,7 +204,7 @@ def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same
     tuned, _ = drive(Machine(noise=2.0), max_model_error=0.001)
     assert tuned.max_model_error == 0.001
     assert tuned.race is not None
-    assert {"libra", "mg-wfbp"} <= {one.plan.strategy for one in tuned.race.contenders}
+    assert {"libra", "mg-wfbp"} <= {one.plan.strategy for one in tuned.race.candidates}
     assert any("MG-WFBP plans instead of libra" in note for note in tuned.notes)
 
 
@@ -230,7 +232,7 @@ def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_n
     assert said is (limit < 1)
     assert (tuned.plan.strategy == "mg-wfbp") is said
     assert tuned.is_complete is not said  # the next job is to measure again
-    chosen = any("the model has chosen" in note for note in tuned.notes)
+    chosen = any("the model decided" in note for note in tuned.notes)
     assert chosen is (name == "auto" and not said)
 
 
@@ -244,8 +246,8 @@ def test_the_form_that_predicts_better_is_taken_and_said() -> None:
         errors = np.abs(prediction_errors(tuned.cost_model, tuned.samples))
         assert tuned.median_error == pytest.approx(np.median(errors))
         assert tuned.median_error < 0.05
-        [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
-        assert note.index("processors") < note.index("LIBRA") or kind is ContentionModel
+        [note] = [note for note in tuned.notes if "held-out plans" in note]
+        assert note.index("CPU share") < note.index("contention") or kind is ContentionModel
 
 
 def test_one_plan_that_is_unlike_all_others_does_not_make_the_model_distrusted() -> None:
@@ -304,7 +306,7 @@ def test_planner_that_finds_no_plan_is_not_the_models_fault(
     assert tuned.cost_model is not None and tuned.median_error is not None
     assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
     (note,) = [note for note in tuned.plan.notes if "chunks are too few" in note]
-    assert note.startswith("libra has found no plan")
+    assert note.startswith("libra found no plan")
     assert not any("no model could be fitted" in note for note in tuned.notes)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.autotune.machine import MODEL
 from tests.autotune.test_calibration import AFTER, BEFORE, WORK, a_profile
 from tf_libra.autotune import model_selection, random_plans
-from tf_libra.autotune.model_selection import Form, judged_forms
+from tf_libra.autotune.model_selection import ModelForm, evaluate_forms
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel
 from tf_libra.simulation import simulate
@@ -35,45 +35,45 @@ def judged(
     model: ContentionModel = LIBRAS,
     num_tested: int | None = None,
     before_seconds: float | None = BEFORE,
-) -> list[Form]:
+) -> list[ModelForm]:
     """Returns forms judged by a model that was fitted without any plan's steps."""
     without = {step.plan.fingerprint: model for step in steps[:num_tested]}
-    return judged_forms(PROFILE, steps, without, model, before_seconds)
+    return evaluate_forms(PROFILE, steps, without, model, before_seconds)
 
 
 @pytest.fixture(scope="module")
-def both() -> dict[str, list[Form]]:
+def both() -> dict[str, list[ModelForm]]:
     # LIBRA's form of a machine that shares cores is far from it, whatever it is fitted to.
     wrong = dataclasses.replace(LIBRAS, compute=(1.0, 0.0), overlapped=(1e10, 1e10, 1.0))
     return {
-        "LIBRA's": judged(steps_on(LIBRAS)),
-        "processors": judged(steps_on(WORK), wrong),
+        "contention": judged(steps_on(LIBRAS)),
+        "CPU share": judged(steps_on(WORK), wrong),
     }
 
 
-@pytest.mark.parametrize("truth", ["LIBRA's", "processors"])
-def test_the_form_that_holds_comes_first(both: dict[str, list[Form]], truth: str) -> None:
+@pytest.mark.parametrize("truth", ["contention", "CPU share"])
+def test_the_form_that_holds_comes_first(both: dict[str, list[ModelForm]], truth: str) -> None:
     first, second = both[truth]
-    assert first.name.startswith(truth) and not second.name.startswith(truth)
-    assert first.missed <= second.missed
+    assert first.name == truth != second.name
+    assert first.error <= second.error
     assert first.held_out_error < 0.02
     for one in (first, second):
         assert one.held_out_backward_error is not None
-        assert one.missed == one.held_out_error + one.held_out_backward_error
+        assert one.error == one.held_out_error + one.held_out_backward_error
         assert one.samples and one.median_error is not None
 
 
 def test_each_plan_is_predicted_by_what_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = steps_on(LIBRAS, 4)
     seen: list[list[str]] = []
-    beside = model_selection.calibrate_beside
+    beside = model_selection.calibrate_contention_model
 
     def kept(model: object, profile: object, steps: list[StepTimes], before: object) -> object:
         seen.append([step.plan.fingerprint for step in steps])
         return found
 
     found = beside(LIBRAS, PROFILE, steps, BEFORE)
-    monkeypatch.setattr(model_selection, "calibrate_beside", kept)
+    monkeypatch.setattr(model_selection, "calibrate_contention_model", kept)
     monkeypatch.setattr(model_selection, "calibrate", lambda *_: found)
     every = [step.plan.fingerprint for step in steps]
     judged(steps, num_tested=2)
@@ -88,11 +88,11 @@ def test_there_is_nothing_to_judge_by_without_three_others() -> None:
 
 def test_without_a_beginning_of_backward_its_end_is_not_judged() -> None:
     for one in judged(steps_on(LIBRAS, 4), num_tested=1, before_seconds=None):
-        assert one.held_out_backward_error is None and one.missed == one.held_out_error
+        assert one.held_out_backward_error is None and one.error == one.held_out_error
 
 
 def test_a_form_without_an_answer_is_left_out() -> None:
     """LIBRA's form predicts that four threads stop all computation."""
     steep = dataclasses.replace(LIBRAS, compute=(1.0, 0.3))
     [only] = judged(steps_on(LIBRAS, 4), steep, num_tested=1)
-    assert only.name.startswith("processors")
+    assert only.name == "CPU share"

@@ -109,11 +109,11 @@ def test_best_of_a_race_is_in_force_with_what_was_measured(noise: float) -> None
     assert tuned.race is not None
     assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
     raced = {one.plan.fingerprint for one in experiments if one.phase is Phase.RACE}
-    assert {one.plan.fingerprint for one in tuned.race.contenders} == raced
-    assert any(len(one.plan.groups) == 1 for one in tuned.race.contenders)
+    assert {one.plan.fingerprint for one in tuned.race.candidates} == raced
+    assert any(len(one.plan.groups) == 1 for one in tuned.race.candidates)
     assert tuned.race.median_error is not None
     assert tuned.race.median_error < 0.05
-    best = min(simulate(PROFILE, one.plan, MODEL).backward_seconds for one in tuned.race.contenders)
+    best = min(simulate(PROFILE, one.plan, MODEL).backward_seconds for one in tuned.race.candidates)
     found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
     assert found <= 1.03 * best
 

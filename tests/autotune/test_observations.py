@@ -14,7 +14,7 @@ def observed(num_plans: int, steps: int) -> Observations:
     machine, findings = Machine(), Observations()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, num_plans):
         for _ in range(steps):
-            findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+            findings.record(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
     return findings
 
 
@@ -31,7 +31,7 @@ def test_steps_are_told_apart_by_phase() -> None:
     machine, findings = Machine(), Observations()
     measuring = measuring_plans(machine.specs(), (1, 2), NUM_WORKERS)
     for plan in measuring:
-        findings.note(Trial(Phase.MEASURE, plan, traced=True), machine.run(plan))
+        findings.record(Trial(Phase.MEASURE, plan, traced=True), machine.run(plan))
     assert [step.plan for step in findings.after_backward] == measuring
     assert findings.overlapped == []
     profile = findings.profile(machine.specs())
@@ -43,8 +43,8 @@ def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long
     machine, findings = Machine(), Observations()
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
     silent = replace(machine.run(plan), records=())
-    findings.note(Trial(Phase.MEASURE, plan, traced=True), silent)
-    findings.note(Trial(Phase.SAMPLE, plan, traced=True), silent)
+    findings.record(Trial(Phase.MEASURE, plan, traced=True), silent)
+    findings.record(Trial(Phase.SAMPLE, plan, traced=True), silent)
     assert len(findings.after_backward) == 1
     assert findings.overlapped == []
 
@@ -55,11 +55,11 @@ def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
     plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
     for index, plan in enumerate(plans):
         phase = Phase.MEASURE if plan.after_backward else Phase.SAMPLE
-        findings.note(Trial(phase, plan, traced=True), machine.run(plan))
+        findings.record(Trial(phase, plan, traced=True), machine.run(plan))
         of_phase = findings.after_backward if plan.after_backward else findings.overlapped
         if index in (0, 4, 5):
-            of_phase[-1] = of_phase[-1].at_pace(1.38)
-    paced, plain = findings.at_usual_pace(), [*findings.after_backward, *findings.overlapped]
+            of_phase[-1] = of_phase[-1].scaled(1.38)
+    paced, plain = findings.at_steady_speed(), [*findings.after_backward, *findings.overlapped]
     for index, step in enumerate([*paced.after_backward, *paced.overlapped]):
         before = plain[index]
         assert step.before_ns == pytest.approx(BEFORE * 1e9, abs=2)
@@ -79,17 +79,17 @@ def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
     step = findings.overlapped[2]
     waited_ns = round((before - 1) * BEFORE * 1e9)
     findings.overlapped[2] = replace(step, called_ns=step.called_ns - waited_ns)
-    assert findings.at_usual_pace().overlapped == findings.overlapped
+    assert findings.at_steady_speed().overlapped == findings.overlapped
 
 
 def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
     machine, findings = Machine(), Observations()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):
-        findings.note(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))
-        findings.note(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
-        findings.overlapped[-1] = findings.overlapped[-1].at_pace(1.15)
+        findings.record(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))
+        findings.record(Trial(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+        findings.overlapped[-1] = findings.overlapped[-1].scaled(1.15)
     assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
-    assert findings.before_seconds(findings.usual_steps()) == pytest.approx(BEFORE)
+    assert findings.before_seconds(findings.steady_state_steps()) == pytest.approx(BEFORE)
 
 
 def test_problems_are_counted_and_leave_no_profile() -> None:
@@ -97,7 +97,7 @@ def test_problems_are_counted_and_leave_no_profile() -> None:
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
     for problem in ("busy", "busy", "lost"):
         experiment = Trial(Phase.MEASURE, plan, traced=True)
-        findings.note(experiment, TrialResult(None, (), problem))
+        findings.record(experiment, TrialResult(None, (), problem))
     assert findings.problems == {"busy": 2, "lost": 1}
     assert findings.profile(machine.specs()) is None
     assert len(findings.problems) == 3

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.autotune.paired_timing import standings
+from tf_libra.autotune.paired_timing import estimate_paired_timings
 
 turns = st.integers(2, 6).flatmap(
     lambda count: st.tuples(
@@ -21,12 +21,12 @@ turns = st.integers(2, 6).flatmap(
 def test_without_noise_it_says_what_is_true_whatever_the_pace(case, pace: float) -> None:
     count, rounds, true = case
     plans = [index for of_round in rounds for index in of_round]
-    found = standings(plans, [pace * true[index] for index in plans], count)
+    found = estimate_paired_timings(plans, [pace * true[index] for index in plans], count)
     expected = np.log(true) - np.mean(np.log(true))
-    np.testing.assert_allclose(found.logarithms, expected, atol=1e-6)
+    np.testing.assert_allclose(found.log_seconds, expected, atol=1e-6)
     for plan in range(count):
         for other in range(count):
-            ratio, _ = found.lead(plan, other)
+            ratio, _ = found.ratio_and_p_value(plan, other)
             assert ratio == pytest.approx(true[plan] / true[other], rel=1e-5)
 
 
@@ -41,9 +41,9 @@ def test_one_change_of_pace_says_nothing_of_any_plan(seed: int, when: int, pace:
         true[index] * noise[place] * (pace if place >= when else 1.0)
         for place, index in enumerate(plans)
     ]
-    found = standings(plans, seconds, 4)
+    found = estimate_paired_timings(plans, seconds, 4)
     expected = np.log(true) - np.mean(np.log(true))
-    np.testing.assert_allclose(found.logarithms, expected, atol=0.008)
+    np.testing.assert_allclose(found.log_seconds, expected, atol=0.008)
 
 
 def test_it_is_as_sure_as_it_says() -> None:
@@ -53,9 +53,9 @@ def test_it_is_as_sure_as_it_says() -> None:
         random = np.random.default_rng(seed)
         plans = [index for _ in range(8) for index in random.permutation(3).tolist()]
         seconds = np.exp(0.05 * random.standard_normal(len(plans)))
-        told += standings(plans, seconds.tolist(), 3).chance(0, 1) < 0.05
+        told += estimate_paired_timings(plans, seconds.tolist(), 3).p_value(0, 1) < 0.05
         slower = seconds * np.where(np.array(plans) == 0, 1.5, 1.0)
-        assert standings(plans, slower.tolist(), 3).chance(0, 1) < 0.01
+        assert estimate_paired_timings(plans, slower.tolist(), 3).p_value(0, 1) < 0.01
     assert told / equal < 0.1
 
 
@@ -63,12 +63,12 @@ def test_how_much_longer_is_asked_for() -> None:
     random = np.random.default_rng(0)
     plans = [index for _ in range(10) for index in random.permutation(2).tolist()]
     seconds = [(1.1, 1.0)[index] * np.exp(0.002 * random.standard_normal()) for index in plans]
-    found = standings(plans, seconds, 2)
-    assert found.chance(0, 1) < 0.01
-    assert found.chance(0, 1, by=np.log(1.05)) < 0.01
-    assert found.chance(0, 1, by=np.log(1.15)) > 0.99
+    found = estimate_paired_timings(plans, seconds, 2)
+    assert found.p_value(0, 1) < 0.01
+    assert found.p_value(0, 1, log_ratio=np.log(1.05)) < 0.01
+    assert found.p_value(0, 1, log_ratio=np.log(1.15)) > 0.99
 
 
 def test_too_few_steps_say_nothing_for_sure() -> None:
-    assert standings([0, 1], [1.0, 2.0], 2).chance(1, 0) == 1.0
-    assert standings([0], [1.0], 1).freedom == 0
+    assert estimate_paired_timings([0, 1], [1.0, 2.0], 2).p_value(1, 0) == 1.0
+    assert estimate_paired_timings([0], [1.0], 1).degrees_of_freedom == 0

@@ -33,11 +33,11 @@ def test_it_is_as_good_as_the_best_single_strategy(model: ContentionModel) -> No
 def test_it_says_what_won_and_against_what() -> None:
     tuned, experiments = drive(Machine(), "auto", BUDGET, runs_streams=True)
     assert tuned.race is not None and tuned.search is not None
-    raced = {one.plan.strategy for one in tuned.race.contenders}
+    raced = {one.plan.strategy for one in tuned.race.candidates}
     assert {"libra", "aiacc", "syneasgd"} <= raced
     # The best settings of the search, which a few steps each do not tell apart, have no first step.
     new = [one.plan for one in experiments if one.phase is Phase.RACE and one.is_first]
-    searched = [one.plan for one in tuned.race.contenders if one.plan.strategy == "aiacc"]
+    searched = [one.plan for one in tuned.race.candidates if one.plan.strategy == "aiacc"]
     assert len(searched) == 3 and not {one.fingerprint for one in searched} & {
         one.fingerprint for one in new
     }
@@ -51,7 +51,7 @@ def test_what_streams_cost_each_other_is_known_to_all_that_race(gamma: float) ->
     machine = Machine(gamma=gamma)
     tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
     assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
-    raced = [one for one in tuned.race.contenders if one.plan.num_streams > 1]
+    raced = [one for one in tuned.race.candidates if one.plan.num_streams > 1]
     assert {"asc-wfbp", "aiacc"} <= {one.plan.strategy for one in raced}
     assert {one.plan.contention for one in raced} == {tuned.contention}
     for one in raced:
@@ -63,7 +63,7 @@ def test_gamma_that_the_user_gives_is_that_of_all_that_race() -> None:
     given = strategies.Auto(contention=2.0)
     tuned, _ = drive(Machine(), given, BUDGET, runs_streams=True)
     assert tuned.race is not None
-    raced = [one.plan for one in tuned.race.contenders if one.plan.num_streams > 1]
+    raced = [one.plan for one in tuned.race.candidates if one.plan.num_streams > 1]
     assert raced and {plan.contention for plan in raced} == {2.0}
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tf_libra.autotune import TensorSpec, random_plans
 from tf_libra.autotune.parametric_models import FamilyCosts
-from tf_libra.autotune.residuals import Candidates, MeasuredSteps
+from tf_libra.autotune.residuals import CandidateFits, MeasuredSteps
 from tf_libra.autotune.sampling_plans import measuring_plans
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
@@ -39,14 +39,14 @@ def test_are_those_of_simulated_steps(seed: int) -> None:
         for plan in plans
     ]
     columns = random.uniform(0.5, 2, (4, 2)) * [[0.03], [0.01], [1.0], [0.02]]
-    measured = MeasuredSteps.of(profile, steps)
+    measured = MeasuredSteps.from_steps(profile, steps)
     asked = measured.num_bytes, measured.threads
     costs = FamilyCosts(
         np.stack([model.overlapped_all_reduce(*asked) for model in MODELS]),
         np.stack([model.exclusive_all_reduce(*asked) for model in MODELS]),
         np.stack([model.compute_rate(measured.threads) for model in MODELS]),
     )
-    found = measured.missed(Candidates(costs, *columns))
+    found = measured.residuals(CandidateFits(costs, *columns))
     assert found.shape == (2, len(steps) * (1 + 2 * max(len(plan.groups) for plan in plans)))
     for row, model in enumerate(MODELS):
         before, after, pace, updates = columns[:, row]

@@ -9,8 +9,8 @@ import pytest
 from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, Machine, drive
 from tf_libra import strategies
 from tf_libra.autotune import (
-    CALLS_PER_LOOK,
-    DOSE,
+    RETUNE_STEPS_PER_CHECK,
+    STEPS_PER_DRIFT_CHECK,
     Budget,
     DriftVerdict,
     Retuner,
@@ -19,7 +19,7 @@ from tf_libra.autotune import (
     TuningResult,
     tune,
 )
-from tf_libra.autotune.interleaved_trials import Race
+from tf_libra.autotune.trial_comparison import Race
 from tf_libra.cost_model import ContentionModel
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
@@ -49,7 +49,7 @@ class Training:
     share: float = 0.02
     found: list[DriftVerdict] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
-    tried: int = 0
+    num_trials: int = 0
     total_seconds: float = 0.0
     extra_seconds: float = 0.0
     is_kept: bool = False
@@ -57,7 +57,7 @@ class Training:
     def __post_init__(self) -> None:
         self.again = Retuner(self.share, self.conclusion, self._tuner, self.is_kept)
 
-    def _tuner(self, in_force: Plan) -> Tuner:
+    def _tuner(self, active_plan: Plan) -> Tuner:
         budget = Budget(max_seconds=1e8)
         strategy = strategies.Libra()
 
@@ -65,17 +65,26 @@ class Training:
             return self.machine.seconds
 
         return tune(
-            self.machine.specs(), strategy, NUM_WORKERS, budget, clock=clock, in_force=in_force
+            self.machine.specs(),
+            strategy,
+            NUM_WORKERS,
+            budget,
+            clock=clock,
+            active_plan=active_plan,
         )
 
     def run(self, num_looks: int) -> None:
         for _ in range(num_looks):
             usual = 0.0
-            for _ in range(CALLS_PER_LOOK):
+            for _ in range(STEPS_PER_DRIFT_CHECK):
                 usual = self._usual()
-                self.again.drift.ran(usual)
-            self.found.append(self.again.look())
-            if self.found[-1] in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL):
+                self.again.drift.record_step(usual)
+            self.found.append(self.again.check())
+            if self.found[-1] in (
+                DriftVerdict.DRIFTED,
+                DriftVerdict.CACHE_STALE,
+                DriftVerdict.RETUNING,
+            ):
                 self._dose(usual)
 
     def _usual(self) -> float:
@@ -85,9 +94,13 @@ class Training:
 
     def _dose(self, usual: float) -> None:
         observation: TrialResult | None = None
-        most = Budget().max_steps if self.found[-1] is DriftVerdict.STALE else DOSE
+        most = (
+            Budget().max_steps
+            if self.found[-1] is DriftVerdict.CACHE_STALE
+            else RETUNE_STEPS_PER_CHECK
+        )
         for _ in range(most + 1):
-            what = self.again.next(observation)
+            what = self.again.next_trial(observation)
             if what is None:
                 return
             if isinstance(what, TuningResult):
@@ -95,8 +108,8 @@ class Training:
                 self.plans.append(what.plan)
                 return
             seen = self.machine.run(what.plan)
-            self.again.drift.tried(seen.seconds)
-            self.tried += 1
+            self.again.drift.record_trial(seen.seconds)
+            self.num_trials += 1
             self.total_seconds += seen.seconds
             self.extra_seconds += max(seen.seconds - usual, 0.0)
             observation = seen if what.traced else replace(seen, production=None)
@@ -121,11 +134,11 @@ def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -
     run = training(Machine(noise=0.05))
     first = run.conclusion.plan
     run.run(20)
-    assert set(run.found) == {DriftVerdict.NOTHING}
+    assert set(run.found) == {DriftVerdict.NO_CHANGE}
     run.machine.model = SLOW
     assert not is_good(first, SLOW)
     run.run(300)
-    assert run.found.count(DriftVerdict.DRIFT) == 1
+    assert run.found.count(DriftVerdict.DRIFTED) == 1
     assert len(run.plans) == 1
     assert is_good(run.conclusion.plan, SLOW)
     run.machine.model = MODEL
@@ -139,26 +152,26 @@ def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_ten
     """As many steps as it would have taken without; then the share holds as for its own plan."""
     run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
     run.run(2)
-    assert run.found == [DriftVerdict.NOTHING, DriftVerdict.STALE]
-    assert len(run.plans) == 1 and 0 < run.tried <= Budget().max_steps
+    assert run.found == [DriftVerdict.NO_CHANGE, DriftVerdict.CACHE_STALE]
+    assert len(run.plans) == 1 and 0 < run.num_trials <= Budget().max_steps
     assert is_good(run.conclusion.plan, SLOW)
     rate = tuned().bytes_per_second
     assert rate is not None and run.conclusion.bytes_per_second is not None
     assert run.conclusion.bytes_per_second < rate / 5
     run.run(20)
-    assert set(run.found[2:]) == {DriftVerdict.NOTHING}
-    before, run.extra_seconds, run.total_seconds = run.tried, 0.0, 0.0
+    assert set(run.found[2:]) == {DriftVerdict.NO_CHANGE}
+    before, run.extra_seconds, run.total_seconds = run.num_trials, 0.0, 0.0
     run.machine.model = MODEL
     run.run(300)
-    assert run.found.count(DriftVerdict.STALE) == run.found.count(DriftVerdict.DRIFT) == 1
-    assert run.tried > before and is_good(run.conclusion.plan, MODEL)
+    assert run.found.count(DriftVerdict.CACHE_STALE) == run.found.count(DriftVerdict.DRIFTED) == 1
+    assert run.num_trials > before and is_good(run.conclusion.plan, MODEL)
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
 
 def test_what_another_job_has_left_stays_on_its_network() -> None:
     run = training(Machine(noise=0.05), is_kept=True)
     run.run(20)
-    assert set(run.found) == {DriftVerdict.NOTHING} and run.tried == 0
+    assert set(run.found) == {DriftVerdict.NO_CHANGE} and run.num_trials == 0
 
 
 def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
@@ -187,9 +200,9 @@ def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None
     of_then = replace(before.plan, predicted_seconds=9.0)
     assert any(note.startswith("race over") for note in of_then.notes)
     machine = Machine(model=replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3))
-    now, _ = drive(machine, name, Budget(150, 1e6), runs_streams=True, in_force=of_then)
+    now, _ = drive(machine, name, Budget(150, 1e6), runs_streams=True, active_plan=of_then)
     assert now.race is not None
-    [raced] = [o.plan for o in now.race.contenders if o.plan.fingerprint == of_then.fingerprint]
+    [raced] = [o.plan for o in now.race.candidates if o.plan.fingerprint == of_then.fingerprint]
     assert raced.predicted_seconds != 9.0
     assert not any(note.startswith("race over") for note in raced.notes)
 
@@ -203,9 +216,9 @@ def test_a_model_that_misses_is_no_drift() -> None:
         again = Retuner(1.0, conclusion, partial(_blind, Machine()))
         assert again.drift.expected_seconds is None
         for _ in range(4):
-            for _ in range(CALLS_PER_LOOK):
-                again.drift.ran(2 * predicted)
-            assert again.look() is DriftVerdict.NOTHING
+            for _ in range(STEPS_PER_DRIFT_CHECK):
+                again.drift.record_step(2 * predicted)
+            assert again.check() is DriftVerdict.NO_CHANGE
         assert again.drift.expected_seconds == 2 * predicted
 
 
@@ -213,11 +226,11 @@ def test_what_passes_before_anything_is_found_changes_nothing() -> None:
     run = training(Machine())
     first = run.conclusion.plan
     run.machine.model = SLOW
-    while DriftVerdict.DRIFT not in run.found:
+    while DriftVerdict.DRIFTED not in run.found:
         run.run(1)
     run.machine.model = MODEL
     run.run(100)
-    assert DriftVerdict.PASSED in run.found
+    assert DriftVerdict.RECOVERED in run.found
     assert run.plans == [] and run.conclusion.plan == first
 
 
@@ -227,7 +240,7 @@ def test_machine_that_goes_to_and_fro_is_not_followed_for_ever(period: int) -> N
     for index in range(400 // period):
         run.machine.model = SLOW if index % 2 else MODEL
         run.run(period)
-    begun = [index for index, found in enumerate(run.found) if found is DriftVerdict.DRIFT]
+    begun = [index for index, found in enumerate(run.found) if found is DriftVerdict.DRIFTED]
     assert len(begun) <= 8
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
@@ -238,35 +251,39 @@ def test_costs_its_share() -> None:
     run.machine.model = SLOW
     run.run(200)
     # One dose goes by a guess.
-    assert run.extra_seconds <= share * run.total_seconds + 2 * DOSE * 0.05
+    assert run.extra_seconds <= share * run.total_seconds + 2 * RETUNE_STEPS_PER_CHECK * 0.05
 
 
 def test_nothing_measured_is_nothing_found() -> None:
     """No step can be traced: no model, no race, and so no reason to leave a plan."""
     again = Retuner(1.0, tuned(), partial(_blind, Machine()))
     for _ in range(10):
-        for _ in range(CALLS_PER_LOOK):
-            again.drift.ran(1.0)
-        if again.look() is DriftVerdict.DRIFT:
+        for _ in range(STEPS_PER_DRIFT_CHECK):
+            again.drift.record_step(1.0)
+        if again.check() is DriftVerdict.DRIFTED:
             break
     observation, results = None, []
     for _ in range(20):
-        for _ in range(DOSE + 1):
-            what = again.next(observation)
+        for _ in range(RETUNE_STEPS_PER_CHECK + 1):
+            what = again.next_trial(observation)
             results.append(what)
             if what is None:
                 break
             assert not isinstance(what, TuningResult)
             observation = replace(Machine().run(what.plan), production=None, problem="busy")
-        for _ in range(CALLS_PER_LOOK):
-            again.drift.ran(1.0)
-        if again.look() is DriftVerdict.NOTHING:
+        for _ in range(STEPS_PER_DRIFT_CHECK):
+            again.drift.record_step(1.0)
+        if again.check() is DriftVerdict.NO_CHANGE:
             break
     assert results[-1] is None
     assert again.drift.expected_seconds == 1.0
 
 
-def _blind(machine: Machine, in_force: Plan) -> Tuner:
+def _blind(machine: Machine, active_plan: Plan) -> Tuner:
     return tune(
-        machine.specs(), strategies.Libra(), NUM_WORKERS, Budget(max_seconds=1e8), in_force=in_force
+        machine.specs(),
+        strategies.Libra(),
+        NUM_WORKERS,
+        Budget(max_seconds=1e8),
+        active_plan=active_plan,
     )

@@ -21,7 +21,7 @@ def test_it_measures_searches_races_and_keeps_within_its_steps() -> None:
     assert len(experiments) <= 100
     assert tuned.plan.strategy == "aiacc"
     assert tuned.is_complete and tuned.search is not None and tuned.race is not None
-    assert any("the best is units of" in note for note in tuned.notes)
+    assert any(note.startswith("best of ") for note in tuned.notes)
     # All that race have had steps in the search.
     assert not any(one.is_first for one in experiments if one.phase is Phase.RACE)
     assert tuned.profile.names == PROFILE.names
@@ -112,7 +112,10 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
     first, _ = drive(Machine(gamma=gamma), "aiacc", HUNDRED, runs_streams=True)
     settings = tuple(first.search.seconds)[:MAX_SETTINGS]
     start = WarmStart(
-        JobSignature.of(Machine().specs(), 4, 1), "aiacc", PlanOutline.of(first.plan), settings
+        JobSignature.from_tensors(Machine().specs(), 4, 1),
+        "aiacc",
+        PlanOutline.from_plan(first.plan),
+        settings,
     )
     shares = []
     for name, (sizes, seconds) in CHANGED.items():
@@ -124,11 +127,11 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
                 "aiacc",
                 HUNDRED,
                 runs_streams=True,
-                start=lambda rate, given=given: given,
+                find_warm_start=lambda rate, given=given: given,
             )[0]
             for given in (None, start)
         )
-        assert any("of a job that is alike" in note for note in helped.notes)
+        assert any("of a similar job" in note for note in helped.notes)
         assert helped.search.trials[0].setting.num_streams == settings[0].num_streams
         machine = Machine(profile, gamma=gamma)
         needed, with_help = (steps_until_good(one, machine) for one in (alone, helped))
@@ -141,10 +144,14 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
 
 def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
     first, _ = drive(Machine(), "libra")
-    start = WarmStart(JobSignature.of(Machine().specs(), 4, 1), "libra", PlanOutline.of(first.plan))
-    tuned, _ = drive(Machine(changed_profile()), "libra", start=lambda rate: start)
-    raced = [note for one in tuned.race.contenders for note in one.plan.notes]
-    assert any("outlined by what a job that is alike has found under libra" in n for n in raced)
+    start = WarmStart(
+        JobSignature.from_tensors(Machine().specs(), 4, 1),
+        "libra",
+        PlanOutline.from_plan(first.plan),
+    )
+    tuned, _ = drive(Machine(changed_profile()), "libra", find_warm_start=lambda rate: start)
+    raced = [note for one in tuned.race.candidates for note in one.plan.notes]
+    assert any("similar job's plan (libra)" in note for note in raced)
 
 
 @pytest.mark.parametrize("name", ["libra", "aiacc", "auto"])
@@ -153,6 +160,8 @@ def test_what_is_alike_is_told_by_the_network_as_measured(name: str, factor: flo
     rates = [(factor * a, factor * b, c) for a, b, c in (MODEL.overlapped, MODEL.exclusive)]
     model = replace(MODEL, overlapped=rates[0], exclusive=rates[1])
     asked: list[float | None] = []
-    tuned, _ = drive(Machine(model=model), name, HUNDRED, runs_streams=True, start=asked.append)
+    tuned, _ = drive(
+        Machine(model=model), name, HUNDRED, runs_streams=True, find_warm_start=asked.append
+    )
     assert asked == [tuned.bytes_per_second]
     assert tuned.bytes_per_second == pytest.approx(float(model.exclusive_rate(1)), rel=0.3)

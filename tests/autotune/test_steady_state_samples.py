@@ -5,8 +5,8 @@ import pytest
 
 from tf_libra.autotune import TensorSpec, random_plans
 from tf_libra.autotune.calibration import Calibration
+from tf_libra.autotune.model_selection import steady_state_samples
 from tf_libra.autotune.sampling_plans import measuring_plans, one_by_one_plan, one_group_plan
-from tf_libra.autotune.steady_state_samples import usual_samples
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import (
     ContentionModel,
@@ -64,7 +64,7 @@ def test_a_true_model_misses_none_of_them(truth: CostModel, updates: float) -> N
     profile = a_profile(1, updates)
     plans = plans_of(profile, 1)
     steps = [usual(profile, plan, truth) for plan in plans]
-    samples = usual_samples(Calibration(truth, profile, BEFORE, AFTER), steps)
+    samples = steady_state_samples(Calibration(truth, profile, BEFORE, AFTER), steps)
     assert len(samples) == sum(len(plan.groups) for plan in plans)
     assert np.abs(prediction_errors(truth, samples)).max() < 1e-6
     assert np.abs(computation_errors(truth, samples)).max() < 1e-3
@@ -75,7 +75,7 @@ def test_a_true_model_misses_none_of_them(truth: CostModel, updates: float) -> N
 def test_a_model_that_is_short_is_seen_to_be() -> None:
     profile = a_profile(2, 0.0)
     steps = [usual(profile, plan, CONTENDED.slowed(0.0, 1.25)) for plan in plans_of(profile, 2)]
-    samples = usual_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
+    samples = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
     errors = prediction_errors(CONTENDED, samples)
     assert errors.max() < 0
     large = np.array([one.num_bytes > 4e6 for one in samples])
@@ -86,6 +86,6 @@ def test_groups_of_no_bytes_are_no_samples() -> None:
     profile = BackwardProfile.from_arrays([4_000_000, 0, 0], [0.01, 0.01, 0.01])
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
     step = usual(profile, one_by_one_plan(specs, 1, 2), CONTENDED)
-    [sample] = usual_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), [step])
+    [sample] = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), [step])
     assert (sample.num_bytes, sample.group) == (4_000_000, 0)
     assert sample.residual_seconds == 0

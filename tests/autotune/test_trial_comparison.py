@@ -2,8 +2,13 @@
 
 from dataclasses import replace
 
-from tf_libra.autotune.interleaved_trials import Candidate, Race
-from tf_libra.autotune.trial_comparison import against_asked, against_one_all_reduce, why_another
+from tf_libra.autotune.trial_comparison import (
+    Candidate,
+    Race,
+    compare_with_one_all_reduce,
+    compare_with_requested,
+    explain_strategy_change,
+)
 from tf_libra.internal import formatting
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -18,7 +23,7 @@ def race(*others: Candidate) -> Race:
 
 def test_one_all_reduce_is_compared_round_by_round() -> None:
     slower = Candidate(ONE, None, (1.25, 1.375, 1.25, 1.375))
-    found = against_one_all_reduce(race(slower))
+    found = compare_with_one_all_reduce(race(slower))
     assert found is not None
     assert not found.is_noise
     assert (found.low, found.ratio, found.high) == (0.8, 0.8, 0.8)
@@ -27,35 +32,34 @@ def test_one_all_reduce_is_compared_round_by_round() -> None:
 
 
 def test_noise_is_called_so() -> None:
-    found = against_one_all_reduce(race(Candidate(ONE, None, (1.1, 1.0, 1.1, 1.0))))
+    found = compare_with_one_all_reduce(race(Candidate(ONE, None, (1.1, 1.0, 1.1, 1.0))))
     assert found is not None
     assert found.describe().startswith(formatting.NO_DIFFERENCE)
 
 
 def test_what_did_not_take_turns_is_not_compared() -> None:
-    assert against_one_all_reduce(None) is None
-    assert against_one_all_reduce(race()) is None
-    assert against_one_all_reduce(race(Candidate(ASKED, None, (1.0,) * 4))) is None
-    assert against_one_all_reduce(race(Candidate(ONE, None, (1.0,)))) is None
-    assert against_one_all_reduce(Race((Candidate(ONE, None, (1.0,) * 4),))) is None
+    assert compare_with_one_all_reduce(None) is None
+    assert compare_with_one_all_reduce(race()) is None
+    assert compare_with_one_all_reduce(race(Candidate(ASKED, None, (1.0,) * 4))) is None
+    assert compare_with_one_all_reduce(race(Candidate(ONE, None, (1.0,)))) is None
+    assert compare_with_one_all_reduce(Race((Candidate(ONE, None, (1.0,) * 4),))) is None
 
 
 def test_a_plan_of_another_strategy_has_a_measured_reason_where_there_is_one() -> None:
     raced = race(Candidate(ASKED, None, (2.0,) * 4))
-    assert against_asked(raced, "mg-wfbp") is None
-    why = why_another("libra", "mg-wfbp", raced, ())
+    assert compare_with_requested(raced, "mg-wfbp") is None
+    why = explain_strategy_change("libra", "mg-wfbp", raced, ())
     assert why is not None
     assert "took 1.05 s, that of libra in 2 groups 2 s." in why
-    assert why_another("libra", "libra", raced, ()) is None
+    assert explain_strategy_change("libra", "libra", raced, ()) is None
     note = "the model misses steps by 40%: MG-WFBP plans instead of libra"
-    assert note in str(why_another("libra", "mg-wfbp", None, ("other", note)))
+    assert note in str(explain_strategy_change("libra", "mg-wfbp", None, ("other", note)))
 
 
 def test_a_step_is_said_to_be_the_shortest_only_where_it_was() -> None:
     """Prediction may have decided, or the plan was active and no other was clearly faster."""
-    told = "of the plans that were run in turns its step was the shortest."
     slower, quicker = Candidate(ONE, None, (1.2,) * 4), Candidate(ONE, None, (1.0, 1.1, 1.0, 1.0))
-    assert told in str(why_another("libra", "mg-wfbp", race(slower), ()))
-    why = str(why_another("libra", "mg-wfbp", race(quicker), ()))
+    assert "shortest" in str(explain_strategy_change("libra", "mg-wfbp", race(slower), ()))
+    why = str(explain_strategy_change("libra", "mg-wfbp", race(quicker), ()))
     assert "shortest" not in why
-    assert why.endswith("none of the plans that were run in turns was clearly faster.")
+    assert "no plan was clearly faster" in why

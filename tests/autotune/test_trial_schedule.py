@@ -8,19 +8,23 @@ from tests.autotune.machine import NUM_WORKERS, PROFILE
 from tf_libra.autotune import Phase, trial_schedule
 from tf_libra.autotune.budget import Budget, BudgetTracker
 from tf_libra.autotune.observations import Observations
-from tf_libra.autotune.sampling_plans import one_group_plan, specs_of
+from tf_libra.autotune.sampling_plans import one_group_plan, tensor_specs
 
-SPECS = specs_of(PROFILE)
+SPECS = tensor_specs(PROFILE)
 
 
 @pytest.mark.parametrize(
     "tried",
     [
-        trial_schedule.baseline(SPECS, 1, NUM_WORKERS, 2),
-        trial_schedule.measuring(SPECS, (1, 2, 4), NUM_WORKERS),
-        trial_schedule.sampling(trial_schedule.sampled_plans(PROFILE, (1, 2, 4), NUM_WORKERS)),
-        trial_schedule.sampling(trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS), 1),
-        trial_schedule.running_at_once(one_group_plan(SPECS, 1, NUM_WORKERS, "syneasgd")),
+        trial_schedule.baseline_trials(SPECS, 1, NUM_WORKERS, 2),
+        trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS),
+        trial_schedule.sampling_trials(
+            trial_schedule.sampled_plans(PROFILE, (1, 2, 4), NUM_WORKERS)
+        ),
+        trial_schedule.sampling_trials(
+            trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS), 1
+        ),
+        trial_schedule.stream_trials(one_group_plan(SPECS, 1, NUM_WORKERS, "syneasgd")),
     ],
 )
 def test_the_first_step_under_a_plan_pays_for_it_and_is_not_looked_at(tried) -> None:
@@ -33,7 +37,7 @@ def test_the_first_step_under_a_plan_pays_for_it_and_is_not_looked_at(tried) -> 
 
 
 def test_measuring_communicates_after_backward() -> None:
-    tried = list(trial_schedule.measuring(SPECS, (1, 2, 4), NUM_WORKERS))
+    tried = list(trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS))
     assert {one.phase for one in tried} == {Phase.MEASURE}
     assert all(one.plan.after_backward for one in tried)
     assert {g.num_threads for one in tried for g in one.plan.groups} == {1, 2, 4}
@@ -46,7 +50,7 @@ def test_measuring_communicates_after_backward() -> None:
 @pytest.mark.parametrize("num_rounds", [1, 2, trial_schedule.TIMED_ROUNDS])
 def test_sampled_plans_take_turns(num_rounds: int) -> None:
     sampled = trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
-    tried = list(trial_schedule.sampling(sampled, num_rounds))
+    tried = list(trial_schedule.sampling_trials(sampled, num_rounds))
     assert {one.phase for one in tried} == {Phase.SAMPLE}
     assert not any(one.plan.after_backward for one in tried)
     timed = [one.plan.fingerprint for one in tried if not (one.is_first or one.traced)]
@@ -64,12 +68,12 @@ def test_sampled_plans_take_turns(num_rounds: int) -> None:
 )
 def test_sampling_leaves_a_race_its_steps(steps: int, rounds: int) -> None:
     end = BudgetTracker(Budget(steps, 1e6), lambda: 0.0)
-    assert trial_schedule.rounds_before_a_race(6, end) == rounds
+    assert trial_schedule.affordable_rounds(6, end) == rounds
 
 
 def test_experiments_end_when_the_budget_does() -> None:
     end = BudgetTracker(Budget(4, 1e6), lambda: 0.0)
-    tried = trial_schedule.measuring(SPECS, (1, 2, 4), NUM_WORKERS)
-    made = list(trial_schedule.made(tried, Observations(), end))
-    assert len(made) == 4
-    assert end.came_early
+    tried = trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS)
+    run_trials = list(trial_schedule.run_trials(tried, Observations(), end))
+    assert len(run_trials) == 4
+    assert end.ended_early

@@ -54,11 +54,11 @@ def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
     before = replace(WHOLE.plan, predicted_seconds=9.0, notes=("of then",))
     now = WHOLE.predicted(before)
     assert now is not None
-    assert WHOLE.renewed(before) == replace(
+    assert WHOLE.with_prediction(before) == replace(
         before, predicted_seconds=now.backward_seconds, notes=()
     )
     unknown = replace(before, predicted_seconds=None, notes=())
-    assert TuningResult(WHOLE.plan).renewed(before) == unknown
+    assert TuningResult(WHOLE.plan).with_prediction(before) == unknown
 
 
 def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:

@@ -40,7 +40,7 @@ def start_of(one: JobSignature) -> WarmStart:
 def nearest(
     here: JobSignature, known: list[WarmStart], seconds: float = MAX_SECONDS
 ) -> WarmStart | None:
-    return JobComparison.of(here, known, seconds).nearest(here.bytes_per_second)
+    return JobComparison.compare(here, known, seconds).nearest(here.bytes_per_second)
 
 
 @settings(max_examples=50, deadline=None)
@@ -127,11 +127,11 @@ def test_graphs_are_compared_once_before_any_rate_is_known(
 ) -> None:
     changed = job(2**21, 2**10)
     known = [at(1e9, changed), at(10e9, changed), at(None, changed)]
-    compared = JobComparison.of(at(None).job, known, 20.0)
-    monkeypatch.setattr(warm_start, "_edits", None)
+    compared = JobComparison.compare(at(None).job, known, 20.0)
+    monkeypatch.setattr(warm_start, "_edit_distance", None)
     for rate, found in ((1e9, known[0]), (11e9, known[1]), (1e13, known[2]), (None, known[0])):
         assert compared.nearest(rate) is found
-    assert JobComparison.of(at(None).job, []).nearest(1e9) is None
+    assert JobComparison.compare(at(None).job, []).nearest(1e9) is None
 
 
 def test_nothing_in_common_is_nothing_to_begin_with() -> None:
@@ -147,7 +147,12 @@ def test_without_time_features_are_compared() -> None:
 def test_gradients_of_one_scope_are_a_layer() -> None:
     names = ["dense_1/bias", "dense_1/kernel", "dense/bias", "dense/kernel", "w", "v"]
     tensors = [TensorSpec(name, 8, "float32") for name in names]
-    assert [one.num_bytes for one in JobSignature.of(tensors, 2, 1).layers] == [16, 16, 8, 8]
+    assert [one.num_bytes for one in JobSignature.from_tensors(tensors, 2, 1).layers] == [
+        16,
+        16,
+        8,
+        8,
+    ]
 
 
 @given(st.data(), st.lists(st.integers(1, 100), min_size=1, max_size=8))
@@ -160,7 +165,7 @@ def test_an_outline_gives_its_own_plan_back(data, sizes: list[int]) -> None:
         for a, b in itertools.pairwise(edges)
     )
     plan = Plan(groups, tuple(f"t{i}" for i in range(count)), tuple(sizes), 2, "x")
-    assert PlanOutline.of(plan).groups(sizes) == groups
+    assert PlanOutline.from_plan(plan).groups(sizes) == groups
 
 
 @given(

@@ -30,7 +30,7 @@ from tf_libra.autotune import (
     measuring_plans,
     one_group_plan,
 )
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.capture import gradient_interception
 from tf_libra.decorator import Optimized
 from tf_libra.internal import native

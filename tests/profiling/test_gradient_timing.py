@@ -9,8 +9,8 @@ from tf_libra.profiling.gradient_timing import (
     StepProduction,
     backward_start,
     measured_profile,
-    producers_that_ran,
     production_times,
+    select_producers,
     step_production,
 )
 
@@ -47,14 +47,14 @@ def test_of_two_branches_the_one_that_ran_has_produced_a_gradient() -> None:
     }
     trace = events(("y", 0, 1), ("else/x", 2, 3), ("else/ga", 4, 5))
     # Neither gb has an event: it is cheap.
-    found = producers_that_ran(trace, CHOICE, WINDOW, inputs)
+    found = select_producers(trace, CHOICE, WINDOW, inputs)
     assert found == {"a": "else/ga", "b": "else/gb", "c": "gc"}
 
 
 def test_producers_in_several_steps_are_told() -> None:
     trace = events(("then/ga", 0, 1), ("else/ga", 2, 3))
     with pytest.raises(IncompleteTraceError, match="then/ga and else/ga, which produce a, both"):
-        producers_that_ran(trace, CHOICE, WINDOW, {})
+        select_producers(trace, CHOICE, WINDOW, {})
 
 
 def test_production_is_the_end_of_the_producing_op() -> None:

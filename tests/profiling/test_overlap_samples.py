@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.profiling.overlap_samples import (
+    exclude_waiting,
     measured_timeline,
     overlap_samples,
-    without_waiting,
     work_done,
 )
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -122,7 +122,7 @@ def test_waiting_for_other_ranks_is_taken_off() -> None:
         arrived(1, 8, group=1),  # another group: nothing to compare with
         arrived(5, -5),  # no byte was awaited
     ]
-    moved = without_waiting(records)
+    moved = exclude_waiting(records)
     assert [(r.started_ns - START) / MS for r in moved] == [1, 6, 1, 5]
     assert [replace(m, started_ns=r.started_ns) for m, r in zip(moved, records, strict=True)] == (
         records

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tf_libra
 from tests.reporting.tensorboard import examples
 from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
-from tf_libra.autotune.drift_detector import Drift
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.drift_detector import DriftDetector
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.config import Options
 from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.run_reporter import RunReporter
@@ -42,12 +42,12 @@ def test_closed_reporter_writes_nothing(tmp_path: Path, three_groups: Plan) -> N
     for one, folder in (early, "early"), (late, "late"):
         one.on_join(0, options_for(logdir=tmp_path / folder))
         one.on_function("step")
-        one.on_plan_activated(conclusion, PlanSource.GIVEN, 1)
+        one.on_plan_activated(conclusion, PlanSource.USER, 1)
     assert files(tmp_path / "early") == set()
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert files(tmp_path / "late") == {"plan", "events"}
     late.close()
-    late.on_plan_activated(conclusion, PlanSource.GIVEN, 2)
+    late.on_plan_activated(conclusion, PlanSource.USER, 2)
     late.on_step_end(2, 0.1, is_steady=True)
     late.on_step_telemetry(2, (0, 1), ())
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -61,15 +61,15 @@ def test_drift_is_recorded_on_rank_0(rank: int, tmp_path: Path) -> None:
     one = reporter_for(logdir=tmp_path)
     one.on_join(rank, options_for(logdir=tmp_path))
     one.on_function("step")
-    drift = Drift(0.02, 0.1)
+    drift = DriftDetector(0.02, 0.1)
     for found, seconds in (
-        (DriftVerdict.NOTHING, 0.1),
-        (DriftVerdict.DRIFT, 0.2),
-        (DriftVerdict.PASSED, 0.1),
-        (DriftVerdict.STALE, 0.3),
+        (DriftVerdict.NO_CHANGE, 0.1),
+        (DriftVerdict.DRIFTED, 0.2),
+        (DriftVerdict.RECOVERED, 0.1),
+        (DriftVerdict.CACHE_STALE, 0.3),
     ):
-        drift.ran(seconds, 1)
-        drift.look()
+        drift.record_step(seconds, 1)
+        drift.check()
         one.on_drift_check(found, drift, 32 + int(100 * seconds))
     one.close()
     recorded = {
@@ -115,7 +115,7 @@ def test_rank_0_logs_the_fit_except_of_a_user_provided_plan(
         one.on_join(rank, options_for())
         logging.getLogger("tf_libra").setLevel(logging.INFO)
         one.on_plan_activated(CONCLUSION, origin, 8)
-    is_logged = rank == 0 and origin is not PlanSource.GIVEN
+    is_logged = rank == 0 and origin is not PlanSource.USER
     assert ("fit: g(b, r) = b /" in caplog.text) == is_logged
     assert ("note: a note" in caplog.text) == is_logged
     assert f"({ORIGIN_NAMES[origin.value]}) is active from step 8 on" in caplog.text
@@ -138,9 +138,9 @@ def test_trials_are_logged_before_the_fit(
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         one.on_join(0, options_for(strategy="libra"))
         logging.getLogger("tf_libra").setLevel(logging.INFO)
-        one.on_plan_activated(CONCLUSION.after(race), PlanSource.MADE, 8)
+        one.on_plan_activated(CONCLUSION.with_race(race), PlanSource.TUNED, 8)
     order = [
-        "The plan is of wfbp, not of libra",
+        "wfbp instead of the requested libra",
         "note: race over 4 rounds",
         "fit: ",
         "note: a note",
@@ -152,7 +152,7 @@ def test_trials_are_logged_before_the_fit(
 
 def test_cached_and_tuned_results_have_the_same_explanation() -> None:
     explained = []
-    for origin in (PlanSource.MADE, PlanSource.KEPT):
+    for origin in (PlanSource.TUNED, PlanSource.CACHED):
         one = reporter_for()
         one.on_plan_activated(CONCLUSION, origin, 1)
         explained.append(one.explain())
@@ -163,7 +163,7 @@ def test_cached_and_tuned_results_have_the_same_explanation() -> None:
 
 def test_result_without_samples_has_no_fit_table() -> None:
     one = reporter_for()
-    one.on_plan_activated(replace(CONCLUSION, samples=()), PlanSource.KEPT, 1)
+    one.on_plan_activated(replace(CONCLUSION, samples=()), PlanSource.CACHED, 1)
     assert "fitted model" not in one.explain()
     assert "active plan, times from the start of backward" in one.explain()
 
@@ -190,7 +190,7 @@ def test_unwritable_graph_does_not_stop_the_records(
     reporter = RunReporter(options)
     reporter.on_join(0, options)
     reporter.on_function("step")
-    reporter.on_plan_activated(TuningResult(three_groups), PlanSource.GIVEN, 1)
+    reporter.on_plan_activated(TuningResult(three_groups), PlanSource.USER, 1)
     reporter.on_graph(1, TooLarge(), ())
     assert "graph of the step: Cannot serialize" in caplog.text
     reporter.on_step_telemetry(2, (1, 2), ())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tf_libra.autotune import Phase, TuningResult
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.backends import nccl_tuner
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.internal import formatting
@@ -207,7 +207,7 @@ def test_measured_comes_before_predicted() -> None:
         RunSnapshot(requested="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)})
     )
     order = [
-        "not of libra",
+        "instead of the requested libra",
         "step: measured",
         "interleaved trials:",
         "predicted start",
@@ -221,12 +221,12 @@ def test_measured_comes_before_predicted() -> None:
 def test_report_begins_with_the_reason_for_another_strategy() -> None:
     of_libra = replace(PLAN, groups=(TensorGroup(0, 1, 1), TensorGroup(1, 3, 2)), strategy="libra")
     raced = race((0.3,) * 4, 0.1)
-    raced = Race((*raced.contenders, Candidate(of_libra, 0.1, (0.36,) * 4)))
+    raced = Race((*raced.candidates, Candidate(of_libra, 0.1, (0.36,) * 4)))
     facts = RunSnapshot(
         requested="libra", conclusion=TuningResult(PLAN, PROFILE, MODEL, race=raced)
     )
     first = " ".join(describe(facts).split("phase: trace\n")[1].split())
-    assert first.startswith("The plan is of by hand, not of libra")
+    assert first.startswith("Active plan: by hand instead of the requested libra")
     assert first.index("300 ms") < first.index("libra in 2 groups") < first.index("360 ms")
     assert "not of" not in describe(replace(facts, requested="by hand"))
 

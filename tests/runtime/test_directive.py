@@ -14,7 +14,10 @@ DIRECTIVES = [
     Directive("step", 3, Trial(Phase.MEASURE, CONCLUSION.plan, traced=False)),
     *(Directive("step", 99, KeepPlan(then_try)) for then_try in (False, True)),
     Directive("step", 7, Postponed()),
-    *(Directive("step#1", 61, CONCLUSION, origin) for origin in (PlanSource.MADE, PlanSource.KEPT)),
+    *(
+        Directive("step#1", 61, CONCLUSION, origin)
+        for origin in (PlanSource.TUNED, PlanSource.CACHED)
+    ),
 ]
 
 

@@ -121,7 +121,7 @@ def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) 
     train, reporter = step(), RunReporter(config.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
     session = TuningSession("step", engine, config.resolve({}), reporter, tensors, "", TWO)
-    assert session.state == TuningState(Phase.RUN, TuningResult(TWO), PlanSource.GIVEN)
+    assert session.state == TuningState(Phase.RUN, TuningResult(TWO), PlanSource.USER)
     assert not session.settled
     for number in range(1, 8):
         engine.set_step(number)

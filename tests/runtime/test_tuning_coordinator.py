@@ -9,8 +9,8 @@ from tests.backends.alone import alone
 from tests.runtime.alone import LANES
 from tf_libra import config
 from tf_libra.autotune import (
-    CALLS_PER_LOOK,
-    DOSE,
+    RETUNE_STEPS_PER_CHECK,
+    STEPS_PER_DRIFT_CHECK,
     Budget,
     Phase,
     PlanSource,
@@ -19,7 +19,7 @@ from tf_libra.autotune import (
     Tuner,
     TuningResult,
 )
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.backends.engine import Engine
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.directive import Decision, KeepPlan
@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
 
 def result(seconds: float) -> TuningResult:
     found, _ = drive(Machine(), budget=Budget(max_steps=1))
-    return found.after(Race((Candidate(found.plan, None, (seconds, seconds)),)))
+    return found.with_race(Race((Candidate(found.plan, None, (seconds, seconds)),)))
 
 
 def watching(engine: Engine, seconds: float, source: PlanSource) -> TuningCoordinator:
@@ -45,11 +45,11 @@ def watching(engine: Engine, seconds: float, source: PlanSource) -> TuningCoordi
     tried = result(seconds)
 
     def tuner(*args: object, in_force: object = None, **kwargs: object) -> Tuner:
-        for _ in range(DOSE + 1):
+        for _ in range(RETUNE_STEPS_PER_CHECK + 1):
             yield Trial(Phase.RACE, tried.plan, traced=False)
         return tried
 
-    options = config.resolve({"again_share": 1.0, "engine": "lanes"})
+    options = config.resolve({"tuning_again_share": 1.0, "engine": "lanes"})
     tensors = (TensorSpec("w", 8, "float32"),)
     found = TuningCoordinator(engine, options, RunReporter(options), tensors, {}, tuner)
     found.on_activated(tried, source, is_watched=True)
@@ -57,7 +57,7 @@ def watching(engine: Engine, seconds: float, source: PlanSource) -> TuningCoordi
 
 
 def run_to_check(coordinator: TuningCoordinator, seconds: float, step: int) -> Decision:
-    for _ in range(CALLS_PER_LOOK):
+    for _ in range(STEPS_PER_DRIFT_CHECK):
         coordinator.record_step(seconds, usual=True, num_steps=1)
     decision, _ = coordinator.decide(step, None, is_running=True)
     return decision
@@ -67,25 +67,34 @@ def run_to_check(coordinator: TuningCoordinator, seconds: float, step: int) -> D
 def test_steps_of_another_duration_start_trials(
     engine: Engine, seconds: float, drifts: bool
 ) -> None:
-    coordinator = watching(engine, 1.0, PlanSource.MADE)
+    coordinator = watching(engine, 1.0, PlanSource.TUNED)
     checks = [run_to_check(coordinator, seconds, step) for step in range(3)]
     assert (TRY in checks) == drifts
     if drifts:
-        burst = [coordinator.decide(9, None, is_running=False)[0] for _ in range(DOSE + 1)]
-        assert [type(decision) for decision in burst] == [Trial] * DOSE + [KeepPlan]
+        burst = [
+            coordinator.decide(9, None, is_running=False)[0]
+            for _ in range(RETUNE_STEPS_PER_CHECK + 1)
+        ]
+        assert [type(decision) for decision in burst] == [Trial] * RETUNE_STEPS_PER_CHECK + [
+            KeepPlan
+        ]
         assert burst[-1] == KEEP
 
 
 def test_stale_cached_plan_is_retuned_without_a_pause(engine: Engine) -> None:
-    coordinator = watching(engine, 1.0, PlanSource.KEPT)
+    coordinator = watching(engine, 1.0, PlanSource.CACHED)
     assert [run_to_check(coordinator, 10.0, step) for step in range(2)] == [KEEP, TRY]
-    found = [coordinator.decide(9, None, is_running=False)[0] for _ in range(DOSE + 2)]
-    assert [type(decision) for decision in found] == [Trial] * (DOSE + 1) + [TuningResult]
+    found = [
+        coordinator.decide(9, None, is_running=False)[0] for _ in range(RETUNE_STEPS_PER_CHECK + 2)
+    ]
+    assert [type(decision) for decision in found] == [Trial] * (RETUNE_STEPS_PER_CHECK + 1) + [
+        TuningResult
+    ]
 
 
 def test_unwatched_plan_records_nothing(engine: Engine) -> None:
-    coordinator = watching(engine, 1.0, PlanSource.MADE)
-    coordinator.on_activated(result(1.0), PlanSource.MADE, is_watched=False)
+    coordinator = watching(engine, 1.0, PlanSource.TUNED)
+    coordinator.on_activated(result(1.0), PlanSource.TUNED, is_watched=False)
     coordinator.record_step(9.0, usual=True, num_steps=1)
     coordinator.record_trial(9.0)
     with pytest.raises(AssertionError):
@@ -104,7 +113,7 @@ def test_coordinator_uses_the_backend(engine: Engine) -> None:
     tensors = (TensorSpec("w", 8, "float32"),)
     coordinator = TuningCoordinator(engine, options, RunReporter(options), tensors, {}, tuner)
     decision, source = coordinator.decide(1, None, is_running=False)
-    assert isinstance(decision, Trial) and source is PlanSource.MADE
+    assert isinstance(decision, Trial) and source is PlanSource.TUNED
     assert asked[0]["hops"] == LANES.hops
     decision, _ = coordinator.decide(2, None, is_running=False)
     assert isinstance(decision, TuningResult)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker_processes import Job
-from tf_libra.autotune import CALLS_PER_LOOK, TuningResult
+from tf_libra.autotune import STEPS_PER_DRIFT_CHECK, TuningResult
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -188,7 +188,7 @@ def test_plan_that_does_not_take_what_is_expected_is_left_in_small_doses(trouble
     # What a step leaves is where the next one is: a dose ends with the step after it.
     assert [phase for phase, _ in doses] == ["run", "measure", "run", "measure", "run"]
     assert [count for phase, count in doses if phase == "measure"] == [9, 5]
-    assert all(count >= CALLS_PER_LOOK for phase, count in doses if phase == "run")
+    assert all(count >= STEPS_PER_DRIFT_CHECK for phase, count in doses if phase == "run")
     assert not any(settled for phase, _, settled in told if phase == "measure")
     assert told[-1] == ["run", "second", True]
     assert "retuning, with at most" in " ".join(both[0]["explained"].split())

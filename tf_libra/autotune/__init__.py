@@ -1,36 +1,37 @@
-"""From the first training steps to a plan: what to try, what came of it, what to conclude.
+"""Autotuning: from the first training steps to a plan, and retuning when step times drift.
 
-It drives nothing: `tune` yields experiments, is sent what happened, and returns a conclusion, so
-that it can be run against a simulated machine as well.
+Tuners are generators (`tuner.py`): they yield trials, are sent their results and return a
+`TuningResult`. Importing the package registers its tuners.
 """
 
+from tf_libra.autotune import model_tuner as model_tuner
+from tf_libra.autotune import portfolio_tuner as portfolio_tuner
+from tf_libra.autotune import search_tuner as search_tuner
 from tf_libra.autotune.budget import Budget, BudgetTracker
-from tf_libra.autotune.drift_detector import CALLS_PER_LOOK, Drift
-from tf_libra.autotune.phase import Phase
-from tf_libra.autotune.postponing import Pause, PostponingTuner, postponing
-from tf_libra.autotune.retuning import DOSE, DriftVerdict, Retuner
+from tf_libra.autotune.drift_detector import STEPS_PER_DRIFT_CHECK, DriftDetector
+from tf_libra.autotune.postponement import Postponement, PostponingTuner, postpone_trials
+from tf_libra.autotune.retuning import RETUNE_STEPS_PER_CHECK, DriftVerdict, Retuner
 from tf_libra.autotune.sampling_plans import (
     TensorSpec,
     measuring_plans,
     one_group_plan,
     random_plans,
 )
-from tf_libra.autotune.trial import Postponed, Trial, TrialResult
-from tf_libra.autotune.tuner_registry import Tuner, TunerKind, way_of
-from tf_libra.autotune.tuners import asks_for_a_start, tune
+from tf_libra.autotune.trial import Phase, Postponed, Trial, TrialResult
+from tf_libra.autotune.tuner import Tuner, TunerKind, tune, tuner_for, uses_warm_start
 from tf_libra.autotune.tuning_result import PlanSource, TuningResult
 
 __all__ = [
-    "CALLS_PER_LOOK",
-    "DOSE",
+    "RETUNE_STEPS_PER_CHECK",
+    "STEPS_PER_DRIFT_CHECK",
     "Budget",
     "BudgetTracker",
-    "Drift",
+    "DriftDetector",
     "DriftVerdict",
-    "Pause",
     "Phase",
     "PlanSource",
     "Postponed",
+    "Postponement",
     "PostponingTuner",
     "Retuner",
     "TensorSpec",
@@ -39,11 +40,11 @@ __all__ = [
     "Tuner",
     "TunerKind",
     "TuningResult",
-    "asks_for_a_start",
     "measuring_plans",
     "one_group_plan",
-    "postponing",
+    "postpone_trials",
     "random_plans",
     "tune",
-    "way_of",
+    "tuner_for",
+    "uses_warm_start",
 ]

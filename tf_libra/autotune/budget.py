@@ -1,4 +1,4 @@
-"""The end of tuning: no experiment is left, or the budget is spent earlier."""
+"""Budget of tuning: limits on steps and seconds, and the tracker that grants steps."""
 
 import math
 import statistics
@@ -11,12 +11,12 @@ from tf_libra.internal import formatting, validation
 
 @dataclass(frozen=True)
 class Budget:
-    """The steps and the time that tuning may take before a plan is active.
+    """Limits of tuning before a plan is active.
 
     Attributes:
         max_steps: training steps, at least 1.
-        max_seconds: seconds of the wall clock, above 0; infinite if only steps count.
-        least_steps: number of steps that tuning may take regardless of their duration.
+        max_seconds: wall-clock seconds, above 0; infinite to limit steps only.
+        min_steps: steps that `max_seconds` does not limit.
 
     Raises:
         ValueError: a limit is out of its range.
@@ -24,106 +24,107 @@ class Budget:
 
     max_steps: int = 60
     max_seconds: float = 30.0
-    least_steps: int = 0
+    min_steps: int = 0
 
     def __post_init__(self) -> None:
         validation.integer("max_steps", self.max_steps, minimum=1)
         if self.max_seconds != math.inf:
             validation.real("max_seconds", self.max_seconds, above=0)
-        validation.integer("least_steps", self.least_steps)
+        validation.integer("min_steps", self.min_steps)
 
 
 class BudgetTracker:
-    """Tracker of a budget, queried before every experiment; each experiment takes one step.
+    """Tracker of a budget, which grants every trial its step.
 
-    The tracker times two kinds of steps: the first step of a plan, which pays for its
-    instantiation, and the others. From their usual durations it predicts what the budget still
-    affords, and rejects a step that would end too late. The job's very first step pays for more
-    than any later one, so its duration is ignored.
+    First steps of plans, which instantiate a graph, and other steps are timed separately. Their
+    median durations predict what the budget still affords; a step that would end too late is not
+    granted. The job's very first step is not timed, as it pays for more than any later one.
     """
 
     def __init__(
         self,
         budget: Budget,
         clock: Callable[[], float] = time.monotonic,
-        is_over: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the budget's clock.
+        """Starts the budget's clock.
 
         Args:
-            budget: the steps and seconds that tuning may take.
-            clock: seconds.
-            is_over: whether no experiment can be made any more, whatever the budget has left.
+            budget: limits on steps and seconds.
+            clock: returns seconds.
+            should_stop: returns True to end tuning before the budget is spent.
         """
-        self._is_over = is_over
+        self._should_stop = should_stop
         self._budget = budget
         self._clock = clock
         self._deadline = clock() + budget.max_seconds
         self._steps_left = budget.max_steps
-        self._came_early = False
-        self._took: dict[bool, list[float]] = {True: [], False: []}  # by whether it was a first
-        self._begun: tuple[float, bool] | None = None  # the step under way: since when, its kind
+        self._ended_early = False
+        self._durations: dict[bool, list[float]] = {True: [], False: []}  # by `is_first`
+        self._running: tuple[float, bool] | None = None  # start and `is_first` of the current step
 
     @property
     def steps_left(self) -> int:
-        """Steps that can still be taken, as long as usual ones are."""
-        if self._is_over():
+        """Number of steps of median duration that can still be granted."""
+        if self._should_stop():
             return 0
-        each = self._usual_seconds(is_first=False)
+        each = self._median_seconds(is_first=False)
         if each == 0:
             return self._steps_left
         return max(math.floor(min(self._steps_left, self._seconds_left / each)), 0)
 
     def affords(self, first: int, others: int) -> bool:
-        """Returns whether the budget still affords `first` first steps of plans and `others`."""
-        if self._is_over():
+        """Returns whether the budget affords `first` first steps of plans and `others` more."""
+        if self._should_stop():
             return False
-        seconds = first * self._usual_seconds(True) + others * self._usual_seconds(False)
+        seconds = first * self._median_seconds(True) + others * self._median_seconds(False)
         return first + others <= self._steps_left and seconds <= self._seconds_left
 
     @property
-    def came_early(self) -> bool:
-        """True if the budget did not suffice for an experiment."""
-        return self._came_early
+    def ended_early(self) -> bool:
+        """True if a step was not granted."""
+        return self._ended_early
 
-    def is_exhausted(self, is_first: bool = False) -> bool:
-        """Returns whether the budget forbids the next experiment; if not, takes its step.
+    def take_step(self, is_first: bool = False) -> bool:
+        """Takes the next step from the budget; returns False if it is not granted.
 
-        If a first step would take too long, other steps may still be allowed.
+        If a first step would take too long, other steps may still be granted.
 
         Args:
-            is_first: whether it is the first step of a plan.
+            is_first: True for the first step of a plan.
         """
         now = self._clock()
-        if self._begun is not None:
-            began, kind = self._begun
+        if self._running is not None:
+            start, kind = self._running
             if self._steps_left < self._budget.max_steps - 1:
-                self._took[kind].append(now - began)
-            self._begun = None
+                self._durations[kind].append(now - start)
+            self._running = None
         left = self._deadline - now
-        is_late = left <= 0 or left < self._usual_seconds(is_first)
-        is_begun = self._budget.max_steps - self._steps_left < self._budget.least_steps
-        if self._is_over() or self._steps_left <= 0 or (is_late and not is_begun):
-            self._came_early = True
-            return True
+        is_late = left <= 0 or left < self._median_seconds(is_first)
+        num_taken = self._budget.max_steps - self._steps_left
+        if is_late and num_taken < self._budget.min_steps:
+            is_late = False
+        if self._should_stop() or self._steps_left <= 0 or is_late:
+            self._ended_early = True
+            return False
         self._steps_left -= 1
-        self._begun = now, is_first
-        return False
+        self._running = now, is_first
+        return True
 
-    def note(self) -> str:
-        """Returns a note for the reader about an end that came early."""
+    def exhaustion_note(self) -> str:
+        """Returns a note for users on a budget that ended early."""
         seconds = self._budget.max_seconds
-        of_seconds = "" if seconds == math.inf else f" or {formatting.time(seconds)}"
+        or_seconds = "" if seconds == math.inf else f" or {formatting.time(seconds)}"
         return (
-            f"the budget of {self._budget.max_steps} steps{of_seconds} did not suffice for all"
-            " experiments; the plan rests on those that were made"
+            f"budget of {self._budget.max_steps} steps{or_seconds} ended before all trials: the"
+            " plan rests on the trials made"
         )
 
     @property
     def _seconds_left(self) -> float:
         return self._deadline - self._clock()
 
-    def _usual_seconds(self, is_first: bool) -> float:
-        """Returns the median seconds of a step of this kind; 0 before the first one."""
-        took = self._took[is_first]
-        return statistics.median(took) if took else 0.0
+    def _median_seconds(self, is_first: bool) -> float:
+        """Returns the median seconds of steps of a kind; 0 before the first one."""
+        durations = self._durations[is_first]
+        return statistics.median(durations) if durations else 0.0

@@ -1,9 +1,9 @@
-"""Fits the processor model to whole steps: what is to be predicted is what is fitted.
+"""Calibration: fits a cost model to whole steady-state steps, the quantity that is predicted.
 
-A step under a plan is: what comes before backward computation; backward and the updates, as
-`simulate` says; and what comes after them. The model's parameters, these times, and how fast the
-machine computes now are chosen so that simulated all-reduces begin and end, and simulated steps
-end, when the measured ones did.
+A step consists of the time before backward, of backward and the updates as `simulate` predicts
+them, and of the time after them. The model's parameters, these times and a slowdown of the machine
+are fitted together, so that simulated all-reduces and steps start and end when the measured ones
+did.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra.autotune.parametric_models import CpuShareFamily, Family, ScaledContentionFamily
-from tf_libra.autotune.residuals import Candidates, MeasuredSteps, updated_shares
+from tf_libra.autotune.residuals import CandidateFits, MeasuredSteps, updated_shares
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel
 from tf_libra.cost_model.least_squares import split_fun_and_jac
@@ -24,40 +24,38 @@ from tf_libra.specs.plan import Plan
 
 _Array = NDArray[np.float64]
 
-# What is known before anything is seen, as logarithms' standard deviations: little, but enough for
-# a parameter that the steps do not tell to stay where it is plausible: a scheduler is fair by and
-# large, and a lane does little between two pieces.
+# Prior standard deviations of the parameters' logarithms. They keep parameters that the steps do
+# not determine plausible: a scheduler is about fair, and a lane does little between two pieces.
 _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
-# How well the start of backward is known where it was measured, and that computation takes as long
-# as profiled: a machine that is shared is not as fast all the time, and tracing takes its part. The
-# first is what backward's length is counted from: left to steps, it makes up for what the model
-# misses of the first small all-reduces, which wait for a core.
-_START_KNOWN, _PACE_KNOWN = 0.02, 0.3
-# How well it is known that all-reduces that wait for no other rank send as fast in usual steps, and
-# the initial value of the waiting time, as a share of the shortest all-reduce.
+# Prior deviations of a measured start of backward, and of the slowdown of the machine. The speed
+# of a shared machine varies, and tracing slows steps. The start of backward is kept close to its
+# measurement: left free, it absorbs model errors of the first small all-reduces.
+_START_KNOWN, _SLOWDOWN_KNOWN = 0.02, 0.3
+# Prior deviation of the transmission factor, and the initial waiting time as a share of the
+# shortest all-reduce.
 _TRANSMISSION_KNOWN, _WAITING_START = 0.3, 0.1
-# Where searches begin: all-reduces are work, or on the wire, or both.
-_WIRE_STARTS = (0.1, 0.5, 1.0)  # of the time that a byte takes
+# Initial values: all-reduces are CPU work, transmission, or both.
+_WIRE_STARTS = (0.1, 0.5, 1.0)  # share of the seconds per byte
 _WORK_START = 0.5
 _WEIGHT_START, _GAP_START = 1.0, 0.03
-# The share of updates, which can overlap with all-reduces, in the time from the last all-reduce to
-# the end of the step: its initial value, and how well that is known.
+# Share of updates in the time from the last all-reduce to the end of the step: initial value and
+# prior deviation.
 _UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
-# A search ends when it gains less than this part of its cost, a sum of squares of noise.
+# Relative gain below which the optimizer stops.
 _WORTHWHILE = 1e-3
 _LEAST_SECONDS, _LEAST_SECONDS_PER_BYTE = 1e-6, 1e-12
-_DIFFERENCE = 2.0**-26  # by which a parameter is moved to see what changes with it
+_DIFFERENCE = 2.0**-26  # relative step of finite differences
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A cost model, and a step besides communication as it was when it was measured.
+    """Cost model, and the computation of a step at the time of the measurement.
 
     Attributes:
-      model: to plan by.
-      profile: backward computation and updates at the machine's pace of these steps.
-      before_seconds: from the step's start to the start of backward.
-      after_seconds: from the end of backward and of the updates to the step's end.
+      model: model to plan by.
+      profile: backward computation and updates at the machine speed of these steps.
+      before_seconds: time from the step's start to the start of backward.
+      after_seconds: time from the end of backward and of the updates to the step's end.
     """
 
     model: CostModel
@@ -67,7 +65,7 @@ class Calibration:
 
     @property
     def rest_seconds(self) -> float:
-        """Seconds of a step besides backward and the updates."""
+        """Seconds of a step outside backward and the updates."""
         return self.before_seconds + self.after_seconds
 
     def step_seconds(self, plan: Plan) -> float:
@@ -83,26 +81,26 @@ def calibrate(
     hops: int | None = 2,
     workers_per_host: int | None = None,
 ) -> Calibration:
-    """Fits a processor model to the usual steps of several plans.
+    """Fits a CPU-share model to steady-state steps of several plans.
 
     Args:
-      profile: contention-free backward computation of the same tensors as the plans'.
-      steps: usual steps, at least one; of plans that differ in number and size of groups and in
-        threads, since the fit cannot separate effects that do not vary.
-      num_workers: N >= 2, which the steps were measured on.
-      before_seconds: from a step's start to the start of backward; None if it was not measured.
-      hops: that an all-reduce makes; see `ProcessorModel`.
+      profile: contention-free backward computation of the plans' tensors.
+      steps: steady-state steps, at least one. Their plans should differ in number and size of
+        groups and in threads, since a fit cannot separate effects that do not vary.
+      num_workers: number of workers in these steps, at least 2.
+      before_seconds: time from a step's start to the start of backward; None if unknown.
+      hops: sequential hops of an all-reduce; see `ProcessorModel`.
       workers_per_host: see `ProcessorModel`.
 
     Raises:
-      ValueError: no steps, one under several streams, or plans of other tensors than the profile's.
+      ValueError: no steps, a step under several streams, or plans of other tensors.
     """
-    times = _Times.of(steps, before_seconds)
+    times = _Times.from_steps(steps, before_seconds)
     shortest, per_byte = _scales(steps, num_workers)
-    measured = MeasuredSteps.of(profile, steps)
+    measured = MeasuredSteps.from_steps(profile, steps)
 
     family = CpuShareFamily(num_workers, hops, workers_per_host)
-    found = [
+    result = [
         _fitted(
             profile,
             measured,
@@ -113,23 +111,25 @@ def calibrate(
         )
         for wire in _WIRE_STARTS
     ]
-    return min(found, key=lambda one: one[1])[0]
+    calibration, _ = min(result, key=lambda fit: fit[1])
+    return calibration
 
 
-def calibrate_beside(
+def calibrate_contention_model(
     model: ContentionModel,
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
     before_seconds: float | None = None,
 ) -> Calibration:
-    """Fits all but the shape of the model, which is given; else as `calibrate`.
+    """Fits how much longer all-reduces take in steps than in a given model, and a step's times.
 
-    The model is of all-reduces that did not wait for other ranks. In a step they do, and for cores
-    that others are on: startup overheads are by as much longer as the steps tell, and transmissions
-    take as many times as long, overlapped and not.
+    The model describes all-reduces that wait for no other rank. In a step they also wait for ranks
+    and
+    cores: the fit adds a constant to the startup overheads, and scales transmissions by a factor.
+    Arguments and errors are those of `calibrate`.
     """
-    times = _Times.of(steps, before_seconds)
-    measured = MeasuredSteps.of(profile, steps)
+    times = _Times.from_steps(steps, before_seconds)
+    measured = MeasuredSteps.from_steps(profile, steps)
     start = _WAITING_START * _scales(steps, model.num_workers)[0], 1.0
     known = _VAGUE, _TRANSMISSION_KNOWN
     return _fitted(profile, measured, times, ScaledContentionFamily(model), start, known)[0]
@@ -137,18 +137,18 @@ def calibrate_beside(
 
 @dataclass(frozen=True)
 class _Times:
-    """Initial values of the search for a step's times, and how well they are known.
+    """Initial values of a step's times in the search, with their prior deviations.
 
     Attributes:
-      start: seconds before backward, and from the last all-reduce to the step's end; and the pace.
-      known: logarithms' standard deviations.
+      start: seconds before backward, seconds after the last all-reduce, slowdown of the machine.
+      known: standard deviations of their logarithms.
     """
 
     start: tuple[float, float, float]
     known: tuple[float, float, float]
 
     @classmethod
-    def of(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
+    def from_steps(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
         if not steps:
             raise ValueError("steps must hold at least one plan's, got none")
         rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
@@ -156,7 +156,7 @@ class _Times:
         if before is None:
             before, before_known = min(float(step.spans[0, 0]) for step in steps), _VAGUE
         start = (max(before, _LEAST_SECONDS), max(rest, _LEAST_SECONDS), 1.0)
-        return cls(start, (before_known, _VAGUE, _PACE_KNOWN))
+        return cls(start, (before_known, _VAGUE, _SLOWDOWN_KNOWN))
 
 
 def _fitted(
@@ -168,64 +168,64 @@ def _fitted(
     model_known: Sequence[float],
 ) -> tuple[Calibration, float]:
     """Returns the best fit that the search finds from initial values, and its cost."""
-    # The share of updates may well be 0, all others are orders of magnitude.
+    # The share of updates may be 0; all other parameters are searched as logarithms.
     start = np.array([_UPDATES_START, *np.log([*times.start, *model_start])])
     known = 1 / np.array([_UPDATES_KNOWN, *times.known, *model_known])
     low, high = start - 12, start + 12
     low[0], high[0] = 0.0, 1.0
 
     def many_residuals(many: _Array) -> _Array:
-        share, (before, rest, pace) = many[:, 0], np.exp(many[:, 1:4]).T
-        candidates = Candidates(
+        share, (before, rest, slowdown) = many[:, 0], np.exp(many[:, 1:4]).T
+        candidates = CandidateFits(
             family.costs(np.exp(many[:, 4:]), measured.num_bytes, measured.threads),
             before=before,
             after=(1 - share) * rest,
-            pace=pace,
+            slowdown=slowdown,
             updates=share * rest,
         )
-        return np.concatenate([measured.missed(candidates), known * (many - start)], axis=1)
+        return np.concatenate([measured.residuals(candidates), known * (many - start)], axis=1)
 
     def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
-        """Returns the residuals and their derivatives by all parameters, as differences."""
-        found = np.array(point)
-        steps = np.where(found < 0, -_DIFFERENCE, _DIFFERENCE) * np.maximum(1.0, np.abs(found))
-        outside = (found + steps < low) | (found + steps > high)
-        moved = found + np.where(outside, -steps, steps)
-        rows = np.where(np.eye(len(found), dtype=bool), moved, found)
-        residuals = many_residuals(np.stack([found, *rows]))
-        return residuals[0], (residuals[1:] - residuals[0]).T / (moved - found)
+        """Returns the residuals and their derivatives by all parameters (finite differences)."""
+        result = np.array(point)
+        steps = np.where(result < 0, -_DIFFERENCE, _DIFFERENCE) * np.maximum(1.0, np.abs(result))
+        outside = (result + steps < low) | (result + steps > high)
+        moved = result + np.where(outside, -steps, steps)
+        rows = np.where(np.eye(len(result), dtype=bool), moved, result)
+        values = many_residuals(np.stack([result, *rows]))
+        return values[0], (values[1:] - values[0]).T / (moved - result)
 
-    missed, missed_slopes = split_fun_and_jac(around)
-    found = optimize.least_squares(
-        missed,
+    residuals, jacobian = split_fun_and_jac(around)
+    result = optimize.least_squares(
+        residuals,
         start,
-        missed_slopes,
+        jacobian,
         bounds=(low, high),
         loss="soft_l1",
         ftol=_WORTHWHILE,
     )
-    share, (before, rest, pace, *parameters) = float(found.x[0]), np.exp(found.x[1:]).tolist()
-    paced = _paced(profile, pace, share * rest)
-    calibration = Calibration(family.model(parameters), paced, before, (1 - share) * rest)
-    return calibration, float(found.cost)
+    share, (before, rest, slowdown, *parameters) = float(result.x[0]), np.exp(result.x[1:]).tolist()
+    scaled = _scaled_profile(profile, slowdown, share * rest)
+    calibration = Calibration(family.model(parameters), scaled, before, (1 - share) * rest)
+    return calibration, float(result.cost)
 
 
-def _paced(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
-    """The profile where all computation takes `pace` times as long, with updates of so long."""
-    taken = updates * np.diff(updated_shares(profile))
+def _scaled_profile(profile: BackwardProfile, slowdown: float, updates: float) -> BackwardProfile:
+    """Returns the profile with scaled computation, and updates of `updates` seconds in total."""
+    update_seconds = updates * np.diff(updated_shares(profile))
     tensors = (
-        replace(tensor, compute_seconds=pace * tensor.compute_seconds, update_seconds=seconds)
-        for tensor, seconds in zip(profile.tensors, taken.tolist(), strict=True)
+        replace(tensor, compute_seconds=slowdown * tensor.compute_seconds, update_seconds=seconds)
+        for tensor, seconds in zip(profile.tensors, update_seconds.tolist(), strict=True)
     )
     return BackwardProfile(tuple(tensors))
 
 
 def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float]:
-    """Orders of magnitude: the seconds of the shortest all-reduce, and of a byte."""
+    """Returns orders of magnitude: seconds of the shortest all-reduce, and seconds per byte."""
     sent = sum(sum(step.plan.num_bytes) for step in steps) * 2 * (num_workers - 1) / num_workers
     walls = np.concatenate([step.spans[:, 1] - step.spans[:, 0] for step in steps])
-    some = walls[walls > 0]
+    positive = walls[walls > 0]
     return (
-        max(float(some.min()) if some.size else 0.0, _LEAST_SECONDS),
+        max(float(positive.min()) if positive.size else 0.0, _LEAST_SECONDS),
         max(float(walls.sum()) / max(sent, 1.0), _LEAST_SECONDS_PER_BYTE),
     )

@@ -1,7 +1,7 @@
-"""Choice of the plans that race: promising plans that differ from each other.
+"""Candidate selection: promising plans that differ from each other.
 
-A race hardly separates plans that are much alike, and a model that is wrong is wrong about all of
-them. So each contender differs from those chosen before.
+A race hardly separates similar plans, and a wrong model is wrong about all of them. So each
+candidate differs from those selected before.
 """
 
 import math
@@ -13,138 +13,145 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra import strategies
-from tf_libra.autotune.engine_constraints import most_lanes, runnable
-from tf_libra.autotune.stream_contention import contention_of, informed, with_contention
+from tf_libra.autotune.concurrent_all_reduces import (
+    adapt_to_engine,
+    max_lanes,
+    resolve_contention,
+    with_contention,
+    with_measured_contention,
+)
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
-MAX_CONTENDERS = 4
-# LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.
-_GROUPS = (2, 5)
-# Plans are unlike where groups, their sizes and their threads differ by a factor of 2 in all.
-_UNLIKE = 1.0
+MAX_CANDIDATES = 4
+# Limits on LIBRA's groups, in addition to that of the user's strategy.
+_MAX_GROUPS = (2, 5)
+# Least `distance` between candidates: a factor of 2 in groups, sizes and threads together.
+_MIN_DISTANCE = 1.0
 
 
-def contenders(
-    conclusion: TuningResult,
+def select_candidates(
+    result: TuningResult,
     strategy: strategies.Strategy,
     runs_streams: bool,
-    in_force: Plan | None = None,
-    start: WarmStart | None = None,
+    active_plan: Plan | None = None,
+    warm_start: WarmStart | None = None,
 ) -> list[tuple[Plan, float | None]]:
-    """The concluded plan and the best of other planners' by prediction, with predicted steps.
+    """Selects the result's plan and the best plans of other planners, with predicted steps.
 
-    One all-reduce of everything is always among them: what is no better than that is not worth
-    its trouble, and of that the model cannot say much wrong.
+    One all-reduce of everything is always a candidate: it is the simplest plan, and the model
+    predicts it best.
 
     Args:
-        conclusion: has a profile and a cost model.
-        strategy: the user's strategy, whose threads the other strategies may use, too.
-        runs_streams: whether the engine runs all-reduces of several streams concurrently.
-        in_force: a plan that is among them in any case.
-        start: what a job that is alike has found, which is, too; None where nothing is known.
+        result: result of tuning, with a profile and a cost model.
+        strategy: user's strategy; other strategies may use its threads.
+        runs_streams: True if the engine runs all-reduces of several streams concurrently.
+        active_plan: plan that is always a candidate; None if there is none.
+        warm_start: warm start whose plan is always a candidate; None if there is none.
     """
-    profile, model = conclusion.profile, conclusion.cost_model
+    profile, model = result.profile, result.cost_model
     assert profile is not None and model is not None
-    num_lanes = most_lanes(strategy, runs_streams)
+    num_lanes = max_lanes(strategy, runs_streams)
     found: dict[str, Plan] = {}
-    gamma = contention_of(strategy, conclusion.contention)
-    others = list(_others(strategy))
-    if conclusion.plan.strategy != strategy.name:  # by a model that is not trusted
+    gamma = resolve_contention(strategy, result.contention)
+    others = list(_other_strategies(strategy))
+    if result.plan.strategy != strategy.name:  # the model was not trusted with the user's strategy
         others.insert(0, strategy)
-    for one in others:
+    for other in others:
         try:
-            planned = make_plan(profile, model, informed(one, gamma))
-            plan = runnable(planned, profile, model, num_lanes)
-        except ValueError:  # a planner that the model leaves no plan is none to race
+            planned = make_plan(profile, model, with_measured_contention(other, gamma))
+            plan = adapt_to_engine(planned, profile, model, num_lanes)
+        except ValueError:  # the planner finds no plan under this model
             continue
         found.setdefault(plan.fingerprint, plan)
-    if in_force is not None:
-        # It was planned with the gamma of then, and predicted by the model of then.
-        in_force = conclusion.renewed(with_contention(in_force, gamma))
-        found[in_force.fingerprint] = in_force
-    kept = outlined(conclusion, strategy, runs_streams, start)
-    if kept is not None:
-        kept = found.setdefault(kept.fingerprint, kept)
-    found.pop(conclusion.plan.fingerprint, None)
-    proposed = sorted(found.values(), key=partial(step_seconds, conclusion))
-    simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
-    anyway = [plan for plan in proposed if plan is in_force or plan is kept or plan in simplest]
-    chosen = _unlike([conclusion.plan, *anyway], proposed)
-    # The most promising first: what the race goes by until it has measured something.
-    chosen = [conclusion.plan, *(plan for plan in proposed if plan in chosen)]
-    return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
+    if active_plan is not None:
+        # Its gamma and prediction are those of an earlier model.
+        active_plan = result.with_prediction(with_contention(active_plan, gamma))
+        found[active_plan.fingerprint] = active_plan
+    warm_plan = warm_start_plan(result, strategy, runs_streams, warm_start)
+    if warm_plan is not None:
+        warm_plan = found.setdefault(warm_plan.fingerprint, warm_plan)
+    found.pop(result.plan.fingerprint, None)
+    ranked = sorted(found.values(), key=partial(step_seconds, result))
+    simplest = [plan for plan in ranked if len(plan.groups) == 1][:1]
+    required = [
+        plan for plan in ranked if plan is active_plan or plan is warm_plan or plan in simplest
+    ]
+    selected = _add_diverse([result.plan, *required], ranked)
+    # The most promising first: a race without a complete round keeps this order.
+    selected = [result.plan, *(plan for plan in ranked if plan in selected)]
+    return [(plan, result.predicted_step(plan)) for plan in selected]
 
 
-def step_seconds(conclusion: TuningResult, plan: Plan) -> float:
+def step_seconds(result: TuningResult, plan: Plan) -> float:
     """Returns the predicted step with updates, which planners minimize; infinite if unknown."""
-    timeline = conclusion.predicted(plan)
+    timeline = result.predicted(plan)
     return math.inf if timeline is None else timeline.step_seconds
 
 
-def outlined(
-    conclusion: TuningResult,
+def warm_start_plan(
+    result: TuningResult,
     strategy: strategies.Strategy,
     runs_streams: bool,
-    start: WarmStart | None,
+    warm_start: WarmStart | None,
 ) -> Plan | None:
-    """The plan of a job that is alike, made of these tensors; None where it cannot be."""
-    profile, model = conclusion.profile, conclusion.cost_model
-    if start is None or profile is None or model is None:
+    """Returns the plan of a similar job, applied to these tensors; None if it does not apply."""
+    profile, model = result.profile, result.cost_model
+    if warm_start is None or profile is None or model is None:
         return None
-    groups = start.outline.groups([tensor.num_bytes for tensor in profile.tensors])
+    groups = warm_start.outline.groups([tensor.num_bytes for tensor in profile.tensors])
     most = max(strategy.allowed_threads)
     groups = tuple(replace(g, num_threads=min(g.num_threads, most)) for g in groups)
-    note = f"outlined by what a job that is alike has found under {start.strategy}"
+    note = f"outline of a similar job's plan ({warm_start.strategy})"
     plan = Plan.for_profile(profile, groups, model.num_workers, strategy.name, notes=(note,))
-    plan = with_contention(plan, contention_of(strategy, conclusion.contention))
+    plan = with_contention(plan, resolve_contention(strategy, result.contention))
     try:
-        plan = runnable(plan, profile, model, most_lanes(strategy, runs_streams))
+        plan = adapt_to_engine(plan, profile, model, max_lanes(strategy, runs_streams))
         return replace(plan, predicted_seconds=simulate(profile, plan, model).backward_seconds)
-    except ValueError:  # threads that the model leaves no resources
+    except ValueError:  # the model leaves no computation next to these threads
         return None
 
 
-def _unlike(taken: list[Plan], proposed: Sequence[Plan]) -> list[Plan]:
-    """Returns the taken plans, then the most promising proposed ones that differ from those."""
-    for least in (_UNLIKE, 0.0):
-        for plan in proposed:
-            nearest = min(distance(plan, one) for one in taken)
-            if len(taken) < MAX_CONTENDERS and plan not in taken and nearest >= least:
-                taken = [*taken, plan]
-    return taken
+def _add_diverse(selected: list[Plan], ranked: Sequence[Plan]) -> list[Plan]:
+    """Adds the most promising plans that differ from the selected ones, then any others."""
+    for least in (_MIN_DISTANCE, 0.0):
+        for plan in ranked:
+            nearest = min(distance(plan, other) for other in selected)
+            if len(selected) < MAX_CANDIDATES and plan not in selected and nearest >= least:
+                selected = [*selected, plan]
+    return selected
 
 
-def distance(one: Plan, other: Plan) -> float:
-    """Returns the distance of two plans of the same tensors: 1 for each factor of 2 in one respect.
+def distance(plan: Plan, other: Plan) -> float:
+    """Returns the distance between two plans of the same tensors, in factors of 2.
 
-    The distance is the sum of the differences between the binary logarithms of the numbers of
-    groups and, in the mean over all bytes, of the sizes and the threads of a byte's groups.
+    The distance is a sum of differences of binary logarithms: of the number of groups, and of the
+    bytes and threads of each byte's group (averaged over all bytes).
     """
-    ends = [np.cumsum(plan.group_bytes) for plan in (one, other)]
+    ends = [np.cumsum(each.group_bytes) for each in (plan, other)]
     every_end = np.unique(np.concatenate(ends))
     lengths = np.diff(every_end, prepend=0)
-    apart = abs(np.log2(len(one.groups) / len(other.groups)))
+    total = abs(np.log2(len(plan.groups) / len(other.groups)))
     if every_end[-1] > 0:
-        # Between two neighbouring ends all bytes are in one group of each plan.
-        of_one, of_other = (
-            _logarithms(plan)[np.searchsorted(of_plan, every_end)]
-            for plan, of_plan in zip((one, other), ends, strict=True)
+        # The bytes between two adjacent ends belong to one group of each plan.
+        sizes, other_sizes = (
+            _log_sizes(each)[np.searchsorted(group_ends, every_end)]
+            for each, group_ends in zip((plan, other), ends, strict=True)
         )
-        apart += np.average(np.abs(of_one - of_other).sum(axis=1), weights=lengths)
-    return float(apart)
+        total += np.average(np.abs(sizes - other_sizes).sum(axis=1), weights=lengths)
+    return float(total)
 
 
-def _logarithms(plan: Plan) -> NDArray[np.float64]:
+def _log_sizes(plan: Plan) -> NDArray[np.float64]:
     """Returns the binary logarithms of bytes and threads, [groups, 2]."""
     sizes = np.maximum(plan.group_bytes, 1)
     return np.log2(np.stack([sizes, [group.num_threads for group in plan.groups]], axis=1))
 
 
-def _others(strategy: strategies.Strategy) -> Iterator[strategies.Strategy]:
+def _other_strategies(strategy: strategies.Strategy) -> Iterator[strategies.Strategy]:
     threads = strategy.allowed_threads
     fewest = min(threads)
     yield strategies.SynEasgd(num_threads=fewest)
@@ -152,7 +159,7 @@ def _others(strategy: strategies.Strategy) -> Iterator[strategies.Strategy]:
     yield strategies.Wfbp(num_threads=fewest)
     yield strategies.AscWfbp(num_threads=fewest)
     yield strategies.LibraM(threads=threads)
-    for max_groups in _GROUPS:
+    for max_groups in _MAX_GROUPS:
         yield strategies.Libra(threads=threads, max_groups=max_groups)
     yield strategies.Libra(threads=(fewest,))
     if max(threads) > fewest:

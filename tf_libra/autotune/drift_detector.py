@@ -1,113 +1,120 @@
-"""Drift detector: compares step times with those expected of the plan, within a share of the time.
+"""Drift detector: compares steady-state step times with the time expected under the active plan.
 
-Rank 0 checks at looks: steps, far apart and the same on every rank, at which it may decide that
-plans are tried out again. It judges the steps between two looks by their median.
+Rank 0 runs a drift check every `STEPS_PER_DRIFT_CHECK` steps, at the same step on every rank. A
+check compares the median of the steps since the previous check. Several deviating checks in a row
+are a drift. The detector also limits the share of training time that retuning may cost.
 """
 
 import statistics
 
-# Calls under a plan from one look to the next.
-CALLS_PER_LOOK = 32
-# A step that takes this factor more or less than expected is another step: noise stays below.
+STEPS_PER_DRIFT_CHECK = 32
+# Larger than noise: a step time that deviates by this factor has changed.
 FACTOR = 1.25
-# Looks in a row that have to say so; and how that grows, for a machine that changes again and again
-# to be followed less and less often, until nothing was found for so many times as long.
+# Consecutive deviating checks that make a drift. Grows after every retuning (exponential back-off),
+# so an oscillating machine is not retuned endlessly, and is reset after a long stable time.
 PATIENCE = 2
 _PATIENCE_GROWTH = 2
-_QUIET = 8
-# What a step under another plan is taken to cost beyond a usual one before any was tried: a share.
-_FIRST_GUESS = 0.5
+_STABLE_PERIODS = 8
+# Initial estimate of a trial's extra cost, as a share of a steady-state step.
+_INITIAL_EXTRA_COST = 0.5
 
 
-class Drift:
-    """Step times on rank 0, compared with the expected ones."""
+class DriftDetector:
+    """Comparison of step times on rank 0 with the expected ones, and the cost of retuning."""
 
-    def __init__(self, share: float, expected_seconds: float | None) -> None:
-        """Begin with the active plan.
+    def __init__(self, max_overhead: float, expected_seconds: float | None) -> None:
+        """Starts with the active plan.
 
         Args:
-            share: of the steps' time that steps which try things out may cost.
-            expected_seconds: of a usual step under the plan; None to take those of the first steps.
+            max_overhead: share of training time that retuning may cost.
+            expected_seconds: steady-state step time under the plan; None to take the first check's.
         """
-        self._share = share
-        # By the number of steps in a graph: several in one take less time each.
+        self._max_overhead = max_overhead
+        # By steps per graph: several steps in one graph take less time each.
         self._expected: dict[int, float] = {}
-        self._since_look: dict[int, list[float]] = {}
-        self._kind = 1
+        self._since_check: dict[int, list[float]] = {}
+        self._steps_per_graph = 1
         self._measured: float | None = None
         self._patience = PATIENCE
-        self._looks_off = 0
-        self._looks_on = 0
+        self._checks_off = 0
+        self._checks_on = 0
         self._total_seconds = 0.0
         self._extra_seconds = 0.0
-        self._num_tried = 0
+        self._num_trials = 0
         self._expect(expected_seconds)
 
     def _expect(self, seconds: float | None) -> None:
         self._expected = {} if seconds is None else {1: seconds}
-        self._since_look = {}
-        self._looks_off = self._looks_on = 0
+        self._since_check = {}
+        self._checks_off = self._checks_on = 0
 
     @property
     def expected_seconds(self) -> float | None:
-        """Expected seconds of a usual step of the present kind; None while unknown."""
-        return self._expected.get(self._kind)
+        """Expected seconds of a steady-state step; None while unknown."""
+        return self._expected.get(self._steps_per_graph)
 
     @property
     def measured_seconds(self) -> float | None:
-        """The median of the usual steps between the last two looks."""
+        """Median seconds of the steady-state steps before the last check."""
         return self._measured
 
     @property
-    def is_off(self) -> bool:
-        """True if step times have deviated from the expected ones for long."""
-        return self._looks_off >= self._patience
+    def has_drifted(self) -> bool:
+        """True if enough checks in a row deviated from the expected time."""
+        return self._checks_off >= self._patience
 
     @property
-    def is_over(self) -> bool:
-        """True if step times have been as expected again for as long."""
-        return self._looks_on >= self._patience
+    def has_recovered(self) -> bool:
+        """True if as many checks in a row met the expected time again."""
+        return self._checks_on >= self._patience
 
-    def ran(self, seconds: float, num_steps: int = 1) -> None:
-        """Usual steps under the plan, `num_steps` of them in one graph, took so long each."""
-        self._since_look.setdefault(num_steps, []).append(seconds)
+    def record_step(self, seconds: float, num_steps: int = 1) -> None:
+        """Records steady-state steps under the plan.
+
+        Args:
+            seconds: seconds of each step.
+            num_steps: steps that ran in one graph.
+        """
+        self._since_check.setdefault(num_steps, []).append(seconds)
         self._total_seconds += num_steps * seconds
 
-    def tried(self, seconds: float) -> None:
-        """A step took so long in which something was tried out, or traced."""
+    def record_trial(self, seconds: float) -> None:
+        """Records the seconds of a trial or of a traced step."""
         self._total_seconds += seconds
         usual = self._measured or self.expected_seconds or seconds
         self._extra_seconds += max(seconds - usual, 0.0)
-        self._num_tried += 1
+        self._num_trials += 1
 
-    def look(self) -> None:
-        """Judges the steps since the last look."""
-        if not self._since_look:
+    def check(self) -> None:
+        """Compares the steps since the last check with the expected time."""
+        if not self._since_check:
             return
-        self._kind = max(self._since_look, key=lambda kind: len(self._since_look[kind]))
-        self._measured = statistics.median(self._since_look[self._kind])
-        self._since_look = {}
-        expected = self._expected.setdefault(self._kind, self._measured)
+        self._steps_per_graph = max(self._since_check, key=lambda n: len(self._since_check[n]))
+        self._measured = statistics.median(self._since_check[self._steps_per_graph])
+        self._since_check = {}
+        expected = self._expected.setdefault(self._steps_per_graph, self._measured)
         if 1 / FACTOR <= self._measured / expected <= FACTOR:
-            self._looks_off, self._looks_on = 0, self._looks_on + 1
+            self._checks_off, self._checks_on = 0, self._checks_on + 1
         else:
-            self._looks_off, self._looks_on = self._looks_off + 1, 0
-        if self._looks_on >= _QUIET * self._patience:
+            self._checks_off, self._checks_on = self._checks_off + 1, 0
+        if self._checks_on >= _STABLE_PERIODS * self._patience:
             self._patience = PATIENCE
 
-    def affords(self, num_steps: int) -> bool:
-        """Returns whether `num_steps` steps may try things out now, given their cost so far."""
+    def affords(self, num_trials: int) -> bool:
+        """Returns whether this number of trials keeps retuning within its share of time."""
         usual = self._measured or self.expected_seconds or 0.0
-        each = self._extra_seconds / self._num_tried if self._num_tried else _FIRST_GUESS * usual
-        cost = self._extra_seconds + num_steps * each
-        return cost <= self._share * (self._total_seconds + num_steps * (usual + each))
+        each = _INITIAL_EXTRA_COST * usual
+        if self._num_trials:
+            each = self._extra_seconds / self._num_trials
+        cost = self._extra_seconds + num_trials * each
+        return cost <= self._max_overhead * (self._total_seconds + num_trials * (usual + each))
 
-    def passed(self) -> None:
-        """Steps are as expected again."""
-        self._looks_off = self._looks_on = 0
+    def on_recovered(self) -> None:
+        """Doubles the patience after a drift that ended without a new plan."""
+        self._checks_off = self._checks_on = 0
         self._patience *= _PATIENCE_GROWTH
 
-    def settled(self, expected_seconds: float | None) -> None:
-        """Plans were tried out: from here on, this is expected, or what the next steps take."""
+    def on_retuned(self, expected_seconds: float | None) -> None:
+        """Doubles the patience after a retuning, and sets the expected time of the new plan."""
         self._expect(expected_seconds)
         self._patience *= _PATIENCE_GROWTH

@@ -1,35 +1,36 @@
-"""Choice of the form of cost model: the one that better predicts steps it was not fitted to."""
+"""Model selection: cross-validates the forms of cost model on measured steady-state steps."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tf_libra.autotune.calibration import Calibration, calibrate, calibrate_beside
-from tf_libra.autotune.steady_state_samples import usual_samples
+from tf_libra.autotune.calibration import Calibration, calibrate, calibrate_contention_model
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, OverlapSample, prediction_errors
 from tf_libra.simulation import simulate
+from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.specs.backward_profile import BackwardProfile
 
-# A form is tested on each plan in turn, fitted to the others, which are at least so many.
-_FEWEST_OTHERS = 3
+# Fewest other plans that a form is fitted to for the test on a held-out plan.
+_MIN_OTHERS = 3
+# Shorter overlaps lie within the error of timestamps and count as none.
+_MIN_OVERLAP = 20e-6
 
 
 @dataclass(frozen=True)
-class Form:
-    """A cost model with how it was judged.
+class ModelForm:
+    """Form of cost model, with its calibration and its errors.
 
     Attributes:
-      name: of the form, for a reader.
-      calibration: to all steps.
-      samples: the all-reduces of these steps.
-      median_error: median over the samples of |`prediction_errors`|.
-      held_out_error: median over the plans, each predicted without it, of |predicted / measured
-        step - 1|.
-      held_out_backward_error: the same of the end of backward; None if the start of backward is
-        unknown.
+      name: name for users.
+      calibration: fit to all steps.
+      samples: all-reduces of these steps.
+      median_error: median of |`prediction_errors`| over the samples.
+      held_out_error: median of |predicted / measured step - 1| over the held-out plans.
+      held_out_backward_error: the same for the end of backward; None if its start is unknown.
     """
 
     name: str
@@ -40,71 +41,142 @@ class Form:
     held_out_backward_error: float | None
 
     @property
-    def missed(self) -> float:
-        """The sum by which forms are judged: the error of steps and that of their backward."""
+    def error(self) -> float:
+        """Sum of the errors on steps and on backward, by which forms are ranked."""
         return self.held_out_error + (self.held_out_backward_error or 0.0)
 
 
-def judged_forms(
+def evaluate_forms(
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
-    without: Mapping[str, ContentionModel],
-    whole: ContentionModel,
+    held_out: Mapping[str, ContentionModel],
+    fitted: ContentionModel,
     before_seconds: float | None = None,
-) -> list[Form]:
-    """Returns both forms, the better first; an empty list if there are too few steps to judge by.
+) -> list[ModelForm]:
+    """Cross-validates both forms of cost model; the better form comes first.
 
-    A form that cannot predict a step is left out, e.g. if by its fit to the other plans
-    computation would not go on concurrently with so many threads.
+    The result is empty with too few steps, and omits a form that cannot predict a step, for example
+    if its fit leaves no computation next to a plan's threads.
 
     Args:
       profile: contention-free backward computation.
-      steps: usual steps of several plans.
-      without: by fingerprint of a plan LIBRA's form, fitted without that plan's steps.
-      whole: LIBRA's form, fitted to everything.
-      before_seconds: from a step's start to the start of backward; None if it was not measured.
+      steps: steady-state steps of several plans.
+      held_out: LIBRA's form, fitted without the steps of a plan, by the plan's fingerprint.
+      fitted: LIBRA's form, fitted to all steps.
+      before_seconds: time from a step's start to the start of backward; None if unknown.
     """
-    tested = [step for step in steps if step.plan.fingerprint in without]
-    if not tested or len(steps) <= _FEWEST_OTHERS:
+    tested = [step for step in steps if step.plan.fingerprint in held_out]
+    if not tested or len(steps) <= _MIN_OTHERS:
         return []
 
-    def form(
+    def evaluate(
         name: str, calibrated: Callable[[ContentionModel, Sequence[StepTimes]], Calibration]
-    ) -> Form:
-        steps_missed, backwards_missed = [], []
-        for one in tested:
-            others = [step for step in steps if step is not one]
-            judged = calibrated(without[one.plan.fingerprint], others)
-            timeline = simulate(judged.profile, one.plan, judged.model)
-            seconds = judged.rest_seconds + timeline.step_seconds
-            steps_missed.append(abs(seconds / one.seconds - 1))
-            if before_seconds is not None and one.spans[-1, 1] > before_seconds:
-                measured = one.spans[-1, 1] - before_seconds
-                backwards_missed.append(abs(timeline.backward_seconds / measured - 1))
-        final = calibrated(whole, steps)
-        samples = usual_samples(final, steps)
+    ) -> ModelForm:
+        step_errors, backward_errors = [], []
+        for step in tested:
+            others = [other for other in steps if other is not step]
+            calibration = calibrated(held_out[step.plan.fingerprint], others)
+            timeline = simulate(calibration.profile, step.plan, calibration.model)
+            seconds = calibration.rest_seconds + timeline.step_seconds
+            step_errors.append(abs(seconds / step.seconds - 1))
+            if before_seconds is not None and step.spans[-1, 1] > before_seconds:
+                measured = step.spans[-1, 1] - before_seconds
+                backward_errors.append(abs(timeline.backward_seconds / measured - 1))
+        final = calibrated(fitted, steps)
+        samples = steady_state_samples(final, steps)
         errors = np.abs(prediction_errors(final.model, samples)) if samples else None
-        return Form(
+        return ModelForm(
             name,
             final,
             samples,
             None if errors is None else float(np.median(errors)),
-            float(np.median(steps_missed)),
-            float(np.median(backwards_missed)) if backwards_missed else None,
+            float(np.median(step_errors)),
+            float(np.median(backward_errors)) if backward_errors else None,
         )
 
-    def processors(_: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
-        hops, per_host = whole.hops, whole.workers_per_host
-        return calibrate(profile, steps, whole.num_workers, before_seconds, hops, per_host)
+    def cpu_share(_: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
+        hops, per_host = fitted.hops, fitted.workers_per_host
+        return calibrate(profile, steps, fitted.num_workers, before_seconds, hops, per_host)
 
-    def libras(model: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
-        return calibrate_beside(model, profile, steps, before_seconds)
+    def contention(model: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
+        return calibrate_contention_model(model, profile, steps, before_seconds)
 
     forms = []
-    for name, calibrated in (
-        ("processors that share their cores", processors),
-        ("LIBRA's", libras),
-    ):
+    for name, calibrated in (("CPU share", cpu_share), ("contention", contention)):
         with contextlib.suppress(ValueError):
-            forms.append(form(name, calibrated))
-    return sorted(forms, key=lambda one: one.missed)
+            forms.append(evaluate(name, calibrated))
+    return sorted(forms, key=lambda form: form.error)
+
+
+def steady_state_samples(
+    calibration: Calibration, steps: Sequence[StepTimes]
+) -> tuple[OverlapSample, ...]:
+    """Returns a sample of each all-reduce of steady-state steps, as the calibrated model sees it.
+
+    A sample lasts from when the all-reduce could start to its end, so it includes waiting for other
+    ranks and for a core, as plans and displays do. Backward ends when the last group is ready. The
+    computation that overlaps with an all-reduce follows from the groups' readiness and the model's
+    rates. The updates after backward have no timestamps and are taken from the calibration.
+
+    Args:
+      calibration: model, and computation at the machine speed of these steps.
+      steps: steps under plans of one stream.
+    """
+    return tuple(sample for step in steps for sample in _samples_of(calibration, step))
+
+
+def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSample]:
+    plan, profile, model = step.plan, calibration.profile, calibration.model
+    rates = model.compute_rate([group.num_threads for group in plan.groups])
+    overlapped_work = _overlapped_work(calibration, step, rates)
+    # The last group, or a group that waits for all of backward, is ready at its end.
+    computed = float(step.ready.max())
+    updates = updates_of_groups(profile, plan)
+    clock, pending = computed, 0.0
+    for index, (start, stop) in enumerate(step.spans.tolist()):
+        num_bytes = plan.group_bytes[index]
+        overlap, work = max(min(stop, computed) - start, 0.0), float(overlapped_work[index])
+        # Pending updates run alone until the all-reduce starts, then concurrently with it.
+        begin = max(start, computed)
+        pending = max(0.0, pending - max(0.0, begin - clock))
+        if stop > begin:
+            updating = min(stop - begin, pending / float(rates[index]))
+            updated = updating * float(rates[index])
+            overlap, work, pending = overlap + updating, work + updated, pending - updated
+        clock = max(stop, computed)
+        pending += updates[index]
+        if overlap <= _MIN_OVERLAP:
+            overlap = work = 0.0
+        if num_bytes and stop > start:
+            yield OverlapSample(
+                num_bytes=num_bytes,
+                num_threads=plan.groups[index].num_threads,
+                compute_seconds=work,
+                overlap_seconds=min(overlap, stop - start),
+                residual_seconds=max(stop - start - overlap, 0.0),
+                group=index,
+                plan=plan.fingerprint[:16],
+            )
+
+
+def _overlapped_work(
+    calibration: Calibration, step: StepTimes, rates: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Returns the contention-free seconds of backward that overlap with each all-reduce.
+
+    The work between two groups' readiness is known. All-reduces cover a part of that time; the
+    model gives the ratio of the rates with and without them.
+    """
+    left = np.array(left_when_ready(calibration.profile, step.plan))
+    whole = float(calibration.profile.compute_after[0])
+    # Readiness timestamps are not exactly monotonic; computation is.
+    begins = min([calibration.before_seconds, *step.ready[step.ready > 0].tolist()])
+    times = np.maximum.accumulate([begins, *step.ready])
+    work = -np.diff([whole, *np.minimum.accumulate(left)])
+    from_, to = times[:-1, None], times[1:, None]
+    starts, stops = step.spans.T
+    covered = np.maximum(0.0, np.minimum(stops, to) - np.maximum(starts, from_))  # [gaps, groups]
+    alone = np.maximum(0.0, (to - from_)[:, 0] - covered.sum(axis=1))
+    expected = alone + covered @ rates
+    speed = np.divide(work, expected, out=np.zeros_like(work), where=expected > 0)
+    return np.asarray(speed @ covered * rates)

@@ -1,10 +1,10 @@
-"""Relative step times of plans, from adjacent steps.
+"""Relative step times of plans, estimated from adjacent steps (robust paired regression).
 
-A machine that others use, or that throttles, keeps one pace for seconds and then another: steps
-that follow each other mostly have the same pace. So the comparison uses the differences of steps
-that are neighbours, or neighbours but one, under different plans; plans that were never neighbours
-are compared through others that were. If the pace changes between two steps, their difference is
-off, and counts the less the farther off it is (a regression with Cauchy's weights, squared).
+The speed of a shared or throttled machine changes every few seconds, so adjacent steps mostly ran
+at the same speed. The regression uses the differences between steps that are one or two steps apart
+and belong to different plans. Plans that were never adjacent are compared through others that were.
+A speed change between two steps makes their difference an outlier; squared Cauchy weights reduce
+its influence.
 """
 
 from collections.abc import Sequence
@@ -14,101 +14,99 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-# How far apart steps may be that are compared.
+# Distances, in steps, between two compared steps.
 _LAGS = (1, 2)
 _ITERATIONS = 20
-# Differences this many deviations off count a quarter.
-_FAR_OFF = 2.0
-_MEDIAN_OF_NORMAL = 0.6745
-# Clocks and schedulers tell steps apart no better than this.
-_LEAST_NOISE = 1e-6
+# A difference this many deviations off has a quarter of the weight.
+_OUTLIER = 2.0
+# Median of |x| for a standard normal x.
+MEDIAN_OF_NORMAL = 0.6745
+# Resolution of clocks and schedulers, as a relative step time.
+_MIN_NOISE = 1e-6
 
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class PairedTimings:
-    """Comparison of plans by steps that they ran in turns.
+    """Relative step times of plans, from interleaved steps.
 
     Attributes:
-      logarithms: of each plan's seconds, their mean taken out, [plans].
-      covariance: of these, [plans, plans].
-      freedom: steps beyond those that it takes to tell anything.
+      log_seconds: logarithm of each plan's seconds, with mean 0, [plans].
+      covariance: covariance of `log_seconds`, [plans, plans].
+      degrees_of_freedom: number of steps minus number of plans.
     """
 
-    logarithms: _Array
+    log_seconds: _Array
     covariance: _Array
-    freedom: int
+    degrees_of_freedom: int
 
-    def lead(self, plan: int, other: int) -> tuple[float, float]:
-        """Compare a plan's step with another's.
+    def ratio_and_p_value(self, plan: int, other: int) -> tuple[float, float]:
+        """Returns the ratio of two plans' seconds, and its p-value between equal plans."""
+        return float(np.exp(self._difference(plan, other))), self.p_value(plan, other)
 
-        Returns:
-          The ratio of their seconds, and the probability of one as great between equal plans.
-        """
-        return float(np.exp(self._apart(plan, other))), self.chance(plan, other)
-
-    def chance(self, plan: int, other: int, by: float = 0.0) -> float:
-        """The probability of such a difference between plans of which one is longer by `by`.
+    def p_value(self, plan: int, other: int, log_ratio: float = 0.0) -> float:
+        """Returns the probability of the measured difference under a hypothesis (one-sided).
 
         Args:
-          plan: whose step is found the longer one.
-          other: than whose.
-          by: logarithm of a ratio.
+          plan: plan with the longer step.
+          other: plan with the shorter step.
+          log_ratio: logarithm of the true ratio of their seconds under the hypothesis.
         """
-        apart = self._apart(plan, other) - by
+        difference = self._difference(plan, other) - log_ratio
         variance = (
             self.covariance[plan, plan]
             + self.covariance[other, other]
             - 2 * self.covariance[plan, other]
         )
-        if self.freedom < 1:
+        if self.degrees_of_freedom < 1:
             return 1.0
-        deviations = apart / np.sqrt(max(variance, _LEAST_NOISE**2))
-        return float(special.stdtr(self.freedom, -deviations))  # Student's t
+        deviations = difference / np.sqrt(max(variance, _MIN_NOISE**2))
+        return float(special.stdtr(self.degrees_of_freedom, -deviations))  # Student's t
 
-    def _apart(self, plan: int, other: int) -> float:
-        return float(self.logarithms[plan] - self.logarithms[other])
+    def _difference(self, plan: int, other: int) -> float:
+        return float(self.log_seconds[plan] - self.log_seconds[other])
 
 
-def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> PairedTimings:
-    """Compares plans by steps in the order in which they were made.
+def estimate_paired_timings(
+    plans: Sequence[int], seconds: Sequence[float], count: int
+) -> PairedTimings:
+    """Estimates the relative step times of plans.
 
     Args:
-      plans: whose each step was, below `count`.
-      seconds: of each step, above 0.
-      count: of plans, each of which had a step.
+      plans: plan index of each step in chronological order, below `count`.
+      seconds: seconds of each step, above 0.
+      count: number of plans, each of which has at least one step.
     """
-    of_plan = np.eye(count)[np.asarray(plans, dtype=int)]
-    logarithms = np.log(np.asarray(seconds, dtype=float))
+    is_plan = np.eye(count)[np.asarray(plans, dtype=int)]
+    log_seconds = np.log(np.asarray(seconds, dtype=float))
     before, after = np.concatenate(
         [np.stack([np.arange(len(plans) - lag), np.arange(lag, len(plans))]) for lag in _LAGS],
         axis=1,
     )
-    # Two steps of one plan say nothing of another.
-    apart = np.any(of_plan[after] != of_plan[before], axis=1)
-    before, after = before[apart], after[apart]
-    rows = of_plan[after] - of_plan[before]
+    differs = np.any(is_plan[after] != is_plan[before], axis=1)
+    before, after = before[differs], after[differs]
+    rows = is_plan[after] - is_plan[before]
     if not len(rows):
         return PairedTimings(np.zeros(count), np.zeros((count, count)), 0)
-    measured = logarithms[after] - logarithms[before]
+    measured = log_seconds[after] - log_seconds[before]
     weights = np.ones(len(rows))
     previous = np.full(count, np.inf)
     for _ in range(_ITERATIONS):
         weighted = rows.T * weights
         inverse = np.linalg.pinv(weighted @ rows)
         found = inverse @ weighted @ measured
-        if np.abs(found - previous).max() < _LEAST_NOISE:
+        if np.abs(found - previous).max() < _MIN_NOISE:
             break
         previous = found
-        off = np.abs(measured - rows @ found)
-        deviation = max(float(np.median(off)) / _MEDIAN_OF_NORMAL, _LEAST_NOISE)
-        weights = 1 / (1 + (off / (_FAR_OFF * deviation)) ** 2) ** 2
-    # A step is in several differences: what is independent is the noise of steps.
+        errors = np.abs(measured - rows @ found)
+        deviation = max(float(np.median(errors)) / MEDIAN_OF_NORMAL, _MIN_NOISE)
+        weights = 1 / (1 + (errors / (_OUTLIER * deviation)) ** 2) ** 2
+    # Differences share steps: only the noise of the steps is independent.
     by_difference = (inverse @ weighted).T
     by_step = np.zeros((len(plans), count))
     np.add.at(by_step, after, by_difference)
     np.subtract.at(by_step, before, by_difference)
-    freedom = len(plans) - count
-    noise = deviation**2 / 2 * len(plans) / max(freedom, 1)
-    return PairedTimings(found - found.mean(), by_step.T @ by_step * noise, freedom)
+    degrees_of_freedom = len(plans) - count
+    noise = deviation**2 / 2 * len(plans) / max(degrees_of_freedom, 1)
+    return PairedTimings(found - found.mean(), by_step.T @ by_step * noise, degrees_of_freedom)

@@ -1,7 +1,7 @@
-"""Families of cost models between which a fit chooses: one as a model, many as their costs alone.
+"""Parametric families of cost models: a single model, or the costs of many models as arrays.
 
-A fit looks at thousands of candidates. To construct a checked model of each, and to ask it, takes
-many times as long as to compute what all of them cost as arrays.
+A fit evaluates thousands of parameter vectors. Computing their costs as arrays is many times faster
+than constructing and validating a model for each.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ _Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FamilyCosts:
-    """Costs of all-reduces by each of many models, of shape [models, ...].
+    """Costs of all-reduces under many models, of shape [models, ...].
 
     Attributes:
       overlapped: p(c, r) + a, or 0 for 0 bytes.
       exclusive: q(c, r) + a, or 0 for 0 bytes.
-      rates: the share of its speed that computation keeps while it overlaps with them.
+      rates: relative speed of computation that overlaps with the all-reduce.
     """
 
     overlapped: _Array
@@ -35,28 +35,28 @@ class FamilyCosts:
 
 
 class Family(Protocol):
-    """Models that differ in some parameters."""
+    """Family of models with a few free parameters."""
 
     def model(self, parameters: Sequence[float]) -> CostModel:
-        """The model of these parameters."""
+        """Returns the model with these parameters."""
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
-        """Returns the costs of the same all-reduces by many models.
+        """Returns the costs of the same all-reduces under many models.
 
         Args:
-          parameters: of shape [models, parameters].
-          num_bytes: of each all-reduce, of any shape.
-          threads: of each all-reduce, of the same shape.
+          parameters: shape [models, parameters].
+          num_bytes: bytes of each all-reduce, any shape.
+          threads: threads of each all-reduce, same shape.
 
         Raises:
-          ValueError: by what all models have in common, computation would not go on concurrently
-            with so many threads. The parameters that differ are not checked.
+          ValueError: the fixed parameters leave no computation next to these threads. The free
+            parameters are not checked.
         """
 
 
 @dataclass(frozen=True)
 class CpuShareFamily:
-    """Processor models by the startup overhead that is measured, u, w, h and e.
+    """CPU-share models with free startup overhead, u, w, h and e.
 
     Attributes:
       num_workers: see `ProcessorModel`.
@@ -69,7 +69,7 @@ class CpuShareFamily:
     workers_per_host: int | None = None
 
     def model(self, parameters: Sequence[float]) -> ProcessorModel:
-        """The model whose all-reduces start in the first of the parameters, whatever its hops."""
+        """Returns the model whose startup overhead is the first parameter, whatever its hops."""
         startup, work, wire, weight, gap = parameters
         two_hops = 2 * startup / num_hops(self.num_workers, self.hops, self.workers_per_host)
         return ProcessorModel(
@@ -77,7 +77,7 @@ class CpuShareFamily:
         )
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
-        """See `Family`; raises no error, and a rate that rounding leaves nothing of is 0."""
+        """Returns the costs as `Family` says; raises no error, and a rate may round to 0."""
         by_model = parameters.T.reshape(-1, len(parameters), *(1,) * num_bytes.ndim)
         startup, work, wire, weight, gap = by_model
         overlapped, exclusive = seconds_per_byte(work, wire, weight, gap, threads)
@@ -92,23 +92,23 @@ class CpuShareFamily:
 
 @dataclass(frozen=True)
 class ScaledContentionFamily:
-    """A model where all-reduces wait and send as many times as long (`ContentionModel.slowed`).
+    """Contention model with a free waiting time and transmission factor (`ContentionModel.slowed`).
 
     Attributes:
-      by: the model of all-reduces that wait for no other rank.
+      base: model of all-reduces that wait for no other rank.
     """
 
-    by: ContentionModel
+    base: ContentionModel
 
     def model(self, parameters: Sequence[float]) -> ContentionModel:
-        """The model of seconds of waiting, and of how many times as long a byte takes."""
+        """Returns the model with these waiting seconds and this factor on transmissions."""
         waiting, transmission = parameters
-        return self.by.slowed(waiting, transmission)
+        return self.base.slowed(waiting, transmission)
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
-        """See `Family`: `by` says at how many threads."""
+        """Returns the costs as `Family` says; `base` checks the threads."""
         waiting, transmission = parameters.T.reshape(2, -1, *(1,) * num_bytes.ndim)
-        model, launched = self.by, num_bytes > 0
+        model, launched = self.base, num_bytes > 0
         rates = model.compute_rate(threads)
         return FamilyCosts(
             (model.startup_seconds + waiting) * launched

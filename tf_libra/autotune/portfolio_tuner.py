@@ -1,32 +1,36 @@
-"""`auto`: the plans of every strategy, and the best setting that a search finds, race."""
+"""Portfolio tuner of `auto`: a race of every strategy's plan and the best searched settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, cast
 
-from tf_libra.autotune.candidates import outlined, step_seconds
-from tf_libra.autotune.engine_constraints import most_lanes, runnable
+from tf_libra.autotune.candidates import step_seconds, warm_start_plan
+from tf_libra.autotune.concurrent_all_reduces import (
+    adapt_to_engine,
+    max_lanes,
+    resolve_contention,
+    with_contention,
+    with_measured_contention,
+)
 from tf_libra.autotune.fit_and_plan import is_trusted
-from tf_libra.autotune.model_tuner import concluded, raced
-from tf_libra.autotune.problem import TuningProblem
+from tf_libra.autotune.model_tuner import measure_and_plan, race_candidates
 from tf_libra.autotune.search.driver import search
-from tf_libra.autotune.search.space import Searched
-from tf_libra.autotune.search_tuner import SearchTuner, finalists
-from tf_libra.autotune.stream_contention import contention_of, informed, with_contention
-from tf_libra.autotune.tuner_registry import Tuner, register
+from tf_libra.autotune.search.space import SearchableStrategy
+from tf_libra.autotune.search_tuner import SearchTuner, best_plans
+from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.internal.registry import lacking
 from tf_libra.planning import make_plan
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
 
-# Of the steps that are left when a model is fitted; the race has the rest.
+# Share of the steps after the fit; the race takes the rest.
 _SEARCH_SHARE = 0.4
 _FINALISTS = 3
 
 
-class BorrowedSettings(Strategy, Protocol):
-    """A strategy that plans as others do."""
+class PortfolioStrategy(Strategy, Protocol):
+    """Strategy that plans by a portfolio of other strategies."""
 
     def others(self) -> Mapping[str, Strategy]:
         """Returns the other strategies, by name."""
@@ -36,94 +40,95 @@ class BorrowedSettings(Strategy, Protocol):
 @register
 @dataclass(frozen=True)
 class PortfolioTuner:
-    """Tuner that races the plans and the searched settings of all other strategies."""
+    """Tuner that races the plans and the best searched settings of all other strategies."""
 
     name: ClassVar[str] = "all"
-    takes: ClassVar[type[Any]] = BorrowedSettings
+    accepts: ClassVar[type[Any]] = PortfolioStrategy
 
-    def asks_for_a_start(self, strategy: Strategy) -> bool:
-        """Its plan races, and searches begin with its settings."""
+    def uses_warm_start(self, strategy: Strategy) -> bool:
+        """Returns True: the race and the searches use the result of a similar job."""
         return True
 
-    def tune(self, task: TuningProblem) -> Tuner:
+    def tune(self, problem: TuningProblem) -> Tuner:
         """Measures, samples, fits, plans by all strategies, searches, races."""
-        return _tune(task, cast(BorrowedSettings, task.strategy))
+        return _tune(problem, cast(PortfolioStrategy, problem.strategy))
 
 
-def _tune(task: TuningProblem, strategy: BorrowedSettings) -> Tuner:
-    num_workers, runs_streams = task.num_workers, task.runs_streams
-    conclusion = yield from concluded(task)
-    if conclusion.profile is None or conclusion.cost_model is None:
-        return conclusion
-    notes = list(conclusion.notes)
-    plans = _plans(conclusion, strategy, runs_streams)
-    steps = round(_SEARCH_SHARE * task.end.steps_left)
-    start = task.start(conclusion.bytes_per_second)
-    tried: list[Plan] = []
-    gamma = contention_of(strategy, conclusion.contention)
+def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
+    result = yield from measure_and_plan(problem)
+    if result.profile is None or result.cost_model is None:
+        return result
+    notes = list(result.notes)
+    plans = _plans(result, strategy, problem.runs_streams)
+    steps = round(_SEARCH_SHARE * problem.budget.steps_left)
+    warm_start = problem.find_warm_start(result.bytes_per_second)
+    settings = () if warm_start is None else warm_start.settings
+    searched: list[Plan] = []
+    gamma = resolve_contention(strategy, result.contention)
     searches = []
-    searched = _searched(strategy)
-    for one in searched:
+    searchable = _searchable(strategy)
+    for other in searchable:
         found = yield from search(
-            conclusion.profile,
-            one,
-            num_workers,
-            task.end,
-            steps // len(searched),
+            result.profile,
+            other,
+            problem.num_workers,
+            problem.budget,
+            steps // len(searchable),
             notes,
-            runs_streams,
-            () if start is None else start.settings,
+            problem.runs_streams,
+            settings,
         )
         if found.best is None:
             continue
-        # In place of what the model thinks the best setting.
-        plans = [plan for plan in plans if plan.strategy != one.name]
+        # Measured settings replace the setting that the model predicts to be the best.
+        plans = [plan for plan in plans if plan.strategy != other.name]
         notes.append(found.describe())
-        best = finalists(found, conclusion.profile, one, task, _FINALISTS)
+        best = best_plans(found, result.profile, other, problem, _FINALISTS)
         plans += [with_contention(plan, gamma) for plan in best]
-        tried += best
+        searched += best
         searches.append(found)
-    shortest = min(searches, key=lambda one: min(one.seconds.values()), default=None)
-    conclusion = replace(conclusion, notes=tuple(notes), search=shortest)
-    kept = outlined(conclusion, strategy, runs_streams, start)
-    if task.in_force is not None:  # planned with the gamma of then, by the model of then
-        plans.append(conclusion.renewed(with_contention(task.in_force, gamma)))
-    plans += [] if kept is None else [kept]
-    proposed = {plan.fingerprint: plan for plan in reversed(plans)}
-    trusted = is_trusted(conclusion.held_out_error, task.max_model_error)
+    fastest = min(searches, key=lambda each: min(each.seconds.values()), default=None)
+    result = replace(result, notes=tuple(notes), search=fastest)
+    warm_plan = warm_start_plan(result, strategy, problem.runs_streams, warm_start)
+    if problem.active_plan is not None:  # its gamma and prediction are those of an earlier model
+        plans.append(result.with_prediction(with_contention(problem.active_plan, gamma)))
+    plans += [] if warm_plan is None else [warm_plan]
+    unique = {plan.fingerprint: plan for plan in reversed(plans)}
+    trusted = is_trusted(result.held_out_error, problem.max_model_error)
 
-    def place(plan: Plan) -> tuple[bool, float, str]:
+    def priority(plan: Plan) -> tuple[bool, float, str]:
         """Returns a sort key: the predicted step; an untrusted model puts the safe plan first."""
-        is_safe = plan.fingerprint == conclusion.plan.fingerprint
-        return not (trusted or is_safe), step_seconds(conclusion, plan), plan.fingerprint
+        is_safe = plan.fingerprint == result.plan.fingerprint
+        return not (trusted or is_safe), step_seconds(result, plan), plan.fingerprint
 
-    ordered = sorted(proposed.values(), key=place)
-    timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
-    after = yield from raced(conclusion, timed, task, tried)
-    if after.race is None and len(timed) > 1 and trusted:
-        note = "the budget ended before any two plans were compared: the model has chosen"
-        return replace(after, notes=(*after.notes, note))
-    return after
+    ordered = sorted(unique.values(), key=priority)
+    candidates = [(plan, result.predicted_step(plan)) for plan in ordered]
+    raced = yield from race_candidates(result, candidates, problem, searched)
+    if raced.race is None and len(candidates) > 1 and trusted:
+        note = "the budget ended before any two plans were compared: the model decided"
+        return replace(raced, notes=(*raced.notes, note))
+    return raced
 
 
-def _searched(strategy: BorrowedSettings) -> list[Searched]:
-    """Returns the other strategies that are tuned by a search when the user selects them alone."""
+def _searchable(strategy: PortfolioStrategy) -> list[SearchableStrategy]:
+    """Returns the other strategies that a search tunes when the user selects them alone."""
     return [
-        cast(Searched, one)
-        for one in strategy.others().values()
-        if one.tuned_by == SearchTuner.name and not lacking(type(one), Searched)
+        cast(SearchableStrategy, other)
+        for other in strategy.others().values()
+        if other.tuned_by == SearchTuner.name and not lacking(type(other), SearchableStrategy)
     ]
 
 
-def _plans(conclusion: TuningResult, strategy: BorrowedSettings, runs_streams: bool) -> list[Plan]:
-    """Every strategy's plan, as far as the model leaves it one."""
-    profile, model = conclusion.profile, conclusion.cost_model
+def _plans(result: TuningResult, strategy: PortfolioStrategy, runs_streams: bool) -> list[Plan]:
+    """Returns the plans of all strategies that have one under the model, at least one."""
+    profile, model = result.profile, result.cost_model
     assert profile is not None and model is not None
-    num_lanes = most_lanes(strategy, runs_streams)
+    num_lanes = max_lanes(strategy, runs_streams)
     plans = []
-    for one in informed(strategy, conclusion.contention).others().values():
+    for other in with_measured_contention(strategy, result.contention).others().values():
         try:
-            plans.append(runnable(make_plan(profile, model, one), profile, model, num_lanes))
-        except ValueError:  # a planner that the model leaves no plan is none to race
+            plan = make_plan(profile, model, other)
+            plans.append(adapt_to_engine(plan, profile, model, num_lanes))
+        except ValueError:  # the planner finds no plan under this model
             continue
-    return plans or [conclusion.plan]
+    return plans or [result.plan]

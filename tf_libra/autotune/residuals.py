@@ -1,8 +1,7 @@
-"""Vectorized residuals: the errors of all candidates for a model and its times on measured steps.
+"""Residuals of many candidate fits on measured steps, as arrays.
 
-A fit looks at some hundred candidates and at a few steps under each. Simulated one by one, the
-candidates would take most of tuning's computation, while all ranks wait; as arrays they take next
-to nothing.
+A fit evaluates hundreds of candidates on a few steps each. Simulated one by one they would take
+most of tuning's computation, while all ranks wait; vectorized they take next to nothing.
 """
 
 from collections.abc import Sequence
@@ -19,54 +18,53 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 _Array = NDArray[np.float64]
 
-# How exactly a step is known, and when one of its all-reduces begins or ends, in shares of a step.
+# Noise of a step's end, and of an all-reduce's start and end, as shares of a step.
 _STEP_NOISE = 0.02
 _SPAN_NOISE = 0.04
 
 
 def updated_shares(profile: BackwardProfile) -> _Array:
-    """The share of the updates' time that is of the tensors before each, and 1: [tensors + 1].
+    """Returns the share of the updates' time before each tensor, and 1 at the end: [tensors + 1].
 
-    An update takes its time per parameter; dtypes differ little in a model.
+    Updates are assumed to take time in proportion to bytes.
     """
     return np.asarray(profile.bytes_before / max(int(profile.num_bytes.sum()), 1))
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
-    """Candidate models and times to be judged; times are of shape [candidates].
+class CandidateFits:
+    """Candidate models and times of a step; times have shape [candidates].
 
     Attributes:
-      costs: of the measured steps' all-reduces.
+      costs: costs of the measured steps' all-reduces.
       before: seconds from a step's start to the start of backward.
       after: seconds from the end of backward and of the updates to the step's end.
-      pace: how many times as long as profiled computation takes.
+      slowdown: ratio of computation's duration to the profiled one.
       updates: seconds of all updates.
     """
 
     costs: FamilyCosts
     before: _Array
     after: _Array
-    pace: _Array
+    slowdown: _Array
     updates: _Array
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSteps:
-    """Usual steps by column, as what is predicted of them.
+    """Steady-state steps as columns, in the form of their prediction.
 
-    Plans of fewer groups than others have groups of nothing at their end, which take no time and
-    weigh nothing.
+    Plans with fewer groups than others are padded by groups of 0 bytes and weight 0.
 
     Attributes:
-      num_bytes: of groups, shape [plans, groups].
-      threads: of groups, shape [plans, groups].
-      left: computation left when each group is ready, before the first all of it, as profiled,
+      num_bytes: bytes of groups, [plans, groups].
+      threads: threads of groups, [plans, groups].
+      left: profiled computation left when each group is ready, preceded by all of it,
         [plans, 1 + groups].
-      updated: the share of the updates that each group lets begin, [plans, groups].
-      seconds: of steps, [plans].
+      updated: share of the updates that each group starts, [plans, groups].
+      seconds: seconds of steps, [plans].
       spans: starts and ends of all-reduces, [2, plans, groups].
-      weights: of spans, [plans, groups].
+      weights: weights of spans, [plans, groups].
     """
 
     num_bytes: NDArray[np.int64]
@@ -78,8 +76,8 @@ class MeasuredSteps:
     weights: _Array
 
     @classmethod
-    def of(cls, profile: BackwardProfile, steps: Sequence[StepTimes]) -> "MeasuredSteps":
-        """The columns of steps under plans that each run on one stream.
+    def from_steps(cls, profile: BackwardProfile, steps: Sequence[StepTimes]) -> "MeasuredSteps":
+        """Builds the columns of steps under plans of one stream.
 
         Raises:
           ValueError: a plan has several streams.
@@ -93,7 +91,7 @@ class MeasuredSteps:
         for row, step in enumerate(steps):
             plan = step.plan
             if plan.num_streams > 1:
-                raise ValueError(f"steps must run on one stream, got one on {plan.num_streams}")
+                raise ValueError(f"steps must use 1 stream, got a plan of {plan.num_streams}")
             groups = slice(0, len(plan.groups))
             num_bytes[row, groups] = plan.group_bytes
             threads[row] = plan.groups[-1].num_threads
@@ -103,31 +101,31 @@ class MeasuredSteps:
                 updated_before[[0, *(group.ended for group in plan.groups)]]
             )
             spans[:, row, groups] = step.spans.T
-            # However many groups a plan has, it is one plan.
+            # All plans have the same weight, whatever their number of groups.
             noise = step.seconds * _SPAN_NOISE * len(plan.groups) ** 0.5
             weights[row, groups] = 1 / noise
         seconds = np.array([step.seconds for step in steps])
         return cls(num_bytes, threads, left, updated, seconds, spans, weights)
 
-    def missed(self, candidates: Candidates) -> _Array:
-        """Returns each candidate's errors on ends of steps, and starts and ends of all-reduces.
+    def residuals(self, candidates: CandidateFits) -> _Array:
+        """Returns each candidate's errors on ends of steps, and on starts and ends of all-reduces.
 
         Returns:
-          Shape [candidates, plans · (1 + 2·groups)], in units of what is known no better.
+          Shape [candidates, plans · (1 + 2·groups)], in units of the measurements' noise.
         """
         costs = candidates.costs
         times = vectorized_times(
             costs.overlapped,
             costs.exclusive,
             costs.rates,
-            candidates.pace[:, None, None] * self.left,
+            candidates.slowdown[:, None, None] * self.left,
             candidates.updates[:, None, None] * self.updated,
         )
         seconds = (candidates.before + candidates.after)[:, None] + times.step
         before = candidates.before[:, None, None]
-        missed = [
+        errors = [
             (seconds / self.seconds - 1) / _STEP_NOISE,
             (times.starts + before - self.spans[0]) * self.weights,
             (times.ends + before - self.spans[1]) * self.weights,
         ]
-        return np.concatenate([one.reshape(len(seconds), -1) for one in missed], axis=1)
+        return np.concatenate([error.reshape(len(seconds), -1) for error in errors], axis=1)

@@ -1,122 +1,125 @@
-"""Retuning while a plan is active: in small doses, and only for as long as it is worth it."""
+"""Retuning while a plan is active: short bursts of trials after drift checks."""
 
 import math
 from collections.abc import Callable
 from enum import Enum, auto
 
-from tf_libra.autotune.drift_detector import Drift
-from tf_libra.autotune.interleaved_trials import FEWEST_ROUNDS
-from tf_libra.autotune.postponing import PostponingTuner
+from tf_libra.autotune.drift_detector import DriftDetector
+from tf_libra.autotune.postponement import PostponingTuner
 from tf_libra.autotune.trial import Postponed, Trial, TrialResult
+from tf_libra.autotune.trial_comparison import MIN_ROUNDS
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.specs.plan import Plan
 
-# Experiments in a row, after a look.
-DOSE = 8
+# Consecutive trials after a drift check.
+RETUNE_STEPS_PER_CHECK = 8
 
 
 class DriftVerdict(Enum):
-    """The verdict of a look."""
+    """Outcome of a drift check."""
 
-    NOTHING = auto()
-    DRIFT = auto()  # and so tuning begins again
-    STALE = auto()  # of what another job has left: this one tunes, as if it had found nothing
-    STILL = auto()  # tuning again goes on
-    PASSED = auto()  # what there was is over, and tuning again with it
+    NO_CHANGE = auto()
+    DRIFTED = auto()  # retuning starts
+    CACHE_STALE = auto()  # the cached plan does not fit: the full tuning starts
+    RETUNING = auto()  # retuning continues
+    RECOVERED = auto()  # the drift has ended: retuning stops
 
 
 class Retuner:
-    """Decides on rank 0 when things are tried out again, and what."""
+    """Scheduler of retuning on rank 0: decides when to retune, and supplies the trials.
+
+    Attributes:
+        drift: detector that every step under the active plan is recorded in.
+    """
 
     def __init__(
         self,
-        share: float,
-        conclusion: TuningResult,
-        tuner: Callable[[Plan], PostponingTuner],
-        is_kept: bool = False,
+        max_overhead: float,
+        result: TuningResult,
+        make_tuner: Callable[[Plan], PostponingTuner],
+        is_cached: bool = False,
     ) -> None:
-        """Begin with the active conclusion.
+        """Starts with the active result.
 
         Args:
-            share: of the steps' time that tuning again may cost.
-            conclusion: the active one.
-            tuner: makes a tuner from the active plan, which leaves this plan only for one that is
-                clearly faster.
-            is_kept: whether an earlier job has left the conclusion. This job then still has the
-                steps to spend in which it would have tuned: the first retuning runs in one go,
-                without doses, and does not count.
+            max_overhead: share of training time that retuning may cost.
+            result: active result.
+            make_tuner: makes a tuner that leaves the given active plan only for a clearly faster
+                one.
+            is_cached: True if an earlier job stored the result. This job then still has its whole
+                tuning budget: the first retuning runs without pauses and is not counted.
         """
-        self._share = share
-        self._is_kept = is_kept
-        self.drift = Drift(share, _expected(conclusion))
-        self._conclusion = conclusion
-        self._new_tuner = tuner
+        self._max_overhead = max_overhead
+        self._is_cached = is_cached
+        self.drift = DriftDetector(max_overhead, _expected_seconds(result))
+        self._result = result
+        self._make_tuner = make_tuner
         self._tuner: PostponingTuner | None = None
-        self._next: Trial | Postponed | None = None
-        self._left_of_dose: float = 0
+        self._pending: Trial | Postponed | None = None
+        self._trials_left: float = 0
 
-    def look(self) -> DriftVerdict:
-        """Judges the usual steps since the last look; a dose follows if there is a drift."""
-        self.drift.look()
-        if self._tuner is not None and self.drift.is_over:
-            self._tuner = self._next = None
-            self.drift.passed()
-            return DriftVerdict.PASSED
-        begins = self._tuner is None and self.drift.is_off
-        if self._tuner is None and not begins:
-            return DriftVerdict.NOTHING
-        if not self._is_kept and not self.drift.affords(DOSE):
-            return DriftVerdict.NOTHING
-        if begins:
-            self._tuner = self._new_tuner(self._conclusion.plan)
-        if self._is_kept:
-            self._left_of_dose = math.inf
-            return DriftVerdict.STALE
-        self._left_of_dose = DOSE
-        return DriftVerdict.DRIFT if begins else DriftVerdict.STILL
+    def check(self) -> DriftVerdict:
+        """Runs a drift check; trials follow unless the verdict is NO_CHANGE or RECOVERED."""
+        self.drift.check()
+        if self._tuner is not None and self.drift.has_recovered:
+            self._tuner = self._pending = None
+            self.drift.on_recovered()
+            return DriftVerdict.RECOVERED
+        starts = self._tuner is None and self.drift.has_drifted
+        if self._tuner is None and not starts:
+            return DriftVerdict.NO_CHANGE
+        if not self._is_cached and not self.drift.affords(RETUNE_STEPS_PER_CHECK):
+            return DriftVerdict.NO_CHANGE
+        if starts:
+            self._tuner = self._make_tuner(self._result.plan)
+        if self._is_cached:
+            self._trials_left = math.inf
+            return DriftVerdict.CACHE_STALE
+        self._trials_left = RETUNE_STEPS_PER_CHECK
+        return DriftVerdict.DRIFTED if starts else DriftVerdict.RETUNING
 
-    def next(self, observation: TrialResult | None) -> Trial | TuningResult | None:
-        """Returns the trial of a dose's next step, or a new conclusion; None if the dose is over.
+    def next_trial(self, result: TrialResult | None) -> Trial | TuningResult | None:
+        """Returns the next trial, or the new result; None to return to the active plan.
 
-        Postponed trials end a dose.
+        A postponed trial ends the burst.
 
         Args:
-            observation: of the dose's step before; None before its first.
+            result: result of the previous trial; None before the first of a burst.
         """
         assert self._tuner is not None
         try:
-            if self._next is None:
-                self._next = self._tuner.send(observation)
+            if self._pending is None:
+                self._pending = self._tuner.send(result)
         except StopIteration as finished:
-            return self._settle(finished.value)
-        if self._left_of_dose == 0:
+            return self._finish(finished.value)
+        if self._trials_left == 0:
             return None
-        self._left_of_dose -= 1
-        experiment, self._next = self._next, None
-        return None if isinstance(experiment, Postponed) else experiment
+        self._trials_left -= 1
+        trial, self._pending = self._pending, None
+        return None if isinstance(trial, Postponed) else trial
 
-    def _settle(self, found: TuningResult) -> TuningResult | None:
-        """Returns the conclusion found, if a race measured it; None leaves the active plan."""
-        self._tuner = self._next = None
+    def _finish(self, found: TuningResult) -> TuningResult | None:
+        """Returns the new result if a race measured it; None keeps the active plan."""
+        self._tuner = self._pending = None
         is_raced = found.race is not None
         if is_raced:
-            self._conclusion = found
-        expected = _expected(found) if is_raced else None
-        if self._is_kept:
-            self._is_kept = False
-            self.drift = Drift(self._share, expected)
+            self._result = found
+        expected = _expected_seconds(found) if is_raced else None
+        if self._is_cached:
+            self._is_cached = False
+            self.drift = DriftDetector(self._max_overhead, expected)
         else:
-            self.drift.settled(expected)
+            self.drift.on_retuned(expected)
         return found if is_raced else None
 
 
-def _expected(conclusion: TuningResult) -> float | None:
-    """Returns a usual step's seconds as measured in the race; None without enough rounds.
+def _expected_seconds(result: TuningResult) -> float | None:
+    """Returns the steady-state step time that a race measured; None without enough rounds.
 
-    The first steps under the plan then provide the expected time: a model's prediction may be off
-    by more than a drift, and one or two steps are no measure.
+    The first steps under the plan then set the expected time. A model's prediction may be off by
+    more than a drift, and one or two steps are too noisy.
     """
-    race = conclusion.race
-    if race is None or race.num_rounds < FEWEST_ROUNDS:
+    race = result.race
+    if race is None or race.num_rounds < MIN_ROUNDS:
         return None
     return race.winner.median_seconds

@@ -1,4 +1,4 @@
-"""The plans that are tried out before one is made: what is to be learnt has to differ in them."""
+"""Sampling plans: varied plans of the trials before a model is fitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,51 +8,54 @@ import numpy as np
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
 
-# A random plan has from so many groups to so many: all-reduces too small to tell startup from
-# transmission teach nothing.
+# Range of the number of groups of random plans. Small all-reduces do not separate startup from
+# transmission.
 SAMPLED_GROUPS = (2, 6)
-# Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
-# seen at sizes that differ several times over, for every thread count.
+# Sizes of the all-reduces after backward, as shares of all bytes: every thread count is measured at
+# sizes that differ several times.
 MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
-# Number of groups in the plan whose all-reduces run concurrently.
-SIMULTANEOUS_GROUPS = 6
+# Number of groups of `two_stream_plan`.
+TWO_STREAM_GROUPS = 6
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One gradient as tracing knows it, before anything was measured."""
+    """Gradient tensor as tracing knows it, without measurements."""
 
     name: str
     num_bytes: int
     dtype: str
 
 
-def specs_of(profile: BackwardProfile) -> list[TensorSpec]:
-    """Its tensors, in the order in which they are produced."""
+def tensor_specs(profile: BackwardProfile) -> list[TensorSpec]:
+    """Returns the tensors of a profile, in the order of production."""
     return [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
 
 
 def one_group_plan(
     tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, strategy: str
 ) -> Plan:
-    """One all-reduce of everything after backward: needs no knowledge but the tensors."""
+    """Returns the plan of one all-reduce after backward, which needs no measurements."""
     return _plan(tensors, [0, len(tensors)], [num_threads], num_workers, strategy)
 
 
 def one_by_one_plan(
     tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, most: int = 32
 ) -> Plan:
-    """Many small all-reduces, which tell their startup overhead: one per tensor, `most` at most."""
+    """Returns a plan of small all-reduces, which show the startup overhead.
+
+    One per tensor, but at most `most`.
+    """
     edges = np.unique(np.linspace(0, len(tensors), min(most, len(tensors)) + 1).astype(int))
     threads = [num_threads] * (len(edges) - 1)
     return _plan(tensors, edges.tolist(), threads, num_workers, "sample")
 
 
-def simultaneous_plan(profile: BackwardProfile, num_threads: int, num_workers: int) -> Plan:
-    """A few groups of like sizes on two streams in turn, which shows what they cost each other."""
-    specs = specs_of(profile)
+def two_stream_plan(profile: BackwardProfile, num_threads: int, num_workers: int) -> Plan:
+    """Returns equal groups that alternate between two streams, which shows their contention."""
+    specs = tensor_specs(profile)
     total = max(int(profile.num_bytes.sum()), 1)
-    shares = np.arange(1, SIMULTANEOUS_GROUPS) / SIMULTANEOUS_GROUPS
+    shares = np.arange(1, TWO_STREAM_GROUPS) / TWO_STREAM_GROUPS
     cuts = np.searchsorted(np.cumsum(profile.num_bytes) / total, shares) + 1
     inner = {int(cut) for cut in cuts if cut < len(specs)}
     edges = [0, *sorted(inner), len(specs)]
@@ -64,12 +67,12 @@ def simultaneous_plan(profile: BackwardProfile, num_threads: int, num_workers: i
 def measuring_plans(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> list[Plan]:
-    """Plans that communicate after backward: one per thread count, with groups of several sizes."""
+    """Returns one plan per thread count: groups of several sizes, reduced after backward."""
     sizes = np.array([tensor.num_bytes for tensor in tensors], dtype=float)
     before = np.concatenate([[0.0], np.cumsum(sizes)]) / max(sizes.sum(), 1.0)
     plans = []
     for index, num_threads in enumerate(threads):
-        # Another order of sizes for every count, so that no place in a step has one size only.
+        # The order of sizes varies by count, so that no position in a step has a single size.
         shares = np.roll(MEASURED_SHARES, index)
         cuts = {int(np.argmin(np.abs(before - share))) for share in np.cumsum(shares)[:-1]}
         edges = sorted(cuts | {0, len(tensors)})
@@ -94,15 +97,14 @@ def random_plans(
     seed: int = 0,
     num_groups: tuple[int, int] = SAMPLED_GROUPS,
 ) -> list[Plan]:
-    """At most `count` random fusions with random threads (LIBRA, Algorithm 2, line 2).
+    """Returns at most `count` random fusions with random threads (LIBRA, Algorithm 2, line 2).
 
-    Of a number of groups in the range `num_groups`, as far as there are tensors. The same ones for
-    the same arguments.
+    The number of groups lies in the range `num_groups`, limited by the number of tensors. The same
+    arguments give the same plans.
     """
     random = np.random.default_rng(seed)
-    specs = specs_of(profile)
-    # Where to cut: by tensors every other time, by bytes between, since a model's bytes may
-    # well be in a few of its tensors.
+    specs = tensor_specs(profile)
+    # Cut alternately by tensors and by bytes, since a few tensors may hold most bytes.
     by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
     plans: list[Plan] = []
     seen: set[str] = set()
@@ -112,11 +114,11 @@ def random_plans(
         cuts = places * len(specs) if index % 2 else np.searchsorted(by_bytes, places)
         inner = {min(max(int(cut), 1), len(specs) - 1) for cut in cuts if len(specs) > 1}
         edges = [0, *sorted(inner), len(specs)]
-        # Every thread count leads as often as any other, so that none goes unsampled.
+        # Every thread count leads equally often, so that all are sampled.
         chosen = [int(threads[index % len(threads)])]
         chosen += [int(r) for r in random.choice(threads, size=len(edges) - 2)]
         plan = _plan(specs, edges, chosen, num_workers, "sample")
-        # A model of few tensors has few plans, and the same one again teaches nothing new.
+        # A model with few tensors has few different plans.
         if plan.fingerprint not in seen:
             seen.add(plan.fingerprint)
             plans.append(plan)

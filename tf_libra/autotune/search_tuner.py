@@ -1,26 +1,25 @@
-"""AIACC's auto-tuning: settings are searched in steps that train, and the best of them race."""
+"""Search tuner (AIACC's auto-tuning): searches settings in training steps, then races the best."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from tf_libra import strategies
-from tf_libra.autotune.model_tuner import BASELINE_STEPS, raced
+from tf_libra.autotune.model_tuner import BASELINE_STEPS, race_candidates
 from tf_libra.autotune.observations import Observations
-from tf_libra.autotune.problem import TuningProblem
 from tf_libra.autotune.sampling_plans import TensorSpec, one_group_plan
-from tf_libra.autotune.search.driver import plan_of, search
+from tf_libra.autotune.search.driver import plan_for_setting, search
 from tf_libra.autotune.search.result import Search
-from tf_libra.autotune.search.space import Searched, Space
-from tf_libra.autotune.trial_schedule import baseline, made, measuring
-from tf_libra.autotune.tuner_registry import Tuner, register
+from tf_libra.autotune.search.space import SearchableStrategy, Space
+from tf_libra.autotune.trial_schedule import baseline_trials, measuring_trials, run_trials
+from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
-# Of the steps that are left, so many are for a race between the best settings: one step of each in
-# turns tells them apart better than as many of each whenever a searcher came to it.
+# Share of the remaining steps for a race of the best settings: interleaved steps separate them
+# better than the same number of steps at the searchers' choice of time.
 _RACE_SHARE = 0.35
 _FINALISTS = 5
 
@@ -28,92 +27,101 @@ _FINALISTS = 5
 @register
 @dataclass(frozen=True)
 class SearchTuner:
-    """Tuner that measures real steps under settings, and fits no model."""
+    """Tuner that measures steps under settings and fits no model."""
 
     name: ClassVar[str] = "search"
-    takes: ClassVar[type[Any]] = Searched
+    accepts: ClassVar[type[Any]] = SearchableStrategy
 
-    def asks_for_a_start(self, strategy: Strategy) -> bool:
-        """The search begins with its settings."""
+    def uses_warm_start(self, strategy: Strategy) -> bool:
+        """Returns True: the search starts with the settings of a similar job."""
         return True
 
-    def tune(self, task: TuningProblem) -> Tuner:
-        """Measures when gradients are produced, searches, races."""
-        return _tune(task, cast(Searched, task.strategy))
+    def tune(self, problem: TuningProblem) -> Tuner:
+        """Measures production times, searches settings, races the best."""
+        return _tune(problem, cast(SearchableStrategy, problem.strategy))
 
 
-def _tune(task: TuningProblem, strategy: Searched) -> Tuner:
-    tensors, num_workers, end = task.tensors, task.num_workers, task.end
-    findings, threads = Observations(), strategy.allowed_threads[:1]
-    yield from made(baseline(tensors, threads[0], num_workers, BASELINE_STEPS), findings, end)
-    yield from made(measuring(tensors, threads, num_workers), findings, end)
-    measured = findings.profile(tensors)
-    notes = findings.notes()
+def _tune(problem: TuningProblem, strategy: SearchableStrategy) -> Tuner:
+    tensors, num_workers, budget = problem.tensors, problem.num_workers, problem.budget
+    observations, threads = Observations(), strategy.allowed_threads[:1]
+    baseline = baseline_trials(tensors, threads[0], num_workers, BASELINE_STEPS)
+    yield from run_trials(baseline, observations, budget)
+    yield from run_trials(measuring_trials(tensors, threads, num_workers), observations, budget)
+    measured = observations.profile(tensors)
+    notes = observations.problem_notes()
     profile = None if measured is None else measured.profile
     packed = profile
     if packed is None:
-        notes.append("units are packed in the order of tracing: no profile could be measured")
-        packed = as_traced(tensors)
-    steps = end.steps_left - round(_RACE_SHARE * end.steps_left)
-    rate = findings.bytes_per_second(num_workers)
-    start = task.start(rate)
-    begin = () if start is None else start.settings
-    if begin:
-        told = "; ".join(setting.describe() for setting in begin)
-        notes.append(f"the search began with the best of a job that is alike: {told}")
+        notes.append("no profile could be measured: units are packed in the order of tracing")
+        packed = traced_profile(tensors)
+    steps = budget.steps_left - round(_RACE_SHARE * budget.steps_left)
+    rate = observations.bytes_per_second(num_workers)
+    warm_start = problem.find_warm_start(rate)
+    settings = () if warm_start is None else warm_start.settings
+    if settings:
+        described = "; ".join(setting.describe() for setting in settings)
+        notes.append(f"the search started with the best settings of a similar job: {described}")
     found = yield from search(
-        packed, strategy, num_workers, end, steps, notes, task.runs_streams, begin
+        packed, strategy, num_workers, budget, steps, notes, problem.runs_streams, settings
     )
-    conclusion = searched(
-        found, profile, packed, strategy, tensors, num_workers, notes, task.runs_streams
+    result = search_result(
+        found, profile, packed, strategy, tensors, num_workers, notes, problem.runs_streams
     )
-    # One setting of several that was measured is no search to be kept.
-    fewest = min(2, Space.of(strategy, packed, task.runs_streams).size)
-    is_complete = conclusion.is_complete and len(found.seconds) >= fewest
-    conclusion = replace(conclusion, bytes_per_second=rate, is_complete=is_complete)
+    # A search that measured one of several settings is not cached.
+    fewest = min(2, Space.for_strategy(strategy, packed, problem.runs_streams).size)
+    is_complete = result.is_complete and len(found.seconds) >= fewest
+    result = replace(result, bytes_per_second=rate, is_complete=is_complete)
     if found.best is None:
-        return conclusion
-    tried = finalists(found, packed, strategy, task, _FINALISTS)
-    plans = {plan.fingerprint: plan for plan in tried}
-    if task.in_force is not None:
-        plans.setdefault(task.in_force.fingerprint, conclusion.renewed(task.in_force))
-    return (yield from raced(conclusion, [(plan, None) for plan in plans.values()], task, tried))
+        return result
+    finalists = best_plans(found, packed, strategy, problem, _FINALISTS)
+    plans = {plan.fingerprint: plan for plan in finalists}
+    active_plan = problem.active_plan
+    if active_plan is not None:
+        plans.setdefault(active_plan.fingerprint, result.with_prediction(active_plan))
+    candidates = [(plan, None) for plan in plans.values()]
+    return (yield from race_candidates(result, candidates, problem, finalists))
 
 
-def finalists(
-    found: Search, packed: BackwardProfile, strategy: Searched, task: TuningProblem, most: int
+def best_plans(
+    found: Search,
+    packed: BackwardProfile,
+    strategy: SearchableStrategy,
+    problem: TuningProblem,
+    count: int,
 ) -> list[Plan]:
-    """The plans of the best settings, `most` different ones, the best first."""
+    """Returns up to `count` different plans of the best settings, the best first."""
     plans: dict[str, Plan] = {}
     for setting in found.seconds:
-        plan = plan_of(packed, strategy, setting, task.num_workers, task.runs_streams)
+        plan = plan_for_setting(
+            packed, strategy, setting, problem.num_workers, problem.runs_streams
+        )
         plans.setdefault(plan.fingerprint, plan)
-    return list(plans.values())[:most]
+    return list(plans.values())[:count]
 
 
-def searched(
+def search_result(
     found: Search,
     profile: BackwardProfile | None,
     packed: BackwardProfile,
-    strategy: Searched,
+    strategy: SearchableStrategy,
     tensors: Sequence[TensorSpec],
     num_workers: int,
     notes: Sequence[str],
     runs_streams: bool,
 ) -> TuningResult:
-    """Returns the conclusion of a search; one all-reduce if it measured no setting."""
+    """Returns the result of a search; one all-reduce if it measured no setting."""
     if found.best is None:
-        said = (*notes, "no setting was measured: one all-reduce after backward")
+        texts = (*notes, "no setting was measured: one all-reduce after backward")
         plan = one_group_plan(tensors, 1, num_workers, strategies.SynEasgd.name)
-        return TuningResult(replace(plan, notes=said), profile, notes=said)
-    plan = plan_of(packed, strategy, found.best, num_workers, runs_streams)
-    said = (found.describe(), *notes)
-    plan = replace(plan, notes=(*plan.notes, *said))
-    return TuningResult(plan, profile, notes=said, is_complete=profile is not None, search=found)
+        return TuningResult(replace(plan, notes=texts), profile, notes=texts)
+    plan = plan_for_setting(packed, strategy, found.best, num_workers, runs_streams)
+    texts = (found.describe(), *notes)
+    plan = replace(plan, notes=(*plan.notes, *texts))
+    return TuningResult(plan, profile, notes=texts, is_complete=profile is not None, search=found)
 
 
-def as_traced(tensors: Sequence[TensorSpec]) -> BackwardProfile:
-    """The tensors as tracing knows them, without any times."""
+def traced_profile(tensors: Sequence[TensorSpec]) -> BackwardProfile:
+    """Returns a profile of the traced tensors without times."""
     return BackwardProfile.from_arrays(
         [tensor.num_bytes for tensor in tensors],
         [0.0] * len(tensors),

@@ -1,9 +1,8 @@
-"""When the all-reduces of a plan's usual step began and ended, and when the step did.
+"""Steady-state step times: start and end of a plan's all-reduces and of its step.
 
-Plans take turns in rounds. A machine that others use, too, may be a third slower for a second or
-two, and so in some rounds; what is measured in a round is therefore taken at the usual pace. Where
-the pace changes within a round, it shows in the time until a step's first gradients are ready,
-before anything is all-reduced: for one plan that is the same in all its steps.
+Plans alternate in rounds. A shared machine may be a third slower for a second or two, so for some
+rounds; their times are corrected by the round's slowdown. A slowdown within a round shows in the
+time until a step's first gradients are ready, which is the same in all steps of a plan.
 """
 
 from collections.abc import Sequence
@@ -15,21 +14,21 @@ from numpy.typing import NDArray
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 
-# Of fewer plans nothing tells a slow round from a slow plan's step.
-_FEWEST_PLANS = 3
-# A step's own pace is the median over so many steps around it, since single ones are disturbed for
-# other reasons, and counts where it differs by so much from the usual.
-_AROUND, _NOTABLE = 5, 0.12
+# With fewer plans a slow round cannot be separated from the step of a slow plan.
+_MIN_PLANS = 3
+# A step's slowdown is the median over this many adjacent steps, since other effects disturb single
+# steps. Smaller relative slowdowns are ignored.
+_WINDOW, _MIN_SLOWDOWN = 5, 0.12
 
 
 @dataclass(frozen=True, eq=False)
 class TimedStep:
-    """One untraced step.
+    """Untraced step.
 
     Attributes:
-      plan: what it ran under.
-      called_ns: when it was called and when it returned, nanoseconds since the epoch.
-      records: its all-reduces.
+      plan: plan of the step.
+      called_ns: start and end of the step's call, nanoseconds since the epoch.
+      records: all-reduces of the step.
     """
 
     plan: Plan
@@ -44,15 +43,15 @@ class TimedStep:
 
 @dataclass(frozen=True, eq=False)
 class StepTimes:
-    """The usual step of a plan: medians over its steps.
+    """Steady-state step of a plan: medians over its steps; seconds since the step's start.
 
     Attributes:
-      plan: what they ran under.
-      seconds: of the step.
-      spans: start and end of each group's all-reduce, seconds since the step's start, [groups, 2].
-        It starts when the engine has it and is done with what came before it on its stream.
-      ready: when the engine had each group's gradients, seconds since the step's start, [groups].
-      num_steps: that it is the median of.
+      plan: plan of the steps.
+      seconds: seconds of the step.
+      spans: start and end of each group's all-reduce, [groups, 2]. An all-reduce starts when the
+        engine has it and its stream is free.
+      ready: time at which the engine had each group's gradients, [groups].
+      num_steps: number of steps in the median.
     """
 
     plan: Plan
@@ -63,81 +62,82 @@ class StepTimes:
 
 
 def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
-    """The usual step of every plan, in the order in which plans were first seen.
+    """Returns the steady-state step of every plan, in the order of the plans' first steps.
 
-    Steps that do not show every group of bytes, as those that only accumulate gradients, are left
-    out. A group of no bytes is never launched: its span and its readiness are set to the end of the
-    group before.
+    Steps that lack the record of a group with bytes, such as those that only accumulate gradients,
+    are omitted. A group of 0 bytes is never launched: it starts and ends with the previous group.
 
     Args:
-      steps: one of every plan in each round, in the order in which they ran.
+      steps: rounds of one step per plan, in chronological order.
     """
     stamped = [_stamps(step) for step in steps]
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)
-    own = _own_paces(list(by_plan.values()), stamped)
-    paces = _paces([[steps[i].seconds / own[i] for i in of_plan] for of_plan in by_plan.values()])
+    own = _step_slowdowns(list(by_plan.values()), stamped)
+    slowdowns = _round_slowdowns(
+        [[steps[i].seconds / own[i] for i in indices] for indices in by_plan.values()]
+    )
     found = []
-    for of_plan in by_plan.values():
+    for indices in by_plan.values():
         whole = [
-            (steps[i].seconds / pace / own[i], stamps / pace / own[i])
-            for i, pace in zip(of_plan, paces, strict=False)
+            (steps[i].seconds / slowdown / own[i], stamps / slowdown / own[i])
+            for i, slowdown in zip(indices, slowdowns, strict=False)
             if (stamps := stamped[i]) is not None
         ]
         if whole:
             seconds, stamps = (np.median(column, axis=0) for column in zip(*whole, strict=True))
             spans, ready = stamps[:, :2], stamps[:, 2]
-            plan = steps[of_plan[0]].plan
+            plan = steps[indices[0]].plan
             found.append(StepTimes(plan, float(seconds), spans, ready, len(whole)))
     return found
 
 
-def _own_paces(
+def _step_slowdowns(
     by_plan: Sequence[Sequence[int]], stamped: Sequence[NDArray[np.float64] | None]
 ) -> NDArray[np.float64]:
-    """Returns how many times as long as usual all took in each step; 1 if hardly more or less.
+    """Returns the slowdown of each step; 1 if it is small.
 
-    A step's first group is compared with the soonest that it was ready under the same plan: no
-    profile predicts to a tenth how soon that is in comparison with other plans.
+    The readiness of a step's first group is compared with the earliest one under the same plan: a
+    profile does not predict readiness under different plans accurately enough.
 
     Args:
-      by_plan: the places of each plan's steps.
+      by_plan: indices of each plan's steps.
       stamped: `_stamps` of all steps.
     """
     ratios: dict[int, float] = {}
-    for of_plan in by_plan:
+    for indices in by_plan:
         ready = {
             index: float(stamps[0, 2])
-            for index in of_plan
+            for index in indices
             if (stamps := stamped[index]) is not None and stamps[0, 2] > 0
         }
         ratios |= {index: seconds / min(ready.values()) for index, seconds in ready.items()}
-    paces = np.ones(len(stamped))
+    slowdowns = np.ones(len(stamped))
     if not ratios:
-        return paces
-    places = sorted(ratios)
-    times = np.array([ratios[index] for index in places])
-    around = np.pad(times, _AROUND // 2, mode="reflect" if len(times) > _AROUND else "edge")
-    smooth = np.median(np.lib.stride_tricks.sliding_window_view(around, _AROUND), axis=1)
+        return slowdowns
+    known = sorted(ratios)
+    times = np.array([ratios[index] for index in known])
+    padded = np.pad(times, _WINDOW // 2, mode="reflect" if len(times) > _WINDOW else "edge")
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
     smooth = smooth / np.median(smooth)
-    paces[places] = np.where(np.abs(smooth - 1) < _NOTABLE, 1.0, smooth)
-    return paces
+    slowdowns[known] = np.where(np.abs(smooth - 1) < _MIN_SLOWDOWN, 1.0, smooth)
+    return slowdowns
 
 
-def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """Returns each round's step time relative to the usual one, as the median over the plans."""
+def _round_slowdowns(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Returns each round's step time relative to the median round, as a median over the plans."""
     rounds = max(map(len, by_plan), default=0)
-    # Sampling that ended early leaves plans with one round less; their usual step is unknown.
+    # Sampling that ended early leaves some plans a round less.
     complete = [seconds for seconds in by_plan if len(seconds) == rounds]
-    if len(complete) < _FEWEST_PLANS:
+    if len(complete) < _MIN_PLANS:
         return np.ones(rounds)
-    usual = np.median(complete, axis=1)
-    return np.asarray(np.median(np.array(complete) / usual[:, None], axis=0))
+    medians = np.median(complete, axis=1)
+    return np.asarray(np.median(np.array(complete) / medians[:, None], axis=0))
 
 
 def _stamps(step: TimedStep) -> NDArray[np.float64] | None:
-    """Start, end and readiness of groups, [groups, 3]; None where an all-reduce is missing."""
+    """Returns start, end and readiness of groups, [groups, 3]; None if a record is missing."""
     by_group = {record.group: record for record in step.records}
     free_ns = dict.fromkeys((group.stream for group in step.plan.groups), step.called_ns[0])
     stamps = []

@@ -1,22 +1,36 @@
-"""Trials in training steps, and their results."""
+"""Trials in training steps: their phases, their plans and their results."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from tf_libra.autotune.phase import Phase
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 
 
+class Phase(StrEnum):
+    """Phase of a training function."""
+
+    TRACE = "trace"
+    MEASURE = "measure"
+    SAMPLE = "sample"
+    FIT = "fit"
+    PLAN = "plan"
+    SEARCH = "search"
+    RACE = "race"
+    RUN = "run"
+    PASS_THROUGH = "pass-through"
+
+
 @dataclass(frozen=True)
 class Trial:
-    """The trial of the next training step, which trains as well.
+    """Trial of a plan in the next training step, which trains as well.
 
     Attributes:
         phase: MEASURE, SAMPLE, SEARCH or RACE.
-        plan: what it runs under.
-        traced: whether rank 0 is to trace it.
-        is_first: whether it pays for the plan's instantiation, and so tells nothing.
+        plan: plan of the step.
+        traced: True if rank 0 traces the step.
+        is_first: True if the step also instantiates the plan's graph, so that its time is ignored.
     """
 
     phase: Phase
@@ -27,19 +41,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Postponed:
-    """The next training step tries nothing: a profiler session of the script is active."""
+    """Marker of a training step without a trial, since the script's profiler session is active."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrialResult:
-    """Rank 0's observation of a step.
+    """Rank 0's observation of a trial.
 
     Attributes:
-        production: when gradients were produced; None if it was not, or could not be, traced.
-        records: the all-reduces that were executed.
-        problem: why there is no production, else empty.
-        called_ns: when the step was called and when it returned, nanoseconds since the epoch.
-        is_interrupted: whether another profiler session has taken the trace's place.
+        production: production times of gradients; None if they were not or could not be traced.
+        records: executed all-reduces.
+        problem: reason for a missing production; empty if there is one or none was requested.
+        called_ns: start and end of the step's call, nanoseconds since the epoch.
+        is_interrupted: True if another profiler session replaced the trace.
     """
 
     production: StepProduction | None

@@ -1,4 +1,4 @@
-"""The result of tuning: made once, cached for the next job, sent to all ranks, and shown."""
+"""Result of tuning: a plan and its evidence, cached for later jobs, broadcast and displayed."""
 
 import dataclasses
 import functools
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.search.result import Search
+from tf_libra.autotune.trial_comparison import Race
 from tf_libra.cost_model import (
     CostModel,
     Evidence,
@@ -29,35 +29,34 @@ _VERSION = 1
 
 
 class PlanSource(StrEnum):
-    """Origin of the active conclusion."""
+    """Origin of the active result."""
 
-    MADE = "made"  # by this job
-    KEPT = "kept"  # by an earlier one
-    GIVEN = "given"  # by the user: a plan alone
+    TUNED = "made"  # by this job
+    CACHED = "kept"  # by an earlier job
+    USER = "given"  # a plan without measurements
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """A plan, and all that it rests on.
+    """Plan with the measurements and the model that it rests on.
 
     Attributes:
-        plan: to run under.
-        profile: measured backward computation; None where the budget was too short for one.
-        cost_model: fitted; None where there was too little to fit.
-        held_out_error: median over the plans that the fit has not seen of the relative error of
-            predicted backward time, against the median of a plan's steps; None without such plans.
-        samples: everything the model was fitted to.
-        notes: what a reader should know, such as a budget that ended early.
-        is_complete: whether all experiments were made and observed, and a model fitted.
-        rest_seconds: what a step takes besides backward and updates as they are predicted; None
-            if that is unknown.
-        race: the plans that were run in turns, the active one first; None without a race.
-        search: the settings that were searched in steps; None where none were.
-        max_model_error: beyond this `held_out_error` the model is not trusted.
-        contention: gamma of ASC-WFBP as measured, how many times longer a byte takes while two
-            all-reduces run concurrently; None if none did.
-        bytes_per_second: that a worker sent in an all-reduce which nothing overlapped; None where
-            none was measured.
+        plan: plan to run under.
+        profile: measured backward computation; None if the budget was too short.
+        cost_model: fitted model; None if there was too little to fit.
+        held_out_error: median relative error of predicted steps over held-out plans; None if
+          untested.
+        samples: samples that the model was fitted to.
+        notes: notes for users, such as a budget that ended early.
+        is_complete: True if all trials were made and observed, and a model was fitted.
+        rest_seconds: predicted seconds of a step outside backward and the updates; None if unknown.
+        race: race that the plan won; None without a race.
+        search: settings that a search measured; None without a search.
+        max_model_error: `held_out_error` above which the model is not trusted.
+        contention: measured gamma of ASC-WFBP, the factor on a byte's time in two concurrent
+            all-reduces; None if not measured.
+        bytes_per_second: send rate of a worker in an all-reduce without overlap; None if not
+          measured.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -108,9 +107,8 @@ class TuningResult:
     def predicted(self, plan: Plan) -> Timeline | None:
         """Returns the predicted timeline of a plan; None if nothing can be predicted.
 
-        Nothing can be predicted without a profile or a model, or if the model leaves computation
-        nothing next to so many concurrent threads: it was fitted to fewer, and all-reduces on
-        several streams have more in sum.
+        A prediction needs a profile and a model, and threads that leave some computation under the
+        model. All-reduces on several streams have more threads in sum than the model was fitted to.
         """
         if self.profile is None or self.cost_model is None:
             return None
@@ -126,14 +124,14 @@ class TuningResult:
             return None
         return self.rest_seconds + timeline.step_seconds
 
-    def renewed(self, plan: Plan) -> Plan:
-        """A plan of before, with what is predicted of it now, and without what was noted then."""
+    def with_prediction(self, plan: Plan) -> Plan:
+        """Returns an earlier plan with this result's prediction and without its notes."""
         timeline = self.predicted(plan)
         seconds = None if timeline is None else timeline.backward_seconds
         return dataclasses.replace(plan, notes=(), predicted_seconds=seconds)
 
-    def after(self, race: Race) -> "TuningResult":
-        """The same with the winner's plan, if there was a race to speak of."""
+    def with_race(self, race: Race) -> "TuningResult":
+        """Returns the result with the winner's plan; unchanged without a complete round."""
         if race.num_rounds == 0:
             return self
         plan, notes = race.winner.plan, (race.describe(), *self.notes)
@@ -145,8 +143,8 @@ class TuningResult:
     def median_error(self) -> float | None:
         """Median relative error of an all-reduce over the samples.
 
-        None without a model or samples, as of a plan that the first versions have kept, and where
-        the model says nothing of one of them.
+        None without a model or samples, as in files of early versions, or if the model cannot
+        predict one.
         """
         if self.cost_model is None or not self.samples:
             return None
@@ -157,7 +155,7 @@ class TuningResult:
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence that the model rests on."""
+        """Evidence that the model rests on."""
         threads = tuple(sample.num_threads for sample in self.samples)
         return Evidence(
             threads,
@@ -169,11 +167,11 @@ class TuningResult:
 
     @property
     def is_fitted(self) -> bool:
-        """True if there is a model, and it is known how well it fits."""
+        """True if there is a model and its error is known."""
         return self.cost_model is not None and self.median_error is not None
 
     def to_document(self) -> dict[str, Any]:
-        """Its fields as JSON values; `from_document` reads them back unchanged."""
+        """Returns the fields as JSON values, which `from_document` reads back unchanged."""
         profile, model = self.profile, self.cost_model
         return {
             "plan": json.loads(self.plan.to_json()),
@@ -193,9 +191,9 @@ class TuningResult:
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "TuningResult":
-        """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
-        # Earlier versions kept the median error, too, which follows from the samples.
-        known = {name: one for name, one in document.items() if name != "median_error"}
+        """Reads the result of `to_document`; a `ValueError` names the field that is wrong."""
+        # Files of early versions hold the median error, which follows from the samples.
+        known = {name: field for name, field in document.items() if name != "median_error"}
         value = dict(validation.keys("conclusion", known, *validation.field_names(cls)))
         value["plan"] = Plan.from_json(json.dumps(value["plan"]))
         for field, read in (
@@ -212,10 +210,10 @@ class TuningResult:
         return cls(**value)
 
     def to_json(self) -> str:
-        """Returns it as JSON text; `from_json` reads it back unchanged."""
+        """Returns the result as JSON text, which `from_json` reads back unchanged."""
         return json.dumps({"format": _FORMAT, "version": _VERSION} | self.to_document())
 
     @classmethod
     def from_json(cls, document: str) -> "TuningResult":
-        """Reads it from JSON text; `ValueError` names what is wrong with it."""
+        """Reads the result of `to_json`; a `ValueError` names the field that is wrong."""
         return cls.from_document(validation.json_document(_FORMAT, _VERSION, document))

@@ -1,17 +1,15 @@
-"""Similarity of jobs, and the plans and settings that a job may start with from another job.
+"""Warm start: plans and settings of similar jobs, and the similarity of jobs.
 
-AIACC-Training, section VI: the best setting is kept for a computation graph and a topology, and a
-search begins with that of the job that is nearest by graph edit distance.
+AIACC-Training, section VI: the best setting is stored for a computation graph and a topology; a
+search starts with the setting of the job with the least graph edit distance.
 
-The model graph has a node for each layer, a run of gradients whose variables share a scope, with
-its bytes and their dtype; layers that follow each other in backward order have an edge. The
-topology has a node for each worker and an edge between every two, within a host or between hosts.
-Changing a node or an edge into another costs how far apart they are, at most 1; adding or removing
-one costs 1.
+The model graph has a node for each layer (a run of gradients whose variables share a scope), with
+its bytes and dtype; layers that are adjacent in backward order have an edge. The topology has a
+node for each worker and an edge between every two, within a host or between hosts. Substituting a
+node or an edge costs their difference, at most 1; adding or removing one costs 1.
 
-The rate of the network, as measured in all-reduces after backward, makes jobs unlike, too: the best
-units and streams for one network are not those for another. The rate counts in addition to the
-graphs, in which it is one edge however much it differs.
+The measured rate of the network also separates jobs, since the best units and streams depend on
+it. It is combined with the distance of the graphs, in which a network is a single edge.
 """
 
 import itertools
@@ -28,32 +26,29 @@ from tf_libra.internal import validation
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.plan import Plan, TensorGroup
 
-# Beyond so many nodes of both graphs together an edit distance does not come to an end in time, and
-# features are compared instead.
+# Graphs with more nodes in total are compared by features: their edit distance takes too long.
 MAX_NODES = 24
-# For all that is kept, together.
+# Time limit of the comparison with all stored jobs.
 MAX_SECONDS = 2.0
-_LEAST_SECONDS = 0.01
-# The best settings of a search that others begin with: the best for one model is often not the best
-# for another, but among the first few.
+_MIN_SECONDS = 0.01
+# Number of stored settings: the best for one model is often second or third for another.
 MAX_SETTINGS = 4
-# Of sizes, as binary logarithms, from which two layers have nothing in common.
-_FAR_APART = 6.0
+# Binary logarithm of the ratio of sizes at which two layers have distance 1.
+_SIZE_RANGE = 6.0
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-# Of rates, as binary logarithms: what two measurements on one network may differ by, and from how
-# much more on two networks have nothing in common.
-_ALIKE, _FAR_RATES = 0.5, 3.5
-# The distance between a known rate and an unknown one.
-_UNKNOWN_APART = 0.5
+# Binary logarithms of the ratio of rates: measurement error, and range beyond it up to distance 1.
+_RATE_ERROR, _RATE_RANGE = 0.5, 3.5
+# Distance between a known rate and an unknown one.
+_UNKNOWN_RATE_DISTANCE = 0.5
 
 
 @dataclass(frozen=True)
 class LayerSignature:
-    """A node of the model graph.
+    """Node of the model graph.
 
     Attributes:
-      num_bytes: of its gradients.
-      dtype: of the first of them.
+      num_bytes: bytes of the layer's gradients.
+      dtype: dtype of the first of them.
     """
 
     num_bytes: int
@@ -66,14 +61,14 @@ class LayerSignature:
 
 @dataclass(frozen=True)
 class JobSignature:
-    """The job that a setting was found for.
+    """Description of a job, for comparison with others.
 
     Attributes:
-      layers: in backward order, at least one.
-      num_workers: N.
-      workers_per_host: of them on one host.
-      bytes_per_second: that a worker sent in an all-reduce which nothing overlapped, as measured;
-        None if unknown.
+      layers: layers in backward order, at least one.
+      num_workers: number of workers.
+      workers_per_host: number of workers on one host.
+      bytes_per_second: measured send rate of a worker in an all-reduce without overlap; None if
+        unknown.
 
     Raises:
       ValueError: a field is out of its range.
@@ -89,7 +84,7 @@ class JobSignature:
         for layer in layers:
             validation.instance("layers", layer, LayerSignature)
         if not layers:
-            raise ValueError("layers must hold at least one, got none")
+            raise ValueError("layers must hold at least one layer, got none")
         validation.integer("num_workers", self.num_workers, minimum=1)
         validation.integer("workers_per_host", self.workers_per_host, minimum=1)
         if self.bytes_per_second is not None:
@@ -97,17 +92,18 @@ class JobSignature:
             object.__setattr__(self, "bytes_per_second", rate)
 
     @classmethod
-    def of(
+    def from_tensors(
         cls, tensors: Sequence[TensorSpec], num_workers: int, workers_per_host: int
     ) -> "JobSignature":
         """Makes the signature of a job from its gradients in backward order."""
         layers = []
-        for _, run in itertools.groupby(tensors, key=lambda one: one.name.rpartition("/")[0]):
-            of_layer = list(run)
-            # Variables without a scope are layers of their own.
-            alone = [[one] for one in of_layer] if "/" not in of_layer[0].name else [of_layer]
+        for _, run in itertools.groupby(tensors, key=lambda spec: spec.name.rpartition("/")[0]):
+            in_scope = list(run)
+            # A variable without a scope is a layer.
+            split = [[spec] for spec in in_scope] if "/" not in in_scope[0].name else [in_scope]
             layers += [
-                LayerSignature(sum(t.num_bytes for t in each), each[0].dtype) for each in alone
+                LayerSignature(sum(spec.num_bytes for spec in layer), layer[0].dtype)
+                for layer in split
             ]
         return cls(tuple(layers), num_workers, workers_per_host)
 
@@ -119,12 +115,12 @@ class JobSignature:
 
 @dataclass(frozen=True)
 class PlanOutline:
-    """The part of a plan that can be applied to other tensors, too.
+    """Part of a plan that applies to other tensors as well.
 
     Attributes:
       stops: share of all bytes at which each group ends, ascending to 1.
-      num_threads: of each.
-      streams: of each.
+      num_threads: threads of each group.
+      streams: stream of each group.
 
     Raises:
       ValueError: a field is out of its range.
@@ -146,13 +142,13 @@ class PlanOutline:
         validation.same_length("streams", streams, "stop", len(stops))
         for field, values, least in (("num_threads", threads, 1), ("streams", streams, 0)):
             values = tuple(
-                validation.integer(field, one, least, validation.MAX_INT32) for one in values
+                validation.integer(field, value, least, validation.MAX_INT32) for value in values
             )
             object.__setattr__(self, field, values)
         object.__setattr__(self, "stops", stops)
 
     @classmethod
-    def of(cls, plan: Plan) -> "PlanOutline":
+    def from_plan(cls, plan: Plan) -> "PlanOutline":
         """Makes the outline of a plan."""
         ends = np.cumsum(plan.group_bytes) / max(sum(plan.num_bytes), 1)
         return cls(
@@ -162,7 +158,7 @@ class PlanOutline:
         )
 
     def groups(self, num_bytes: Sequence[int]) -> tuple[TensorGroup, ...]:
-        """Groups of whole tensors of these sizes that end as near to the outline's as can be."""
+        """Returns groups of whole tensors that end as near as possible to the outline's groups."""
         before = np.concatenate([[0.0], np.cumsum(num_bytes)]) / max(sum(num_bytes), 1)
         groups, start = [], 0
         for index, share in enumerate(self.stops):
@@ -178,13 +174,13 @@ class PlanOutline:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Findings of a job that others may begin with.
+    """Result of a job that similar jobs may start with.
 
     Attributes:
-      job: the job that made them.
-      strategy: that they were made under.
-      outline: of its plan.
-      settings: of AIACC's search, the best first; empty where none was made.
+      job: job that was tuned.
+      strategy: name of its strategy.
+      outline: outline of its plan.
+      settings: best settings of its search, the best first; empty without a search.
     """
 
     job: JobSignature
@@ -195,97 +191,100 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class JobComparison:
-    """Comparison of a job with others by graphs, made early since it takes long.
+    """Graph distances of a job to others, computed early since they take long.
 
-    It needs no rate of the network, which is measured later.
+    The rate of the network is measured later.
 
     Attributes:
-      known: what the others have found.
-      apart: how far the job's graphs are from each of theirs.
+      known: results of the other jobs.
+      distances: distance between the job's graphs and those of each other job.
     """
 
     known: tuple[WarmStart, ...]
-    apart: tuple[float, ...]
+    distances: tuple[float, ...]
 
     @classmethod
-    def of(
+    def compare(
         cls, job: JobSignature, known: Sequence[WarmStart], seconds: float = MAX_SECONDS
     ) -> "JobComparison":
-        """Compares graphs, which takes so many seconds at most in all."""
+        """Compares graphs within a time limit, `seconds` for all jobs together."""
         deadline = time.monotonic() + seconds
-        # Edits and features are two scales: where one pair is too large, features for all.
-        by_edits = all(_are_small(job, one.job) for one in known)
-        apart = []
-        for index, one in enumerate(known):
-            left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(known) - index)
-            apart.append(_graphs_apart(job, one.job, left if by_edits else 0.0))
-        return cls(tuple(known), tuple(apart))
+        # Edits and features are different scales: use features for all if one pair is too large.
+        by_edits = all(_are_small(job, other.job) for other in known)
+        distances = []
+        for index, other in enumerate(known):
+            left = max(deadline - time.monotonic(), _MIN_SECONDS) / (len(known) - index)
+            distances.append(_graph_distance(job, other.job, left if by_edits else 0.0))
+        return cls(tuple(known), tuple(distances))
 
     def nearest(self, bytes_per_second: float | None) -> WarmStart | None:
-        """The one that is nearest on a network of this rate; None where nothing is in common.
+        """Returns the result of the most similar job; None if all are at distance 1.
 
         Args:
-          bytes_per_second: as measured; None if unknown, and then other jobs' rates do not count.
+          bytes_per_second: measured rate of the network; None if unknown, to ignore the rates.
         """
         found = []
-        for index, (one, apart) in enumerate(zip(self.known, self.apart, strict=True)):
-            rate = None if bytes_per_second is None else one.job.bytes_per_second
-            found.append((_together(apart, _rates_apart(bytes_per_second, rate)), index))
+        for index, (other, graphs) in enumerate(zip(self.known, self.distances, strict=True)):
+            rate = None if bytes_per_second is None else other.job.bytes_per_second
+            found.append((_combined(graphs, _rate_distance(bytes_per_second, rate)), index))
         least, index = min(found, default=(1.0, 0))
         return self.known[index] if least < 1.0 else None
 
 
-def distance(one: JobSignature, other: JobSignature, seconds: float = MAX_SECONDS) -> float:
-    """Returns the distance of two jobs: 0 for equal ones, 1 for jobs with nothing in common.
+def distance(job: JobSignature, other: JobSignature, seconds: float = MAX_SECONDS) -> float:
+    """Returns the distance of two jobs: 0 for equal jobs, 1 for jobs with nothing in common.
 
-    The edit distance of both graphs, as a share of what it takes to remove one and add the other;
-    what was found when the time was over, which is no less. Of large graphs, without time, and
-    where networkx is not installed, how far apart their features are, which is another scale.
-    What both have in common by that and by the rates of their networks is the product of both.
+    The graph distance is the edit distance, relative to removing one job's graphs and adding the
+    other's; an upper bound if the time runs out. For large graphs, without time, or without
+    networkx it is a distance of features instead, on another scale. The similarities (1 - distance)
+    by graphs and by network rates are multiplied.
     """
-    rates = _rates_apart(one.bytes_per_second, other.bytes_per_second)
-    return _together(_graphs_apart(one, other, seconds), rates)
+    rates = _rate_distance(job.bytes_per_second, other.bytes_per_second)
+    return _combined(_graph_distance(job, other, seconds), rates)
 
 
-def _together(graphs: float, rates: float) -> float:
+def _combined(graphs: float, rates: float) -> float:
     return 1 - (1 - graphs) * (1 - rates)
 
 
-def _graphs_apart(one: JobSignature, other: JobSignature, seconds: float) -> float:
-    if replace(one, bytes_per_second=None) == replace(other, bytes_per_second=None):
+def _graph_distance(job: JobSignature, other: JobSignature, seconds: float) -> float:
+    if replace(job, bytes_per_second=None) == replace(other, bytes_per_second=None):
         return 0.0
-    if _are_small(one, other) and seconds > 0:
+    if _are_small(job, other) and seconds > 0:
         try:
-            return _edits(one, other, seconds)
+            return _edit_distance(job, other, seconds)
         except ImportError:
             pass
-    return _features_apart(one, other)
+    return _feature_distance(job, other)
 
 
-def _rates_apart(one: float | None, other: float | None) -> float:
-    """0 for networks that measurement hardly tells apart, 1 for such that are far apart."""
-    if one is None and other is None:
+def _rate_distance(rate: float | None, other: float | None) -> float:
+    """Returns 0 for rates within measurement error, up to 1 for very different networks."""
+    if rate is None and other is None:
         return 0.0
-    if one is None or other is None:
-        return _UNKNOWN_APART
-    apart = abs(math.log2(one / other))
-    return min(max(apart - _ALIKE, 0.0) / _FAR_RATES, 1.0)
+    if rate is None or other is None:
+        return _UNKNOWN_RATE_DISTANCE
+    difference = abs(math.log2(rate / other))
+    return min(max(difference - _RATE_ERROR, 0.0) / _RATE_RANGE, 1.0)
 
 
-def _are_small(one: JobSignature, other: JobSignature) -> bool:
-    return one.num_nodes + other.num_nodes <= MAX_NODES
+def _are_small(job: JobSignature, other: JobSignature) -> bool:
+    return job.num_nodes + other.num_nodes <= MAX_NODES
 
 
-def _edits(one: JobSignature, other: JobSignature, seconds: float) -> float:
+def _edit_distance(job: JobSignature, other: JobSignature, seconds: float) -> float:
     import networkx
 
     total, most = 0.0, 0.0
     for make in (_model_graph, _topology):
-        graphs = make(networkx, one), make(networkx, other)
+        graphs = make(networkx, job), make(networkx, other)
         removed = sum(graph.number_of_nodes() + graph.number_of_edges() for graph in graphs)
         most += removed
         found = networkx.graph_edit_distance(
-            *graphs, node_subst_cost=_apart, edge_subst_cost=_apart, timeout=seconds / 2
+            *graphs,
+            node_subst_cost=_substitution_cost,
+            edge_subst_cost=_substitution_cost,
+            timeout=seconds / 2,
         )
         total += removed if found is None else min(found, removed)
     return total / most
@@ -306,18 +305,18 @@ def _topology(networkx: Any, job: JobSignature) -> Any:
     return graph
 
 
-def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
-    if one.get("kind") != other.get("kind"):
+def _substitution_cost(node: dict[str, Any], other: dict[str, Any]) -> float:
+    if node.get("kind") != other.get("kind"):
         return 1.0
-    sizes = one.get("size", 0), other.get("size", 0)
-    return min(abs(math.log2((sizes[0] + 1) / (sizes[1] + 1))) / _FAR_APART, 1.0)
+    sizes = node.get("size", 0), other.get("size", 0)
+    return min(abs(math.log2((sizes[0] + 1) / (sizes[1] + 1))) / _SIZE_RANGE, 1.0)
 
 
-def _features_apart(one: JobSignature, other: JobSignature) -> float:
-    """Returns the mean distance of features: number and sizes of layers, workers, hosts; 0 to 1."""
-    apart = np.abs(_features(one) - _features(other)) / _FAR_APART
-    kinds = {layer.dtype for layer in one.layers} == {layer.dtype for layer in other.layers}
-    return float(np.mean([*np.minimum(apart, 1.0), 0.0 if kinds else 1.0]))
+def _feature_distance(job: JobSignature, other: JobSignature) -> float:
+    """Returns the mean distance of features (layers, sizes, workers, hosts), from 0 to 1."""
+    differences = np.abs(_features(job) - _features(other)) / _SIZE_RANGE
+    same_dtypes = {layer.dtype for layer in job.layers} == {layer.dtype for layer in other.layers}
+    return float(np.mean([*np.minimum(differences, 1.0), 0.0 if same_dtypes else 1.0]))
 
 
 def _features(job: JobSignature) -> np.ndarray:

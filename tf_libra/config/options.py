@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import strategies
-from tf_libra.autotune import Budget, way_of
+from tf_libra.autotune import Budget, tuner_for
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
 from tf_libra.config import validators
@@ -280,7 +280,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_all(self)
-        way_of(self.strategy)
+        tuner_for(self.strategy)
         if self.tuning.max_steps is None:
             steps = self.strategy.tuning_steps
             object.__setattr__(self, "tuning", dataclasses.replace(self.tuning, max_steps=steps))

@@ -40,7 +40,7 @@ class Strategy(Protocol):
     Attributes:
       name: name for users, plans and tables.
       chooses_threads: True if it chooses among several thread counts by the contention model.
-      tuned_by: kind of tuner in training, named in `tf_libra.autotune.tuner_registry`: the fitted
+      tuned_by: kind of tuner in training, named in `tf_libra.autotune.tuner`: the fitted
         "model", a "search" in real steps, or "all" strategies.
       tuning_steps: default budget of steps before a plan is active.
       tuning_seconds: default budget of seconds; the first exhausted budget ends tuning.

@@ -149,7 +149,7 @@ def production_times(
     return Productions(names, produced_ns, inferred)
 
 
-def producers_that_ran(
+def select_producers(
     events: Events,
     candidates: Mapping[str, Sequence[str]],
     window: tuple[int, int],

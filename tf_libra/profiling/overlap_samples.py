@@ -114,7 +114,7 @@ def work_done(
     return np.interp(since, at, done, left=0.0)
 
 
-def without_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
+def exclude_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
     """Moves the starts of all-reduces to when the other ranks had arrived, as far as one rank sees.
 
     A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The

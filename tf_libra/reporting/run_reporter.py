@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra.autotune import (
-    CALLS_PER_LOOK,
-    DOSE,
-    Drift,
+    RETUNE_STEPS_PER_CHECK,
+    STEPS_PER_DRIFT_CHECK,
+    DriftDetector,
     DriftVerdict,
     Phase,
     PlanSource,
@@ -168,22 +168,22 @@ class RunReporter:
         most = self._options.tuning.max_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
-    def on_drift_check(self, found: DriftVerdict, drift: Drift, step: int) -> None:
+    def on_drift_check(self, found: DriftVerdict, drift: DriftDetector, step: int) -> None:
         """Logs and records a change that a drift check has found."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
-        unchanged = (DriftVerdict.NOTHING, DriftVerdict.STILL)
+        unchanged = (DriftVerdict.NO_CHANGE, DriftVerdict.RETUNING)
         if measured is None or expected is None or found in unchanged:
             return
         if self._recorder is not None:
-            is_back = found is DriftVerdict.PASSED
+            is_back = found is DriftVerdict.RECOVERED
             self._recorder.record_drift(step, measured, expected, is_back)
         times = f"{formatting.time(measured)} instead of the expected {formatting.time(expected)}"
-        if found is DriftVerdict.DRIFT:
+        if found is DriftVerdict.DRIFTED:
             self._warn_again(
-                f"drift: at step {step} steps take {times}; retuning, with at most {DOSE} trial"
-                f" steps after every {CALLS_PER_LOOK} steps"
+                f"drift: at step {step} steps take {times}; retuning, with at most"
+                f" {RETUNE_STEPS_PER_CHECK} trial steps after every {STEPS_PER_DRIFT_CHECK} steps"
             )
-        elif found is DriftVerdict.STALE:
+        elif found is DriftVerdict.CACHE_STALE:
             self._warn_again(
                 f"drift: at step {step} steps take {times} under the cached plan of an earlier"
                 " job; tuning this job"
@@ -210,7 +210,7 @@ class RunReporter:
     def on_plan_activated(self, conclusion: TuningResult, origin: PlanSource, step: int) -> None:
         """Logs and records a plan that is active from `step` on."""
         self._progress.end()
-        if self._rank == 0 and origin is not PlanSource.GIVEN:
+        if self._rank == 0 and origin is not PlanSource.USER:
             self._log_conclusion(conclusion)
         before = self._history.snapshot().conclusion
         self._history.enter_phase(Phase.RUN)

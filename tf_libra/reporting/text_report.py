@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_libra.autotune import Phase, TuningResult
-from tf_libra.autotune.interleaved_trials import Race
-from tf_libra.autotune.trial_comparison import against_one_all_reduce, describe_plan, why_another
+from tf_libra.autotune.trial_comparison import (
+    Race,
+    compare_with_one_all_reduce,
+    describe_plan,
+    explain_strategy_change,
+)
 from tf_libra.backends import backend, nccl_tuner
 from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
@@ -65,7 +69,7 @@ def why_another_plan(run: RunSnapshot) -> str | None:
     if run.conclusion is None or not run.requested or run.conclusion.profile is None:
         return None
     plan, notes = run.conclusion.plan, run.conclusion.notes
-    return why_another(run.requested, plan.strategy, run.conclusion.race, notes)
+    return explain_strategy_change(run.requested, plan.strategy, run.conclusion.race, notes)
 
 
 def summary_line(run: RunSnapshot) -> str:
@@ -85,7 +89,7 @@ def summary_line(run: RunSnapshot) -> str:
     seconds = run.median_step_seconds(Phase.RUN)
     if seconds is not None:
         text += f", {formatting.time(seconds)} each"
-    compared = against_one_all_reduce(run.conclusion.race)
+    compared = compare_with_one_all_reduce(run.conclusion.race)
     return text if compared is None else f"{text}; {compared.describe()}"
 
 
@@ -209,9 +213,9 @@ def race_table(race: Race) -> str:
     rows: list[tuple[str, ...]] = [
         ("plan", "step", "middle half", "against active", "predicted", "rounds")
     ]
-    for candidate in race.contenders:
+    for candidate in race.candidates:
         spread = [float(value) for value in np.quantile(candidate.seconds or (0.0,), (0.25, 0.75))]
-        lead = race.lead(candidate)
+        lead = race.ratio_and_p_value(candidate)
         if candidate is race.winner:
             verdict = "active"
         elif lead is None:
@@ -247,7 +251,7 @@ def times(run: RunSnapshot) -> list[str]:
     if conclusion is None:
         return lines
     race = conclusion.race
-    compared = against_one_all_reduce(race)
+    compared = compare_with_one_all_reduce(race)
     has_trials = race is not None and race.num_rounds > 0
     if compared is not None:
         lines.append(f"step in trials: {compared.describe()}")

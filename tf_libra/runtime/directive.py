@@ -36,7 +36,7 @@ class Directive:
     function: str
     step: int
     what: Decision
-    origin: PlanSource = PlanSource.MADE
+    origin: PlanSource = PlanSource.TUNED
 
     def to_message(self) -> dict[str, Any]:
         """Returns JSON values."""

@@ -48,7 +48,9 @@ class PlanCache:
     ) -> "PlanCache":
         """Returns the cache of these gradients, in backward order, in this environment."""
         key = plan_store.fingerprint(tensors, strategy, num_workers, dict(environment))
-        job = JobSignature.of(tensors, num_workers, int(environment.get("local_size", "1")))
+        job = JobSignature.from_tensors(
+            tensors, num_workers, int(environment.get("local_size", "1"))
+        )
         return cls(folder, key, log, job, strategy.name)
 
     def load(self, check: Callable[[Plan], None]) -> TuningResult | None:
@@ -82,7 +84,7 @@ class PlanCache:
             self.log.warning("cache_dir: cannot read an earlier result: %s", problem)
         # Results of the same strategy are better starting points.
         own = [start for start in known if start.strategy == self.strategy]
-        return JobComparison.of(job, own or known).nearest
+        return JobComparison.compare(job, own or known).nearest
 
     def store(self, conclusion: TuningResult) -> None:
         """Caches a result, unless a short budget or a busy profiler cut the tuning short."""
@@ -94,7 +96,7 @@ class PlanCache:
                 return
             searched = () if conclusion.search is None else conclusion.search.seconds
             settings = tuple(searched)[:MAX_SETTINGS]
-            outline = PlanOutline.of(conclusion.plan)
+            outline = PlanOutline.from_plan(conclusion.plan)
             job = replace(self.job, bytes_per_second=conclusion.bytes_per_second)
             plan_store.store_warm_start(
                 self.folder, WarmStart(job, self.strategy, outline, settings)

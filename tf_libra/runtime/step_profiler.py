@@ -14,7 +14,7 @@ from tf_libra.profiling.executed_graph import (
     gradient_sources,
     placed_all_reduces,
 )
-from tf_libra.profiling.gradient_timing import producers_that_ran, step_production
+from tf_libra.profiling.gradient_timing import select_producers, step_production
 from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, of_step
@@ -108,7 +108,7 @@ class StepProfiler:
         try:
             events = read_events(session.trace)
             sources = self._sources
-            producers = producers_that_ran(events, sources.producers, called_ns, sources.inputs)
+            producers = select_producers(events, sources.producers, called_ns, sources.inputs)
             production = step_production(events, producers, called_ns, sources.inputs)
         except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, replace(seen, problem=str(error))

@@ -9,16 +9,16 @@ from tf_libra import config
 from tf_libra.autotune import (
     Budget,
     DriftVerdict,
-    Pause,
     PlanSource,
+    Postponement,
     PostponingTuner,
     Retuner,
     TensorSpec,
     TrialResult,
     Tuner,
     TuningResult,
-    asks_for_a_start,
-    postponing,
+    postpone_trials,
+    uses_warm_start,
 )
 from tf_libra.coordination.control_plane import Control
 from tf_libra.profiling.profiler_session import in_use
@@ -69,8 +69,8 @@ class TuningCoordinator:
         self._cached = self._cache.load(self._check_plan)
         # Reading earlier results may take seconds, and other ranks would wait for it later.
         start: dict[str, Any] = {}
-        if self._cached is None and asks_for_a_start(options.strategy):
-            start["start"] = self._cache.nearest()
+        if self._cached is None and uses_warm_start(options.strategy):
+            start["find_warm_start"] = self._cache.nearest()
         self._tuner: PostponingTuner | None = self._new_tuner(options.budget, **start)
 
     def _check_plan(self, plan: Plan) -> None:
@@ -78,7 +78,7 @@ class TuningCoordinator:
         check_plan_fits(plan, self._tensors)
 
     def _new_tuner(self, budget: Budget, **more: Any) -> PostponingTuner:
-        def make(pause: Pause) -> Tuner:
+        def make(pause: Postponement) -> Tuner:
             return self._make_tuner(
                 self._tensors,
                 self._backend.applicable(self._options.strategy),
@@ -86,27 +86,29 @@ class TuningCoordinator:
                 budget,
                 self._options.tuning.max_model_error,
                 clock=pause.clock,
-                begins=self._reporter.on_activity,
+                on_phase=self._reporter.on_activity,
                 hops=self._backend.hops,
                 workers_per_host=self._backend.workers_per_host(),
                 runs_streams=self._backend.runs_streams,
-                is_over=lambda: pause.is_spent,
+                should_stop=lambda: pause.is_spent,
                 **more,
             )
 
         # Trials of a retuning lie steps apart, so the time between them is not the trials'.
-        limit = replace(budget, max_seconds=math.inf) if "in_force" in more else budget
-        return postponing(make, Pause(limit), in_use, self._reporter.log.info)
+        limit = replace(budget, max_seconds=math.inf) if "active_plan" in more else budget
+        return postpone_trials(make, Postponement(limit), in_use, self._reporter.log.info)
 
-    def _new_retuning_tuner(self, in_force: Plan) -> PostponingTuner:
+    def _new_retuning_tuner(self, active_plan: Plan) -> PostponingTuner:
         """Returns a tuner that leaves the active plan only for a clearly faster plan."""
         if self._cached is not None:
             self._cached = None  # the cached result is stale: tune as if there had been none
             start = self._cache.nearest()
-            return self._new_tuner(self._options.budget, in_force=in_force, start=start)
+            return self._new_tuner(
+                self._options.budget, active_plan=active_plan, find_warm_start=start
+            )
         # Retuning bursts may lie far apart; `again_share` limits their cost.
         budget = Budget(self._options.tuning.max_steps, math.inf)
-        return self._new_tuner(budget, in_force=in_force)
+        return self._new_tuner(budget, active_plan=active_plan)
 
     def decide(
         self, step: int, observation: TrialResult | None, is_running: bool
@@ -122,7 +124,7 @@ class TuningCoordinator:
         if self._tuner is None:
             decision = self._check_drift(step) if is_running else self._next_trial(observation)
         elif self._cached is not None:
-            return self._cached, PlanSource.KEPT
+            return self._cached, PlanSource.CACHED
         else:
             try:
                 decision = self._tuner.send(observation)
@@ -130,19 +132,20 @@ class TuningCoordinator:
                 decision = finished.value
         if isinstance(decision, TuningResult):
             self._cache.store(decision)
-        return decision, PlanSource.MADE
+        return decision, PlanSource.TUNED
 
     def _check_drift(self, step: int) -> KeepPlan:
         assert self._retuner is not None
-        found = self._retuner.look()
+        found = self._retuner.check()
         self._reporter.on_drift_check(found, self._retuner.drift, step)
         return KeepPlan(
-            then_try=found in (DriftVerdict.DRIFT, DriftVerdict.STALE, DriftVerdict.STILL)
+            then_try=found
+            in (DriftVerdict.DRIFTED, DriftVerdict.CACHE_STALE, DriftVerdict.RETUNING)
         )
 
     def _next_trial(self, observation: TrialResult | None) -> Decision:
         assert self._retuner is not None
-        trial = self._retuner.next(observation)
+        trial = self._retuner.next_trial(observation)
         return KeepPlan() if trial is None else trial
 
     def on_activated(self, result: TuningResult, source: PlanSource, is_watched: bool) -> None:
@@ -158,7 +161,7 @@ class TuningCoordinator:
             self._retuner = None
         elif self._retuner is None:
             share = self._options.tuning.again_share
-            is_cached = source is PlanSource.KEPT
+            is_cached = source is PlanSource.CACHED
             self._retuner = Retuner(share, result, self._new_retuning_tuner, is_cached)
 
     def record_step(self, seconds: float, usual: bool, num_steps: int) -> None:
@@ -172,11 +175,11 @@ class TuningCoordinator:
         if self._retuner is None:
             return
         if usual:
-            self._retuner.drift.ran(seconds, num_steps)
+            self._retuner.drift.record_step(seconds, num_steps)
         else:
-            self._retuner.drift.tried(seconds)
+            self._retuner.drift.record_trial(seconds)
 
     def record_trial(self, seconds: float) -> None:
         """Records the seconds of a step under a plan that is tried out."""
         if self._retuner is not None:
-            self._retuner.drift.tried(seconds)
+            self._retuner.drift.record_trial(seconds)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_libra import config
 from tf_libra.autotune import (
-    CALLS_PER_LOOK,
+    STEPS_PER_DRIFT_CHECK,
     Phase,
     PlanSource,
     Postponed,
@@ -91,7 +91,7 @@ class TuningSession:
             return
         self._begin(Phase.MEASURE)
         if given is not None:
-            self._activate(TuningResult(given), PlanSource.GIVEN)
+            self._activate(TuningResult(given), PlanSource.USER)
         elif control.rank == 0:
             self._coordinator = TuningCoordinator(
                 control, options, reporter, tensors, environment, tuner
@@ -120,7 +120,9 @@ class TuningSession:
         """
         self._step = number
         traced = False
-        if self.state.is_tuning or (self._is_watched and self._calls_since_check >= CALLS_PER_LOOK):
+        if self.state.is_tuning or (
+            self._is_watched and self._calls_since_check >= STEPS_PER_DRIFT_CHECK
+        ):
             traced = self._follow(self._next_directive())
         elif self._control.rank == 0 and self._activator.plan is not None and num_steps == 1:
             traced = self._profiling.should_trace(
@@ -270,11 +272,11 @@ class TuningSession:
         self.reporter.on_clock_exchange(exchange_clocks(self._control))
 
     def _watch_for_drift(self, conclusion: TuningResult, source: PlanSource) -> None:
-        is_cached = source is PlanSource.KEPT
+        is_cached = source is PlanSource.CACHED
         # The measured trials of a cached result show whether it still fits this network.
         is_comparable = self._options.strategy.races or (is_cached and conclusion.race is not None)
         is_limited = self._options.tuning.again_share == 0
-        self._is_watched = is_comparable and not is_limited and source is not PlanSource.GIVEN
+        self._is_watched = is_comparable and not is_limited and source is not PlanSource.USER
         self._calls_since_check = 0
         if not self._is_watched:
             # Otherwise plans stay registered, to be tried again: TensorFlow keeps their graphs.

@@ -7,9 +7,9 @@ import pytest
 from tests.autotune.machine import NUM_WORKERS, PROFILE, Machine
 from tf_libra import strategies
 from tf_libra.autotune import Budget, BudgetTracker, Phase
-from tf_libra.autotune.search.driver import plan_of, search
+from tf_libra.autotune.search.driver import plan_for_setting, search
 from tf_libra.autotune.search.result import START, Search
-from tf_libra.autotune.search.samplers import FACTORIES, ExhaustedError, Grid
+from tf_libra.autotune.search.samplers import SEARCHERS, ExhaustedError, Grid
 from tf_libra.planning.comm_config import CommConfig
 
 AIACC = strategies.Aiacc()
@@ -32,7 +32,7 @@ def run(max_steps: int, budget: int = 1000, **options):
 
 
 def step_seconds(setting: CommConfig) -> float:
-    return Machine(gamma=1.2).run(plan_of(PROFILE, AIACC, setting, NUM_WORKERS)).seconds
+    return Machine(gamma=1.2).run(plan_for_setting(PROFILE, AIACC, setting, NUM_WORKERS)).seconds
 
 
 def test_it_finds_one_of_the_best_settings_in_its_steps() -> None:
@@ -58,11 +58,11 @@ def test_the_first_step_of_a_plan_tells_nothing() -> None:
 
 
 def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
-    found, _, _ = run(8, start=[CommConfig(10**6, 3, 7)])
+    found, _, _ = run(8, initial=[CommConfig(10**6, 3, 7)])
     first, second = found.trials[:2]
     assert (first.searcher, second.searcher) == (START, START)
     assert first.setting.num_streams in (2, 4) and first.setting.num_threads == 2
-    assert len(plan_of(PROFILE, AIACC, second.setting, NUM_WORKERS).groups) == 1
+    assert len(plan_for_setting(PROFILE, AIACC, second.setting, NUM_WORKERS).groups) == 1
 
 
 def test_an_engine_without_streams_is_not_asked_for_any() -> None:
@@ -89,7 +89,7 @@ class Failing:
     def ask(self):
         raise RuntimeError("no idea")
 
-    tell = hear = ask
+    tell = observe = ask
 
 
 class Deaf(Failing):
@@ -99,7 +99,7 @@ class Deaf(Failing):
     def tell(self, setting, seconds):
         raise RuntimeError("what?")
 
-    def hear(self, setting, seconds):
+    def observe(self, setting, seconds):
         pass
 
 
@@ -111,12 +111,12 @@ def test_searchers_that_always_fail_leave_the_safe_plan() -> None:
     found, _, notes = run(50, factories={"a": Failing, "b": broken, "c": Deaf})
     assert {trial.searcher for trial in found.trials} <= {START, "c"}
     assert found.best is not None
-    for said in ("a failed", "b cannot begin", "c failed", "no searcher"):
+    for said in ("a failed", "b could not start", "c failed", "exhausted"):
         assert any(said in note for note in notes), said
 
 
 def test_one_that_fails_does_not_stop_the_others() -> None:
-    found, _, _ = run(60, factories={"a": Failing, "grid": FACTORIES["grid"]})
+    found, _, _ = run(60, factories={"a": Failing, "grid": SEARCHERS["grid"]})
     assert len({t.setting for t in found.trials if t.searcher == "grid"}) > 10
 
 
@@ -124,7 +124,7 @@ def test_what_needs_a_library_that_is_missing_is_named() -> None:
     def missing(space, seed):
         raise ImportError("no module named optuna")
 
-    found, _, notes = run(30, factories={"grid": FACTORIES["grid"], "other": missing})
+    found, _, notes = run(30, factories={"grid": SEARCHERS["grid"], "other": missing})
     assert [note for note in notes if "other need Optuna" in note]
     assert found.best is not None
 
@@ -133,7 +133,7 @@ def test_a_search_that_has_tried_everything_ends() -> None:
     one = strategies.Aiacc(unit_bytes=10**6, streams=(1, 2), threads=(1,))
     found, experiments, notes = run(90, strategy=one, factories={"grid": lambda s, _: Grid(s)})
     assert len(found.seconds) == 2 and len(experiments) == 4
-    assert any("nothing more" in note or "anything more" in note for note in notes)
+    assert any("exhausted" in note for note in notes)
 
 
 def test_exhausted_is_no_failure() -> None:
@@ -141,7 +141,7 @@ def test_exhausted_is_no_failure() -> None:
         def ask(self):
             raise ExhaustedError
 
-        def hear(self, setting, seconds):
+        def observe(self, setting, seconds):
             pass
 
     _, _, notes = run(30, factories={"once": Once})

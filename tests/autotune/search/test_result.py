@@ -18,7 +18,7 @@ steps = st.lists(
 def made(steps) -> Search:
     found = Search()
     for searcher, setting, seconds in steps:
-        found = found.after(searcher, setting, seconds)
+        found = found.with_trial(searcher, setting, seconds)
     return found
 
 
@@ -32,7 +32,7 @@ def test_reads_what_it_wrote(steps) -> None:
 def test_new_bests_are_the_shortest_medians_so_far(steps) -> None:
     least, so_far = float("inf"), Search()
     for step, trial in zip(steps, made(steps).trials, strict=True):
-        so_far = so_far.after(*step)
+        so_far = so_far.with_trial(*step)
         medians = so_far.seconds
         assert trial.found_best == (medians[trial.setting] < least)
         least = min(medians.values())
@@ -42,7 +42,7 @@ def test_one_disturbed_step_loses_a_setting_nothing() -> None:
     one, other = SETTINGS[:2]
     found = made([("grid", one, s) for s in (0.1, 0.1, 9.0)] + [("grid", other, 0.2)])
     assert found.best == one
-    assert "of 2 settings in 4 steps the best is units of 65.54 kB on" in found.describe()
+    assert "best of 2 settings in 4 steps: units of 65.54 kB on" in found.describe()
 
 
 def test_what_a_search_begins_with_is_nobodys_credit() -> None:

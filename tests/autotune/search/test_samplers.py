@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from tf_libra.autotune.search.samplers import FACTORIES, MOST_STEPS, ExhaustedError, Grid
+from tf_libra.autotune.search.samplers import MAX_STEPS, SEARCHERS, ExhaustedError, Grid
 from tf_libra.autotune.search.space import Space
 from tf_libra.planning.comm_config import CommConfig
 
@@ -23,14 +23,14 @@ def seconds(setting: CommConfig) -> float:
 
 
 def test_the_paper_has_four() -> None:
-    assert list(FACTORIES) == ["grid", "population", "bayesian", "hyperband"]
+    assert list(SEARCHERS) == ["grid", "population", "bayesian", "hyperband"]
 
 
 def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
     grid = Grid(SPACE)
     visited = []
-    heard = SPACE.at((0, 0, 0))
-    grid.hear(heard, 1.0)
+    heard = SPACE.setting_at((0, 0, 0))
+    grid.observe(heard, 1.0)
     for _ in range(SPACE.size - 1):
         visited.append(grid.ask())
         grid.tell(visited[-1], 1.0)
@@ -41,8 +41,8 @@ def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
 
 @pytest.mark.parametrize("name", ["population", "bayesian", "hyperband"])
 def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name: str) -> None:
-    searcher = FACTORIES[name](SPACE, 3)
-    searcher.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
+    searcher = SEARCHERS[name](SPACE, 3)
+    searcher.observe(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
     found = []
     for _ in range(50):
         setting = searcher.ask()
@@ -51,13 +51,13 @@ def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name:
         found.append(seconds(setting))
     assert min(found) < min(found[:2]) or min(found) < 0.12
     # The same again: what is tried is decided by the seed.
-    again = FACTORIES[name](SPACE, 3)
-    again.hear(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
-    assert again.ask() == FACTORIES[name](SPACE, 3).ask() or name == "bayesian"
+    again = SEARCHERS[name](SPACE, 3)
+    again.observe(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
+    assert again.ask() == SEARCHERS[name](SPACE, 3).ask() or name == "bayesian"
 
 
 def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
-    searcher = FACTORIES["hyperband"](SPACE, 1)
+    searcher = SEARCHERS["hyperband"](SPACE, 1)
     steps: dict[CommConfig, int] = {}
     runs = []
     for _ in range(120):
@@ -67,18 +67,18 @@ def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
         runs[-1][1] += 1
         steps[setting] = steps.get(setting, 0) + 1
         searcher.tell(setting, seconds(setting))
-    assert max(count for _, count in runs) >= MOST_STEPS
-    given_up = [setting for setting, count in runs if count < MOST_STEPS]
-    kept = [setting for setting, count in runs if count >= MOST_STEPS]
+    assert max(count for _, count in runs) >= MAX_STEPS
+    given_up = [setting for setting, count in runs if count < MAX_STEPS]
+    kept = [setting for setting, count in runs if count >= MAX_STEPS]
     assert given_up
     assert statistics.fmean(map(seconds, kept)) < statistics.fmean(map(seconds, given_up))
 
 
 def test_the_bayesian_searcher_learns_from_what_others_measure() -> None:
-    searcher = FACTORIES["bayesian"](SPACE, 0)
+    searcher = SEARCHERS["bayesian"](SPACE, 0)
     for place in SPACE.coarse_to_fine():
-        setting = SPACE.at(place)
-        searcher.hear(setting, seconds(setting))
+        setting = SPACE.setting_at(place)
+        searcher.observe(setting, seconds(setting))
     proposed = []
     for _ in range(10):
         proposed.append(searcher.ask())

@@ -16,7 +16,7 @@ def test_every_setting_has_one_place(space: Space) -> None:
     assert sorted(places) == sorted(itertools.product(*(range(len(a)) for a in space.axes)))
     assert len(places) == space.size
     for place in places:
-        assert space.place(space.at(place)) == place
+        assert space.indices_of(space.setting_at(place)) == place
 
 
 @given(spaces)

@@ -14,7 +14,7 @@ from selenium.webdriver.support.select import Select
 from tests.reporting.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.autotune import TuningResult
-from tf_libra.autotune.interleaved_trials import Candidate, Race
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.cli import main
 from tf_libra.internal import formatting
 from tf_libra.planning import explain, make_plan

@@ -17,8 +17,8 @@ from werkzeug.test import Client
 from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
-from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.autotune.search.result import START, Search
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import CommConfig
@@ -185,9 +185,9 @@ def test_steps_belong_to_the_plan_active_at_their_time(tmp_path: Path) -> None:
 
 def test_plan_view_has_the_search(backend: Backend, plan: dict[str, str], tmp_path: Path) -> None:
     assert backend.answer("plan", **plan)["search"] is None
-    found = Search().after(START, CommConfig(2**20, 1, 1), 0.05)
-    found = found.after("grid", CommConfig(2**18, 2, 1), 0.04)
-    found = found.after("grid", CommConfig(2**16, 4, 1), 0.06)
+    found = Search().with_trial(START, CommConfig(2**20, 1, 1), 0.05)
+    found = found.with_trial("grid", CommConfig(2**18, 2, 1), 0.04)
+    found = found.with_trial("grid", CommConfig(2**16, 4, 1), 0.06)
     searched = replace(RECORD, conclusion=replace(RECORD.conclusion, search=found))
     write(tmp_path / "first", searched)
     view = Backend(tmp_path).answer("plan", **plan)["search"]

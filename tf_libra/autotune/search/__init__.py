@@ -1,1 +1,1 @@
-"""AIACC's search of a setting in steps that train: a bandit over searchers (section VI)."""
+"""AIACC's search of settings in training steps, by a bandit over searchers (section VI)."""

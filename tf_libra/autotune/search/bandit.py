@@ -1,18 +1,18 @@
-"""A multi-armed bandit with a sliding window, and credit by the area under a curve.
+"""Multi-armed bandit with a sliding window and area-under-the-curve credit (AIACC, section VI).
 
-AIACC-Training, section VI, which takes it from OpenTuner (Ansel et al., PACT 2014), as this does:
-in every iteration that searcher t is used that maximizes
+AIACC-Training takes it from OpenTuner (Ansel et al., PACT 2014). Every iteration uses the searcher
+t that maximizes
 
     AUC_t + C sqrt(2 lg|H| / H_t)
 
-where H is the history, as far as it lies in the window, H_t how often t was used in it, and C
-weighs exploration. The curve of t rises with every use that has found a new global best, and is
-flat over the others; AUC_t is the area under it. OpenTuner's formula for the area, which AIACC's
-authors do not print, gives what was found last the most weight:
+where H is the history within the window, H_t the number of uses of t in it, and C weighs
+exploration. The curve of t rises with every use that found a new global best and is flat over the
+others; AUC_t is the area under it. AIACC's authors do not print the area. OpenTuner's formula gives
+recent finds the most weight:
 
     AUC_t = 2 / (n (n + 1)) * sum of i V_i, i = 1 to n = H_t
 
-V_i being 1 if the i-th use has found a new best, else 0. A searcher not in the window comes first.
+where V_i is 1 if the i-th use found a new best, else 0. An unused searcher has priority.
 """
 
 import math
@@ -27,11 +27,11 @@ WINDOW = 50
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a searcher.
+    """Use of a searcher.
 
     Attributes:
       searcher: its name.
-      found_best: whether what it proposed was better than all that was measured before.
+      found_best: True if its proposal was faster than all settings measured before.
     """
 
     searcher: str
@@ -39,7 +39,7 @@ class Use:
 
 
 def area_under_curve(found_best: Sequence[bool]) -> float:
-    """AUC_t of a searcher with these uses, the oldest first; from 0 to 1, 0 without any."""
+    """Returns AUC_t of a searcher's uses, the oldest first: from 0 to 1, 0 without uses."""
     count = len(found_best)
     if count == 0:
         return 0.0
@@ -53,13 +53,13 @@ def scores(
     exploration: float = EXPLORATION,
     window: int = WINDOW,
 ) -> Mapping[str, float]:
-    """Returns the scores that the bandit maximizes, by searcher; infinite if unused in the window.
+    """Returns the score that the bandit maximizes, by searcher; infinite if unused in the window.
 
     Args:
-      history: all uses, the oldest first; those of searchers that are no more count for |H|.
-      searchers: names of those that may be used next.
+      history: all uses, the oldest first; uses of removed searchers count for |H|.
+      searchers: names of the available searchers.
       exploration: C, at least 0.
-      window: how many uses count, at least 1.
+      window: number of latest uses that count, at least 1.
 
     Raises:
       ValueError: an argument is out of its range.
@@ -83,12 +83,12 @@ def choose(
     exploration: float = EXPLORATION,
     window: int = WINDOW,
 ) -> str:
-    """The searcher to use next; of equals the one that stands first.
+    """Returns the searcher to use next; the first one of equal scores.
 
     Raises:
-      ValueError: there is none, or an argument is out of its range.
+      ValueError: no searchers, or an argument is out of its range.
     """
     if not searchers:
-        raise ValueError("searchers must hold at least one, got none")
+        raise ValueError("searchers must hold at least one name, got none")
     scored = scores(history, searchers, exploration, window)
     return max(searchers, key=lambda name: scored[name])

@@ -1,50 +1,51 @@
-"""Searches a setting in steps that train, each of them one iteration of the bandit."""
+"""Search driver: runs a search in training steps, one iteration of the bandit each."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tf_libra.autotune.budget import BudgetTracker
-from tf_libra.autotune.engine_constraints import of_whole_tensors
-from tf_libra.autotune.phase import Phase
+from tf_libra.autotune.concurrent_all_reduces import to_whole_tensors
 from tf_libra.autotune.search import bandit
 from tf_libra.autotune.search.result import START, Search
-from tf_libra.autotune.search.samplers import FACTORIES, ExhaustedError, Factory, Searcher
-from tf_libra.autotune.search.space import Searched, Space
-from tf_libra.autotune.trial import Trial, TrialResult
+from tf_libra.autotune.search.samplers import SEARCHERS, ExhaustedError, Factory, Searcher
+from tf_libra.autotune.search.space import SearchableStrategy, Space
+from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 
-def plan_of(
+def plan_for_setting(
     profile: BackwardProfile,
-    strategy: Searched,
+    strategy: SearchableStrategy,
     setting: CommConfig,
     num_workers: int,
-    cuts: bool = True,
+    splits_tensors: bool = True,
 ) -> Plan:
-    """The plan that a setting makes of a profile; of whole tensors unless the engine cuts them."""
+    """Returns the plan of a setting; of whole tensors unless the engine splits them."""
     packed = strategy.pack(profile, setting)
-    groups = packed.groups if cuts else tuple(of_whole_tensors(packed.groups))
+    groups = packed.groups if splits_tensors else tuple(to_whole_tensors(packed.groups))
     return Plan.for_profile(profile, groups, num_workers, strategy.name, notes=packed.notes)
 
 
 @dataclass
 class _Plans:
-    """The plans of settings, and which of them have been instantiated."""
+    """Cached plans of settings, and the fingerprints of instantiated plans."""
 
     profile: BackwardProfile
-    strategy: Searched
+    strategy: SearchableStrategy
     num_workers: int
-    cuts: bool
+    splits_tensors: bool
     known: set[str] = field(default_factory=set)
-    of_setting: dict[CommConfig, Plan] = field(default_factory=dict)
+    by_setting: dict[CommConfig, Plan] = field(default_factory=dict)
 
     def get(self, setting: CommConfig) -> Plan:
-        if setting not in self.of_setting:
-            plan = plan_of(self.profile, self.strategy, setting, self.num_workers, self.cuts)
-            self.of_setting[setting] = replace(plan, notes=())
-        return self.of_setting[setting]
+        if setting not in self.by_setting:
+            plan = plan_for_setting(
+                self.profile, self.strategy, setting, self.num_workers, self.splits_tensors
+            )
+            self.by_setting[setting] = replace(plan, notes=())
+        return self.by_setting[setting]
 
     def is_new(self, plan: Plan) -> bool:
         is_new = plan.fingerprint not in self.known
@@ -54,66 +55,65 @@ class _Plans:
 
 def search(
     profile: BackwardProfile,
-    strategy: Searched,
+    strategy: SearchableStrategy,
     num_workers: int,
-    end: BudgetTracker,
+    budget: BudgetTracker,
     max_steps: int,
     notes: list[str],
     runs_streams: bool = True,
-    start: Sequence[CommConfig] = (),
-    factories: Mapping[str, Factory] = FACTORIES,
+    initial: Sequence[CommConfig] = (),
+    factories: Mapping[str, Factory] = SEARCHERS,
 ) -> Generator[Trial, TrialResult | None, Search]:
-    """Yields steps under settings until its steps are spent or no searcher proposes any more.
+    """Yields trials of settings until the steps or all proposals are spent; sent their results.
 
-    The caller sends what was observed of each step. The search begins with settings known to be
-    good elsewhere and with one unit of everything, which is the safe plan. The first step of a plan
-    pays for its instantiation and is not counted as a measurement.
+    The search starts with the initial settings and with a single unit, the safe plan. The first
+    step of a plan, which instantiates its graph, is not a measurement.
 
     Args:
-      profile: the gradients in the order in which they are packed.
-      strategy: what may be tried.
-      num_workers: N.
-      end: queried before every step.
-      max_steps: that it may take, including the first steps of plans.
-      notes: what a reader should know is added here, such as a searcher that failed.
-      runs_streams: whether the engine runs all-reduces of several streams concurrently, and those
-        of parts of tensors.
-      start: what to begin with, the most promising first.
-      factories: the searchers, by name.
+      profile: gradients in packing order.
+      strategy: strategy that defines the settings.
+      num_workers: number of workers.
+      budget: grants every step.
+      max_steps: limit on steps, including first steps of plans.
+      notes: receives notes for users, such as a failed searcher.
+      runs_streams: True if the engine runs all-reduces of several streams concurrently, and of
+        parts of tensors.
+      initial: settings to start with, the most promising first.
+      factories: searchers by name.
     """
-    space = Space.of(strategy, profile, runs_streams)
-    searchers = _made(space, strategy.seed, factories, notes)
-    plans = _Plans(profile, strategy, num_workers, cuts=runs_streams)
+    space = Space.for_strategy(strategy, profile, runs_streams)
+    searchers = _make_searchers(space, strategy.seed, factories, notes)
+    plans = _Plans(profile, strategy, num_workers, splits_tensors=runs_streams)
     found = Search()
     steps_left = max_steps
 
-    simple = CommConfig(space.unit_bytes[-1], space.num_streams[0], space.num_threads[0])
-    pending = list(dict.fromkeys([*map(space.nearest, start), simple]))
+    simplest = CommConfig(space.unit_bytes[-1], space.num_streams[0], space.num_threads[0])
+    pending = list(dict.fromkeys([*map(space.nearest, initial), simplest]))
     while steps_left > 0:
         name = START
         if pending:
             setting = pending.pop(0)
         else:
-            proposed = _proposed(searchers, found, strategy.exploration, notes)
-            if proposed is None:
+            proposal = _propose(searchers, found, strategy.exploration, notes)
+            if proposal is None:
                 break
-            name, setting = proposed
+            name, setting = proposal
         plan = plans.get(setting)
         seconds = None
         for is_first in (True, False) if plans.is_new(plan) else (False,):
-            if steps_left <= 0 or end.is_exhausted(is_first):
+            if steps_left <= 0 or not budget.take_step(is_first):
                 return found
             steps_left -= 1
-            observation = yield Trial(Phase.SEARCH, plan, traced=False, is_first=is_first)
-            seconds = None if observation is None else observation.seconds
+            result = yield Trial(Phase.SEARCH, plan, traced=False, is_first=is_first)
+            seconds = None if result is None else result.seconds
         if seconds is None or seconds <= 0:  # the step was not observed
             continue
-        found = found.after(name, setting, seconds)
-        _tell(searchers, name, setting, seconds, notes)
+        found = found.with_trial(name, setting, seconds)
+        _report(searchers, name, setting, seconds, notes)
     return found
 
 
-def _made(
+def _make_searchers(
     space: Space, seed: int, factories: Mapping[str, Factory], notes: list[str]
 ) -> dict[str, Searcher]:
     searchers: dict[str, Searcher] = {}
@@ -123,8 +123,8 @@ def _made(
             searchers[name] = make(space, seed)
         except ImportError:
             missing.append(name)
-        except Exception as error:  # a library's: no reason to end the training
-            notes.append(f"searcher {name} cannot begin: {error!r}")
+        except Exception as error:  # an error of Optuna must not end the training
+            notes.append(f"searcher {name} could not start: {error!r}")
     if missing:
         notes.append(
             f"searchers {', '.join(missing)} need Optuna, which is not installed"
@@ -133,7 +133,7 @@ def _made(
     return searchers
 
 
-def _proposed(
+def _propose(
     searchers: dict[str, Searcher], found: Search, exploration: float, notes: list[str]
 ) -> tuple[str, CommConfig] | None:
     """Returns the next searcher and its proposal; drops searchers that are exhausted or fail."""
@@ -146,20 +146,21 @@ def _proposed(
         except Exception as error:
             notes.append(f"searcher {name} failed: {error!r}")
         del searchers[name]
-    notes.append("no searcher has anything more to propose")
+    notes.append("all searchers are exhausted")
     return None
 
 
-def _tell(
+def _report(
     searchers: dict[str, Searcher],
     proposer: str,
     setting: CommConfig,
     seconds: float,
     notes: list[str],
 ) -> None:
+    """Reports a step to all searchers; drops those that fail."""
     for name, searcher in list(searchers.items()):
         try:
-            (searcher.tell if name == proposer else searcher.hear)(setting, seconds)
+            (searcher.tell if name == proposer else searcher.observe)(setting, seconds)
         except Exception as error:
             notes.append(f"searcher {name} failed: {error!r}")
             del searchers[name]

@@ -1,4 +1,4 @@
-"""The result of a search: the settings tried, the searchers that proposed them, and the times."""
+"""Result of a search: measured settings, the searchers that proposed them, and the step times."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +11,19 @@ from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import Positive, Value
 from tf_libra.planning.comm_config import CommConfig
 
-# Who has "proposed" what a search begins with.
+# Searcher name of the initial settings.
 START = "start"
 
 
 @dataclass(frozen=True)
 class SettingTrial(Value):
-    """One measured step.
+    """Measured step of a search.
 
     Attributes:
-      searcher: who proposed it.
-      setting: under which.
-      seconds: what it took.
-      found_best: whether the setting, in the median of its steps, became the best with it.
+      searcher: name of the proposing searcher, or `START`.
+      setting: setting of the step.
+      seconds: seconds of the step.
+      found_best: True if the step made its setting the best one, by the median of its steps.
 
     Raises:
       ValueError: a field is out of its range.
@@ -37,10 +37,10 @@ class SettingTrial(Value):
 
 @dataclass(frozen=True)
 class Search:
-    """The trials of a search.
+    """Trials of a search.
 
     Attributes:
-      trials: every measured step, in order.
+      trials: measured steps in chronological order.
     """
 
     trials: tuple[SettingTrial, ...] = ()
@@ -56,20 +56,20 @@ class Search:
 
     @property
     def best(self) -> CommConfig | None:
-        """The setting with the shortest step; None where nothing was measured."""
+        """Setting with the shortest median step; None without measurements."""
         return next(iter(self.seconds), None)
 
     @property
     def history(self) -> tuple[Use, ...]:
-        """The uses of searchers."""
+        """Uses of searchers."""
         return tuple(
             Use(trial.searcher, trial.found_best)
             for trial in self.trials
             if trial.searcher != START
         )
 
-    def after(self, searcher: str, setting: CommConfig, seconds: float) -> "Search":
-        """With one more measured step."""
+    def with_trial(self, searcher: str, setting: CommConfig, seconds: float) -> "Search":
+        """Returns the search with one more measured step."""
         before = self.seconds
         longer = Search((*self.trials, SettingTrial(searcher, setting, seconds, False)))
         now = longer.seconds[setting]
@@ -79,7 +79,7 @@ class Search:
         return Search((*self.trials, SettingTrial(searcher, setting, seconds, found_best)))
 
     def describe(self) -> str:
-        """In words."""
+        """Returns the best setting and the uses of searchers as a phrase."""
         if self.best is None:
             return "no setting was measured"
         used: dict[str, list[bool]] = {}
@@ -87,18 +87,18 @@ class Search:
             used.setdefault(use.searcher, []).append(use.found_best)
         by = ", ".join(f"{name} {len(found)} ({sum(found)})" for name, found in used.items())
         text = (
-            f"of {len(self.seconds)} settings in {len(self.trials)} steps the best is"
+            f"best of {len(self.seconds)} settings in {len(self.trials)} steps:"
             f" {self.best.describe()}, {formatting.time(self.seconds[self.best])}"
         )
         return f"{text}; steps by searcher (new bests): {by}" if by else text
 
     def to_document(self) -> list[dict[str, Any]]:
-        """Its trials as JSON values; `from_document` reads them back unchanged."""
+        """Returns the trials as JSON values, which `from_document` reads back unchanged."""
         return [trial.to_document() for trial in self.trials]
 
     @classmethod
     def from_document(cls, document: Any) -> "Search":
-        """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
+        """Reads the result of `to_document`; a `ValueError` names the field that is wrong."""
         entries = validation.sequence("search", document)
         return cls(
             tuple(SettingTrial.parse(f"search[{i}]", entry) for i, entry in enumerate(entries))

@@ -1,8 +1,8 @@
-"""The searchers that the bandit chooses from: grid, population based, Bayesian, Hyperband.
+"""Searchers that the bandit chooses from: grid, population based, Bayesian, Hyperband.
 
-The last three are Optuna's samplers and pruner, which `pip install tf-libra[search]` brings;
-without it there is the grid. Each searcher proposes a setting, receives the time of its step, and
-hears what the others have measured.
+The last three are samplers and a pruner of Optuna (`pip install tf-libra[search]`); without it only
+the grid is available. Each searcher proposes a setting, receives the time of its step and observes
+the steps of the others.
 """
 
 import warnings
@@ -12,65 +12,65 @@ from typing import Any, Protocol
 from tf_libra.autotune.search.space import Space
 from tf_libra.planning.comm_config import CommConfig
 
-# Individuals of a generation. A search has some fifty measurements: several generations.
+# Individuals per generation. A search of about fifty steps has several generations.
 POPULATION = 6
-# Steps that Hyperband spends on a setting at most, and by which factor its rungs differ.
-MOST_STEPS, REDUCTION = 4, 2
+# Maximum steps of a setting in Hyperband, and the reduction factor of its rungs.
+MAX_STEPS, REDUCTION = 4, 2
 
 
 class ExhaustedError(Exception):
-    """A searcher has nothing more to propose."""
+    """A searcher has no more proposals."""
 
 
 class Searcher(Protocol):
-    """Proposes settings, one step each."""
+    """Source of proposals, one step each."""
 
     def ask(self) -> CommConfig:
         """Returns the setting to measure next; raises `ExhaustedError` if there is none."""
         ...
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
-        """Receives the seconds of a step under the setting that `ask` returned last."""
+        """Receives the seconds of a step under the setting of the last `ask`."""
         ...
 
-    def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Receives the seconds of a step that another searcher has proposed."""
+    def observe(self, setting: CommConfig, seconds: float) -> None:
+        """Receives the seconds of a step that another searcher proposed."""
         ...
 
 
 class Grid:
-    """Every setting once, coarse to fine; not what others have measured."""
+    """Searcher that proposes every setting not yet measured once, coarse to fine."""
 
     def __init__(self, space: Space) -> None:
-        """Begins with the corners."""
-        self._left = [space.at(place) for place in space.coarse_to_fine()]
+        """Starts with the corners."""
+        self._left = [space.setting_at(indices) for indices in space.coarse_to_fine()]
 
     def ask(self) -> CommConfig:
-        """The next one."""
+        """Returns the first remaining setting."""
         if not self._left:
             raise ExhaustedError
         return self._left[0]
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
-        """Removes the setting from those left."""
-        self.hear(setting, seconds)
+        """Removes the setting from the remaining ones."""
+        self.observe(setting, seconds)
 
-    def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Removes the setting from those left."""
+    def observe(self, setting: CommConfig, seconds: float) -> None:
+        """Removes the setting from the remaining ones."""
         if setting in self._left:
             self._left.remove(setting)
 
 
 class _Study:
-    """A study of Optuna over the places on a space's axes."""
+    """Optuna study over the indices of a space's axes."""
 
-    def __init__(self, space: Space, **how: Any) -> None:
+    def __init__(self, space: Space, **options: Any) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._space = space
-        self._study = optuna.create_study(**how)
+        self._study = optuna.create_study(**options)
         self._names = ("unit", "streams", "threads")
         self._distributions: dict[str, Any] = {
             name: optuna.distributions.IntDistribution(0, len(axis) - 1)
@@ -78,26 +78,26 @@ class _Study:
         }
         self._trial: Any = None
 
-    def _asked(self) -> Any:
+    def _new_trial(self) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is experimental in it
+            warnings.simplefilter("ignore")  # ExperimentalWarning
             return self._study.ask(self._distributions)
 
     def _setting(self, trial: Any) -> CommConfig:
-        return self._space.at(tuple(trial.params[name] for name in self._names))
+        return self._space.setting_at(tuple(trial.params[name] for name in self._names))
 
     def ask(self) -> CommConfig:
-        """A new trial's."""
-        self._trial = self._asked()
+        """Returns the setting of a new trial."""
+        self._trial = self._new_trial()
         return self._setting(self._trial)
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
         """Ends the trial."""
         self._study.tell(self._trial, seconds)
 
-    def hear(self, setting: CommConfig, seconds: float) -> None:
-        """Adds a trial of another searcher."""
-        params = dict(zip(self._names, self._space.place(setting), strict=True))
+    def observe(self, setting: CommConfig, seconds: float) -> None:
+        """Adds another searcher's step as a trial."""
+        params = dict(zip(self._names, self._space.indices_of(setting), strict=True))
         self._study.add_trial(
             self._optuna.trial.create_trial(
                 params=params, distributions=self._distributions, value=seconds
@@ -106,7 +106,7 @@ class _Study:
 
 
 def _population(space: Space, seed: int) -> Searcher:
-    """Generations: the best settings are kept, crossed and changed."""
+    """Returns a genetic algorithm, which keeps, crosses and mutates the best settings."""
     import optuna
 
     sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
@@ -114,14 +114,14 @@ def _population(space: Space, seed: int) -> Searcher:
 
 
 class _OwnGenerations(_Study):
-    """Individuals of others would belong to no generation."""
+    """Study without other searchers' trials, which would belong to no generation."""
 
-    def hear(self, setting: CommConfig, seconds: float) -> None:
+    def observe(self, setting: CommConfig, seconds: float) -> None:
         """Ignores the step."""
 
 
 def _bayesian(space: Space, seed: int) -> Searcher:
-    """A tree-structured Parzen estimator of where short steps are."""
+    """Returns a tree-structured Parzen estimator."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(n_startup_trials=3, seed=seed)
@@ -129,17 +129,17 @@ def _bayesian(space: Space, seed: int) -> Searcher:
 
 
 class Hyperband(_Study):
-    """Random settings, of which those that promise little are given up after few steps."""
+    """Random search that stops unpromising settings after few steps."""
 
     def __init__(self, space: Space, seed: int) -> None:
-        """Begins without any."""
+        """Starts without a trial."""
         import optuna
 
         super().__init__(
             space,
             sampler=optuna.samplers.RandomSampler(seed=seed),
             pruner=optuna.pruners.HyperbandPruner(
-                min_resource=1, max_resource=MOST_STEPS, reduction_factor=REDUCTION
+                min_resource=1, max_resource=MAX_STEPS, reduction_factor=REDUCTION
             ),
         )
         self._seconds: list[float] = []
@@ -147,29 +147,29 @@ class Hyperband(_Study):
     def ask(self) -> CommConfig:
         """Returns the setting of the running trial, or of a new one."""
         if self._trial is None:
-            self._trial, self._seconds = self._asked(), []
+            self._trial, self._seconds = self._new_trial(), []
         return self._setting(self._trial)
 
     def tell(self, setting: CommConfig, seconds: float) -> None:
-        """Goes on with the trial, gives it up, or ends it."""
+        """Continues, prunes or ends the trial."""
         self._seconds.append(seconds)
         mean = sum(self._seconds) / len(self._seconds)
         self._trial.report(mean, len(self._seconds))
         if self._trial.should_prune():
             self._study.tell(self._trial, state=self._optuna.trial.TrialState.PRUNED)
-        elif len(self._seconds) >= MOST_STEPS:
+        elif len(self._seconds) >= MAX_STEPS:
             self._study.tell(self._trial, mean)
         else:
             return
         self._trial = None
 
-    def hear(self, setting: CommConfig, seconds: float) -> None:
+    def observe(self, setting: CommConfig, seconds: float) -> None:
         """Ignores the step: rungs compare only this searcher's own trials."""
 
 
 Factory = Callable[[Space, int], Searcher]
 # In the paper's order.
-FACTORIES: Mapping[str, Factory] = {
+SEARCHERS: Mapping[str, Factory] = {
     "grid": lambda space, seed: Grid(space),
     "population": _population,
     "bayesian": _bayesian,

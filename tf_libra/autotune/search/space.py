@@ -1,4 +1,4 @@
-"""The settings that a search may try."""
+"""Search space: the settings that a search may try."""
 
 import itertools
 from dataclasses import dataclass
@@ -9,41 +9,41 @@ from tf_libra.planning.strategy import Draft, Strategy
 from tf_libra.specs.backward_profile import BackwardProfile
 
 
-class Searched(Strategy, Protocol):
-    """A strategy whose setting can be searched; its threads are those that it allows."""
+class SearchableStrategy(Strategy, Protocol):
+    """Strategy whose setting can be searched, with the threads that it allows."""
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """The numbers of concurrent all-reduces that may be tried, ascending."""
+        """Numbers of concurrent all-reduces to try, ascending."""
         ...
 
     @property
     def exploration(self) -> float:
-        """The bandit's C (AIACC, section VI)."""
+        """Exploration constant C of the bandit (AIACC, section VI)."""
         ...
 
     @property
     def seed(self) -> int:
-        """The seed of the searchers."""
+        """Seed of the searchers."""
         ...
 
     def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
-        """The sizes of all-reduces that may be tried, ascending."""
+        """Returns the sizes of all-reduces to try, ascending."""
         ...
 
     def pack(self, profile: BackwardProfile, setting: CommConfig) -> Draft:
-        """Returns the draft that a setting makes of a profile."""
+        """Returns the draft of a plan that a setting makes of a profile."""
         ...
 
 
 @dataclass(frozen=True)
 class Space:
-    """Every combination of these; each ascending, none empty.
+    """Grid of settings with three ascending, nonempty axes.
 
     Attributes:
       unit_bytes: sizes of a unit.
       num_streams: numbers of concurrent all-reduces.
-      num_threads: threads of each.
+      num_threads: threads of each all-reduce.
     """
 
     unit_bytes: tuple[int, ...]
@@ -51,14 +51,16 @@ class Space:
     num_threads: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Searched, profile: BackwardProfile, runs_streams: bool) -> "Space":
-        """Returns the settings a strategy may try; with one stream if the engine runs no more."""
+    def for_strategy(
+        cls, strategy: SearchableStrategy, profile: BackwardProfile, runs_streams: bool
+    ) -> "Space":
+        """Returns the settings of a strategy; with one stream only if the engine runs no more."""
         streams = strategy.streams if runs_streams else (1,)
         return cls(strategy.unit_sizes(profile), streams, strategy.allowed_threads)
 
     @property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Unit sizes, streams, threads."""
+        """Unit sizes, numbers of streams, numbers of threads."""
         return self.unit_bytes, self.num_streams, self.num_threads
 
     @property
@@ -66,12 +68,12 @@ class Space:
         """Number of settings."""
         return len(self.unit_bytes) * len(self.num_streams) * len(self.num_threads)
 
-    def at(self, place: tuple[int, ...]) -> CommConfig:
-        """The setting with these places on the axes."""
-        return CommConfig(*(axis[i] for axis, i in zip(self.axes, place, strict=True)))
+    def setting_at(self, indices: tuple[int, ...]) -> CommConfig:
+        """Returns the setting with these indices on the axes."""
+        return CommConfig(*(axis[i] for axis, i in zip(self.axes, indices, strict=True)))
 
-    def place(self, setting: CommConfig) -> tuple[int, ...]:
-        """Returns a setting's place on the axes, or the nearest place, by ratio."""
+    def indices_of(self, setting: CommConfig) -> tuple[int, ...]:
+        """Returns a setting's indices on the axes, or the nearest ones by ratio."""
         wanted = (setting.unit_bytes, setting.num_streams, setting.num_threads)
         return tuple(
             min(range(len(axis)), key=lambda i: max(axis[i] / value, value / axis[i]))
@@ -79,18 +81,18 @@ class Space:
         )
 
     def nearest(self, setting: CommConfig) -> CommConfig:
-        """The setting here that is nearest to one from elsewhere."""
-        return self.at(self.place(setting))
+        """Returns the setting of this space that is nearest to a given one."""
+        return self.setting_at(self.indices_of(setting))
 
     def coarse_to_fine(self) -> list[tuple[int, ...]]:
-        """All places: ends and middles of the axes first, then what lies between."""
-        ranks = [_bisected(len(axis)) for axis in self.axes]
-        places = itertools.product(*(range(len(axis)) for axis in self.axes))
-        return sorted(places, key=lambda p: (sum(r[i] for r, i in zip(ranks, p, strict=True)), p))
+        """Returns the indices of all settings: first the ends and middles of the axes."""
+        rounds = [_bisection_rounds(len(axis)) for axis in self.axes]
+        every = itertools.product(*(range(len(axis)) for axis in self.axes))
+        return sorted(every, key=lambda p: (sum(r[i] for r, i in zip(rounds, p, strict=True)), p))
 
 
-def _bisected(length: int) -> list[int]:
-    """For each place of an axis, in which round of halving it is reached: the ends in none."""
+def _bisection_rounds(length: int) -> list[int]:
+    """Returns the round of bisection in which each index of an axis is reached; 0 for the ends."""
     rounds = [0] * length
     spans = [(0, length - 1)]
     depth = 1

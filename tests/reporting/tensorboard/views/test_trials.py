@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.reporting.tensorboard import examples
 from tf_libra import strategies
-from tf_libra.autotune.interleaved_trials import Candidate, Race
 from tf_libra.autotune.search.result import START, Search
+from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.reporting.tensorboard.views.trials import comparison_view, race_view, search_view
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -51,7 +51,7 @@ def test_comparison_with_one_all_reduce_needs_two_rounds() -> None:
     found = comparison_view(raced((0.5, 0.5), (1.0, 1.0)))
     assert found is not None
     assert found["low"] == found["ratio"] == found["high"] == 0.5 and found["num_rounds"] == 2
-    assert "2 rounds in turns" in found["text"]
+    assert "2 interleaved rounds" in found["text"]
 
 
 SETTINGS = [CommConfig(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]
@@ -62,7 +62,7 @@ def test_search_view_groups_steps_by_searcher() -> None:
     for searcher, number, seconds in (
         (START, 0, 1.0), ("grid", 1, 2.0), ("bayesian", 2, 0.5), ("grid", 3, 0.25), ("grid", 1, 2.0)
     ):  # fmt: skip
-        search = search.after(searcher, SETTINGS[number], seconds)
+        search = search.with_trial(searcher, SETTINGS[number], seconds)
     view = search_view(search)
     assert view is not None
     # In the order of their first use; no searcher has proposed the start of a search.

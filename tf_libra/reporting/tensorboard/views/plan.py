@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra.autotune.trial_comparison import why_another
+from tf_libra.autotune.trial_comparison import explain_strategy_change
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.explain import (
     GroupExplanation,
@@ -49,7 +49,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
         "race": race_view(record.conclusion.race),
         "search": search_view(record.conclusion.search),
         "comparison": comparison_view(record.conclusion.race),
-        "another": why_another(
+        "another": explain_strategy_change(
             record.strategy.name, plan.strategy, record.conclusion.race, record.conclusion.notes
         )
         if record.conclusion.profile is not None

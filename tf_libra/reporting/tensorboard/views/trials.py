@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Any
 
-from tf_libra.autotune.interleaved_trials import Race
 from tf_libra.autotune.search.result import Search
-from tf_libra.autotune.trial_comparison import against_one_all_reduce
+from tf_libra.autotune.trial_comparison import Race, compare_with_one_all_reduce
 from tf_libra.reporting.records.timeline import Spread
 
 
@@ -18,8 +17,8 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
     if race is None:
         return None
     rows = []
-    for candidate in race.contenders:
-        lead = race.lead(candidate)
+    for candidate in race.candidates:
+        lead = race.ratio_and_p_value(candidate)
         rows.append(
             {
                 "strategy": candidate.plan.strategy,
@@ -40,7 +39,7 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
 
 def comparison_view(race: Race | None) -> dict[str, Any] | None:
     """Returns the active plan's step against one all-reduce after backward; None if unknown."""
-    compared = against_one_all_reduce(race)
+    compared = compare_with_one_all_reduce(race)
     if compared is None:
         return None
     return {

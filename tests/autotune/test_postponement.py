@@ -8,12 +8,12 @@ from tests.autotune.machine import NUM_WORKERS, Machine
 from tf_libra import strategies
 from tf_libra.autotune import (
     Budget,
-    Pause,
     Postponed,
+    Postponement,
     Trial,
     Tuner,
     TuningResult,
-    postponing,
+    postpone_trials,
     tune,
 )
 
@@ -35,19 +35,19 @@ class Script:
         step = 1
         machine = self.machine
 
-        def make(pause: Pause) -> Tuner:
+        def make(pause: Postponement) -> Tuner:
             return tune(
                 machine.specs(),
                 strategies.Libra(threads=(1, 2, 4)),
                 NUM_WORKERS,
                 budget,
                 clock=pause.clock,
-                is_over=lambda: pause.is_spent,
+                should_stop=lambda: pause.is_spent,
             )
 
-        pause = Pause(budget, lambda: machine.seconds)
+        pause = Postponement(budget, lambda: machine.seconds)
         in_use = lambda: REASON if step in self.profiled else ""  # noqa: E731
-        tuning = postponing(make, pause, in_use, self.lines.append)
+        tuning = postpone_trials(make, pause, in_use, self.lines.append)
         observation = None
         while True:
             try:
@@ -112,7 +112,7 @@ def test_a_profile_without_end_ends_tuning_after_the_steps_of_the_budget(begin: 
 
 def test_slow_steps_under_a_profile_without_end_end_tuning_by_seconds() -> None:
     script = Script(range(2, 10**6), step_seconds=3.0)
-    script.run(Budget(max_steps=60, max_seconds=10.0, least_steps=5))
+    script.run(Budget(max_steps=60, max_seconds=10.0, min_steps=5))
     assert script.postponed == [2, 3, 4, 5]
 
 

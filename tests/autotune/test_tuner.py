@@ -10,9 +10,9 @@ import pytest
 import tf_libra
 from tests.autotune.machine import PROFILE, Machine, drive
 from tf_libra import strategies
-from tf_libra.autotune import Budget, Phase, Tuner, asks_for_a_start, tuner_registry
-from tf_libra.autotune.model_tuner import concluded
-from tf_libra.autotune.problem import TuningProblem
+from tf_libra.autotune import Budget, Phase, Tuner, tuner, uses_warm_start
+from tf_libra.autotune.model_tuner import measure_and_plan
+from tf_libra.autotune.tuner import TuningProblem
 from tf_libra.planning.data_parallel import aiacc
 from tf_libra.planning.strategy import (
     REGISTRY,
@@ -84,24 +84,21 @@ def test_its_settings_are_searched() -> None:
     assert tuned.plan.strategy == "thirds"
     sizes = {trial.setting.unit_bytes for trial in tuned.search.trials}
     assert sizes <= set(Thirds().unit_sizes(PROFILE))
-    assert asks_for_a_start(Thirds())
+    assert uses_warm_start(Thirds())
 
 
 def test_auto_searches_them_beside_those_of_others() -> None:
     tuned, _ = drive(Machine(), "auto", Budget(150, 1e6), runs_streams=True)
-    raced = {one.plan.strategy for one in tuned.race.contenders}
+    raced = {one.plan.strategy for one in tuned.race.candidates}
     assert {"thirds", "aiacc"} <= raced
-    found = [note for note in tuned.notes if note.startswith("of ") and "the best is units" in note]
+    found = [note for note in tuned.notes if note.startswith("best of ") and "settings" in note]
     assert len(found) == 2
     assert tuned.search.describe() in found
 
 
 def test_what_it_lacks_is_named_before_anything_runs() -> None:
-    told = (
-        r"strategy 'odd' must have streams, exploration, seed, unit_sizes, pack to be tuned by"
-        r" 'search': tf_libra\.autotune\.search\.space\.Searched says"
-    )
-    with pytest.raises(ValueError, match=told):
+    missing = r"'odd' must have streams, exploration, seed, unit_sizes, pack .*SearchableStrategy"
+    with pytest.raises(ValueError, match=missing):
         tf_libra.optimize("odd")
 
 
@@ -118,31 +115,38 @@ def test_a_way_that_nobody_knows_is_named_before_anything_runs() -> None:
 
 
 def test_a_way_from_outside() -> None:
-    @tuner_registry.register
+    @tuner.register
     @dataclass(frozen=True)
     class ByPatience:
         """A tuner by the model, without a race."""
 
         name: ClassVar[str] = "patience"
-        takes: ClassVar[type[Any]] = Strategy
+        accepts: ClassVar[type[Any]] = Strategy
 
-        def asks_for_a_start(self, strategy: Strategy) -> bool:
+        def uses_warm_start(self, strategy: Strategy) -> bool:
             return False
 
         def tune(self, task: TuningProblem) -> Tuner:
-            return concluded(task)
+            return measure_and_plan(task)
 
     strategies.register(Patient)
     try:
         tuned, _ = drive(Machine(), "patient", HUNDRED)
         assert tuned.race is None and tuned.plan.strategy == "patient"
-        assert not asks_for_a_start(Patient())
+        assert not uses_warm_start(Patient())
     finally:
         REGISTRY.forget("patient")
-        tuner_registry.REGISTRY.forget("patience")
+        tuner.REGISTRY.forget("patience")
 
 
 def test_a_way_that_lacks_something_is_refused() -> None:
     nothing = dataclasses.make_dataclass("Nothing", [], namespace={"name": "nothing"}, frozen=True)
-    with pytest.raises(ValueError, match="must have takes, asks_for_a_start, tune"):
-        tuner_registry.register(nothing)
+    with pytest.raises(ValueError, match="must have accepts, uses_warm_start, tune"):
+        tuner.register(nothing)
+
+
+@pytest.mark.parametrize("name", ["libra", "aiacc", "auto", "mg-wfbp", "wfbp", "libra-m"])
+def test_warm_start_is_requested_only_by_tuners_that_use_it(name: str) -> None:
+    requested: list[float | None] = []
+    drive(Machine(), name, find_warm_start=requested.append)
+    assert bool(requested) is uses_warm_start(strategies.resolve(name))
