@@ -213,7 +213,7 @@ def test_predictions_name_the_error_of_the_model(inputs, tmp_path, capsys):
         assert evidence.describe() in told
         assert "extrapolated" not in told
     assert main(["plan", *logdir, "--strategy=wfbp", "--num_threads=8"]) == 0
-    assert "r = 8 lies outside of what was sampled, r = 1 to 4" in capsys.readouterr().err
+    assert "r = 8 are extrapolated; samples have r = 1 to 4" in capsys.readouterr().err
     assert main(["plan", *inputs]) == 0
     assert capsys.readouterr().err == ""
 

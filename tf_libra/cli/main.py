@@ -1,4 +1,4 @@
-"""The `tf-libra` command: plan, simulate, compare, explain, run, profile, timeline, report.
+"""The `tf-libra` program: dispatch, and commands that plan data-parallel training.
 
 Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
@@ -63,10 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except OSError as error:
-        # The reader of stdout has closed it, like `head`; or stdout is a file on a full disk.
+        # The reader of stdout has closed it, as `head` does, or stdout is on a full disk.
         if not status and not isinstance(error, BrokenPipeError):
             print(f"tf-libra: {one_line(error)}", file=sys.stderr)
-        # What is left of it would fail again at the end of the process.
+        # Otherwise the rest of stdout fails again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status or FAILED
 
@@ -90,17 +90,17 @@ def _main(arguments: list[str]) -> int:
     return BAD
 
 
-def _define_inputs(values: flags.FlagValues, without: str = "required") -> None:
+def _define_inputs(values: flags.FlagValues, default: str = "required") -> None:
     flags.DEFINE_string(
         "profile",
         None,
-        f"JSON file of the profile, or a log directory that has one ({without})",
+        f"JSON file of the profile, or a log directory with one ({default})",
         flag_values=values,
     )
     flags.DEFINE_string(
         "cost",
         None,
-        f"JSON file of the cost model, or a log directory that has one ({without})",
+        f"JSON file of the cost model, or a log directory with one ({default})",
         flag_values=values,
     )
 
@@ -108,18 +108,24 @@ def _define_inputs(values: flags.FlagValues, without: str = "required") -> None:
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
     define_strategy(values, strategies.BY_NAME, "libra")
-    flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
-    flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
+    flags.DEFINE_integer(
+        "workers", None, "number of workers; the cost model's by default", flag_values=values
+    )
+    flags.DEFINE_string(
+        "out", None, "output file of the plan; stdout by default", flag_values=values
+    )
     define_plot(values)
     define_arguments(values, strategies.BY_NAME)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    flags.DEFINE_string("plan", None, "JSON file of a plan, kept for all", flag_values=values)
+    flags.DEFINE_string(
+        "plan", None, "JSON file of a plan, for every number of workers", flag_values=values
+    )
     define_strategy(values, strategies.BY_NAME, None)
     flags.DEFINE_list(
-        "workers", None, "numbers of workers; the cost model's if none", flag_values=values
+        "workers", None, "numbers of workers; the cost model's by default", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_plot(values, "the last timeline")
@@ -128,7 +134,9 @@ def _define_simulate(values: flags.FlagValues) -> None:
 
 def _define_compare(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
+    flags.DEFINE_integer(
+        "workers", None, "number of workers; the cost model's by default", flag_values=values
+    )
     exact = [name for name, kind in strategies.BY_NAME.items() if _has_optimum(kind)]
     flags.DEFINE_bool("exact", False, f"also the optimum of {', '.join(exact)}", flag_values=values)
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
@@ -136,8 +144,10 @@ def _define_compare(values: flags.FlagValues) -> None:
 
 
 def _define_explain(values: flags.FlagValues) -> None:
-    _define_inputs(values, "of LOGDIR if none")
-    flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
+    _define_inputs(values, "LOGDIR's by default")
+    flags.DEFINE_integer(
+        "workers", None, "number of workers; the cost model's by default", flag_values=values
+    )
     define_plot(values)
 
 
@@ -145,7 +155,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
     plan = make_plan(profile, cost, named_strategy(values, strategies.BY_NAME))
     write(given(values, "out"), plan.to_json() + "\n")
-    _tell_evidence(evidence, [plan])
+    _print_evidence(evidence, [plan])
     _plot(values, plan, simulate(profile, plan, cost))
 
 
@@ -166,7 +176,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
         rows.append(_row(plan, timeline, {"workers": count}))
         plans.append(plan)
     _print_rows(rows, bool(values["json"].value))
-    _tell_evidence(evidence, plans)
+    _print_evidence(evidence, plans)
     if plan is not None and timeline is not None:
         _plot(values, plan, timeline)
 
@@ -178,20 +188,20 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
     }
     if values["exact"].value:
         chosen |= {
-            f"{name}, exact": dataclasses.replace(one, exact=True)
-            for name, one in chosen.items()
-            if _has_optimum(type(one))
+            f"{name}, exact": dataclasses.replace(strategy, exact=True)
+            for name, strategy in chosen.items()
+            if _has_optimum(type(strategy))
         }
     threads = min(chosen[strategies.MgWfbp.name].allowed_threads)
     rows, plans = [], []
-    for one in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
-        if one.plan is None or one.timeline is None:
-            raise ValueError(f"{one.name}: {one.problem}")
-        name = f"{one.name} (ideal)" if one.name == IDEAL else one.name
-        rows.append(_row(one.plan, one.timeline, {"strategy": name}))
-        plans.append(one.plan)
+    for compared in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
+        if compared.plan is None or compared.timeline is None:
+            raise ValueError(f"{compared.name}: {compared.problem}")
+        name = f"{compared.name} (ideal)" if compared.name == IDEAL else compared.name
+        rows.append(_row(compared.plan, compared.timeline, {"strategy": name}))
+        plans.append(compared.plan)
     _print_rows(rows, bool(values["json"].value))
-    _tell_evidence(evidence, plans)
+    _print_evidence(evidence, plans)
 
 
 def _explain(values: flags.FlagValues, rest: list[str]) -> None:
@@ -207,17 +217,19 @@ def _explain(values: flags.FlagValues, rest: list[str]) -> None:
     if evidence is not None and evidence.caveat:
         print(f"predicted {evidence.caveat}:")
     print(explanation)
-    _tell_evidence(evidence, [plan])
+    _print_evidence(evidence, [plan])
     _plot(values, plan, explanation.timeline)
 
 
 COMMANDS: dict[str, Command] = {
     "plan": Command("make a plan for a profile under a cost model", _define_plan, _plan),
     "simulate": Command(
-        "predict backward's time, over numbers of workers", _define_simulate, _simulate
+        "predict backward time for numbers of workers", _define_simulate, _simulate
     ),
-    "compare": Command("all strategies in one table", _define_compare, _compare),
-    "explain": Command("why a plan is as it is", _define_explain, _explain, ("PLAN.json|LOGDIR",)),
+    "compare": Command("compare all strategies in one table", _define_compare, _compare),
+    "explain": Command(
+        "explain the groups of a plan", _define_explain, _explain, ("PLAN.json|LOGDIR",)
+    ),
     **inspect_commands.COMMANDS,
 }
 
@@ -232,24 +244,23 @@ def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, CostModel, Evide
     return profile, cost, evidence
 
 
-def _tell_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
-    """Says on stderr what predictions rest on, as far as the cost model's file knows."""
+def _print_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
+    """Prints the samples and errors of the cost model to stderr, if its file has them."""
     if evidence is None:
         return
-    told = evidence.describe()
-    print(f"note: {told}", file=sys.stderr)
+    print(f"note: {evidence.describe()}", file=sys.stderr)
     beyond = evidence.beyond({group.num_threads for plan in plans for group in plan.groups})
     if beyond:
         print(
-            f"note: r = {', '.join(map(str, beyond))} lies outside of what was sampled, r ="
-            f" {evidence.threads[0]} to {evidence.threads[-1]}: what is said of it is extrapolated",
+            f"note: predictions for r = {', '.join(map(str, beyond))} are extrapolated; samples"
+            f" have r = {evidence.threads[0]} to {evidence.threads[-1]}",
             file=sys.stderr,
         )
 
 
 def _has_optimum(kind: type[strategies.Strategy]) -> bool:
-    """Returns whether a strategy can be requested to find the optimum as well."""
-    return any(one.name == "exact" for one in arguments_of(kind))
+    """Returns True for a strategy with an argument `exact`."""
+    return any(argument.name == "exact" for argument in arguments_of(kind))
 
 
 def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:
