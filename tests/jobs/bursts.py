@@ -1,4 +1,4 @@
-"""Burst plans on real workers: the variables of each rank after some steps, and rejected plans."""
+"""Cases of bursts on several workers: results, variables, and rejected plans."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ hvd.init()
 cases = harness.Cases()
 SAMPLES, STEPS = 24, 3
 PATTERNS = {2: (2, 1, 2), 4: (4, 2, 1, 4)}
-PLANNED_STEPS = {2: 14, 4: 20}  # of which the last two run under the plan
+PLANNED_STEPS = {2: 14, 4: 20}  # the last two run under the plan
 GIVEN = {"convolutional": models.convolutional, **models.BURSTS}
 
 
@@ -53,7 +53,7 @@ def given(make):
 
 
 def beside():
-    """The branches of an Inception block on devices of their own."""
+    """Returns a plan with the branches of an Inception block on separate devices."""
     names = burst_layer_names(models.inception)
     half = harness.SIZE // 2
     plan = make_burst_plan(names, [half], harness.SIZE)
@@ -68,10 +68,10 @@ cases.add("given beside", beside)
 strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 for name, make in models.BURSTS.items():
     cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))
-# Long enough for an iteration under the plan to be measured.
+# Enough steps to measure an iteration under the plan.
 cases.add("planned and written", lambda: train(models.mlp, strategy, steps + 3, logdir=LOGDIR))
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
-if harness.SIZE == 4:  # three are not among those that are measured otherwise
+if harness.SIZE == 4:  # by default 3 ranks are not measured
     cases.add("fixed", lambda: train(models.mlp, DataParallel(num_devices=3), 14))
 
 

@@ -1,4 +1,4 @@
-"""Trains in stages under Horovod's elastic mode: `elastic_stages.py KIND`. Workers come and go.
+"""Trains in stages under Horovod's elastic mode, with changing workers: `elastic_stages.py KIND`.
 
 Of the elastic state, KIND is one of
   ours: `tf_libra.elastic.TensorFlowState`.
@@ -30,7 +30,7 @@ LAST_SIZE = {"horovod": WORLD_SIZE // 2}
 
 
 def own(joint: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """This rank's share of a batch, of those that there are now."""
+    """Returns this rank's shard of a batch, for the present number of ranks."""
     return [tf.split(one, hvd.size())[hvd.rank()] for one in joint]
 
 

@@ -1,4 +1,4 @@
-"""The last rank is lost in a microbatch of its fourth step, as `pipeline_deaths.py HOW` says.
+"""Loses the last rank in a microbatch of its fourth step: `pipeline_deaths.py HOW`.
 
 HOW is one of
   kill: SIGKILL.
@@ -30,7 +30,7 @@ LAST = SIZE - 1
 
 
 class Model:
-    """As many layers as ranks, each of which tells when it is computed."""
+    """A model with one layer per rank, which reports each computation."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -90,7 +90,7 @@ def main() -> None:
             result["stages"] = [list(stage.devices) for stage in train_step.plan.stages]
             write_json("deaths", result)
             if len(result["errors"]) == 2:
-                # As a training script ends that does not catch it.
+                # A training script that does not catch the error ends here.
                 raise
 
 

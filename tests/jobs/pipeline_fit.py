@@ -1,4 +1,4 @@
-"""Keras' `fit` as a pipeline, against `fit` of one process on the joint batches."""
+"""Cases of Keras' `fit` as a pipeline, compared with `fit` of one process on joint batches."""
 
 import functools
 from typing import Any
@@ -43,7 +43,7 @@ def arrays(share: int = SHARE, steps: int = STEPS) -> tuple[np.ndarray, np.ndarr
 
 
 def data(alone: bool) -> tf.data.Dataset:
-    """Joint batches for one process, else this rank's share of each."""
+    """Returns joint batches for one process, else this rank's shard of each."""
     joint = SIZE * SHARE
     dataset = tf.data.Dataset.from_tensor_slices(arrays()).batch(joint)
     if alone:
@@ -58,13 +58,13 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights(model: Any) -> dict[str, np.ndarray]:
-    """Returns weights by number, as optimizers are renamed; with slots of other ranks, too."""
+    """Returns weights and slots by number, because optimizers rename theirs."""
     every = [*model.trainable_variables, *model.optimizer.variables]
     return {str(number): np.array(one.value) for number, one in enumerate(every)}
 
 
 class Watching(keras.callbacks.Callback):
-    """Looks at all weights at the ends of batches or epochs, on one rank only."""
+    """A callback on one rank that reads all weights at the ends of batches or epochs."""
 
     def __init__(self, when: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Watching(keras.callbacks.Callback):
 def fit(
     watching: Any, alone: bool, strategy: Any = STRATEGY, **options: Any
 ) -> tuple[Any, Any, dict[str, list[float]]]:
-    """A model that was fit, what `optimize` says, and metrics; all validate with the same data."""
+    """Returns a fitted model, the result of `optimize`, and metrics."""
     model = compiled(**options)
     fitting = None if alone else tf_libra.keras.optimize(model, strategy)
     history = model.fit(
@@ -94,14 +94,14 @@ def fit(
 
 @functools.cache
 def alone_with(when: str, steps_per_execution: int) -> tuple[Watching, Any, dict[str, list[float]]]:
-    """One process: what was looked at, the model, and metrics."""
+    """Returns the weights that callbacks read, the model, and metrics, of one process."""
     watching = Watching(when)
     model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
     return watching, model, metrics
 
 
 def compare(when: str, **options: Any) -> dict[str, Any]:
-    """All that can be looked at after and during `fit`, here and in one process."""
+    """Compares weights and metrics during and after `fit` with those of one process."""
     here = Watching(when)
     there, alone, expected = alone_with(when, options.get("steps_per_execution", 1))
     ours, fitting, history = fit(here, alone=False, **options)
@@ -138,13 +138,13 @@ def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 cases.add("epochs", lambda: compare("epoch"))
 cases.add("batches", lambda: compare("train_batch"))
 cases.add("several_steps", lambda: compare("train_batch", steps_per_execution=2))
-# All steps measure, each few of them on another number of ranks.
+# All steps measure, a few for each number of ranks.
 cases.add("bursts", lambda: compare("epoch", strategy=DeepPool(max_amplification=1.5)))
 
 
 @cases
 def checkpoint() -> Any:
-    """Rank 0 alone saves after every third batch; another process loads what it has saved."""
+    """Saves on rank 0 after every third batch, and loads the checkpoint."""
     path = str(FOLDER / "at-{batch}.weights.h5")
     alone, ours = compiled(), compiled()
     found: list[Any] = []
@@ -168,7 +168,7 @@ def checkpoint() -> Any:
 
 @cases
 def on_batch() -> Any:
-    """Methods that read weights after `train_on_batch` raise, and say to synchronize them."""
+    """Calls methods that read stale weights after `train_on_batch`."""
     alone, ours = compiled(), compiled()
     fitting = tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)
@@ -194,7 +194,7 @@ def on_batch() -> Any:
 
 @cases
 def taken_over() -> Any:
-    """Another `optimize`, data-parallel: it begins with what the pipeline has trained."""
+    """Continues data-parallel, from the weights that a pipeline has trained."""
     alone, ours = compiled(), compiled()
     tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)
@@ -209,7 +209,7 @@ def taken_over() -> Any:
 
 @cases
 def shorter_last() -> float:
-    """The last batch is shorter than microbatches divide; all ranks have the same."""
+    """Fits with a last batch that microbatches do not divide."""
     ours, alone = compiled(), compiled()
     tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays()

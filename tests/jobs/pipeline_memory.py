@@ -1,4 +1,4 @@
-"""Memory of wide layers and their momentum, during a pipeline's training and after the restore."""
+"""Resident memory of a pipeline before and after it releases variables, and after restore."""
 
 import time
 
@@ -10,9 +10,9 @@ import tf_libra
 from tf_libra.strategies import GPipe
 
 cases = harness.Cases()
-WIDE = 3000  # a variable is mapped by itself, and unmapped when it is let go
+WIDE = 3000  # large enough that each variable is mapped by itself, and unmapped when it is freed
 LAYERS = 4
-PART = 0.8  # of the others' variables, by which memory falls at least
+PART = 0.8  # least decrease of memory, relative to the variables of other stages
 
 
 @cases
@@ -33,7 +33,7 @@ def memory():
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
-    strategy = GPipe(num_microbatches=2, num_stages=2)  # as many layers on each rank
+    strategy = GPipe(num_microbatches=2, num_stages=2)  # the same number of layers on each rank
     found = {}
     for what, release in (("before", False), ("let go", True)):
         step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
@@ -42,7 +42,7 @@ def memory():
         found[what] = harness.resident_bytes()
     stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
     found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
-    # Threads of the step may free its memory a little after it has returned.
+    # Threads of the step may free its memory shortly after it has returned.
     until = time.monotonic() + 60
     while found["before"] - found["let go"] <= PART * found["others"] and time.monotonic() < until:
         time.sleep(0.05)

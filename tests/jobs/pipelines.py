@@ -1,4 +1,4 @@
-"""Pipelines on real workers: the variables of each rank after some steps, and rejected plans."""
+"""Cases of pipelines on several workers: results, variables, and rejected steps."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ hvd.init()
 cases = harness.Cases()
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 AT_ONCE = {"max_tuning_steps": 2}
-SHORT = (24, 24, 3, 24, 1)  # samples of each rank
+SHORT = (24, 24, 3, 24, 1)  # examples of each rank
 
 
 def train(make, strategy, **options):
@@ -57,13 +57,13 @@ def in_stages(count):
     return Spp(num_microbatches=MICROBATCHES, num_stages=count)
 
 
-# Batch normalization sees what a replica computes at a time: it has none here.
+# No batch normalization: it depends on the examples that a replica computes at a time.
 if harness.SIZE == 2:
     for model in models.EVERY:
         options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}
         add(model, in_stages(2), **options)
     cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
-else:  # stages with replicas, but for these
+else:  # all other models have stages with replicas
     make = models.deepest if harness.SIZE == 4 else models.deep
     add("deep", in_stages(harness.SIZE), make, logdir=harness.FOLDER / "logdir")
     add("convolutional", in_stages(2))
@@ -76,7 +76,7 @@ if harness.SIZE != 3:
 
 
 def released():
-    """Variables of other stages have no elements between steps, and are restored on request."""
+    """Releases variables of other stages between steps, and synchronizes them on request."""
     trained = build_model(models.deep)
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.flagged))
     sizes = []
@@ -92,7 +92,7 @@ def released():
     sizes.append([int(tf.size(one.value)) for one in trained.variables])
     run(*second)
     evaluated = run(*second, training=False)
-    run(*(one[: SAMPLES // 2] for one in third))  # traced again
+    run(*(one[: SAMPLES // 2] for one in third))  # another trace
     run(*(one[SAMPLES // 2 :] for one in third))
     step.synchronize_variables()
     cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
@@ -108,7 +108,7 @@ if harness.SIZE != 3:
 
 
 def grouped():
-    """Both stages have replicas, which all-reduce three groups within their last backward."""
+    """Trains two stages with replicas that all-reduce three groups in their last backward."""
     tf_libra.collectives.connect()
     make, steps = models.convolutional, batches(2, SAMPLES)
 
@@ -135,7 +135,7 @@ if harness.SIZE == 4:
 
 
 def short_batches(**options):
-    """The last batch of an epoch is shorter: than microbatches divide, or than replicas do.
+    """Trains with last batches that microbatches, or replicas, do not divide.
 
     The step is a method, decorated in its class.
     """
@@ -164,7 +164,7 @@ if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not
 
 
 def objects_in_turns():
-    """Each object of a class whose method is decorated has layers and variables of its own."""
+    """Trains two objects of a class with a decorated method."""
 
     class Trainer:
         def __init__(self):
@@ -191,7 +191,7 @@ def objects_in_turns():
 
 
 def adversarial():
-    """A generator and a discriminator: their variables, and a step for each."""
+    """Returns a generator and a discriminator: their variables, and a step for each."""
     keras = tf.keras
     keras.backend.clear_session()
     keras.utils.set_random_seed(7)
@@ -222,7 +222,7 @@ def adversarial():
 
 
 def in_turns(**options):
-    """Steps that train each other's variables, in stages and data-parallel, and no word between."""
+    """Alternates steps with shared variables, in stages and data-parallel."""
     expected, *steps = adversarial()
     alone = [tf.function(one) for one in (*steps, steps[1])]
     variables, first, second = adversarial()
@@ -246,7 +246,7 @@ def in_turns(**options):
 
 
 def gone():
-    """A step in stages is gone, on one rank earlier, when another one uses what it has trained."""
+    """Drops a step, on one rank earlier, before another one uses its variables."""
     expected, *steps = adversarial()
     alone = [tf.function(one) for one in steps]
     variables, first, second = adversarial()
@@ -270,14 +270,14 @@ def gone():
 
 
 def ends():
-    """A script's main ends with the step and all that it has trained."""
+    """Drops a step together with its variables, as at the end of a script's main function."""
 
     def main():
         trained = build_model(models.deep)
         return tf_libra.optimize(in_stages(2))(tf.function(trained.step)), trained
 
     def train_and_leave():
-        [step, trained] = main()  # of which the step goes first
+        [step, trained] = main()  # the step is dropped first
         [(images, labels)] = batches(1, SAMPLES)
         step(harness.own(images), harness.own(labels))
         assert trained.variables
@@ -287,7 +287,7 @@ def ends():
 
 
 def committed():
-    """Elastic states keep, and restore, what both stages have, however they come to it."""
+    """Commits and restores variables of both stages with both kinds of elastic states."""
     stack, alone = Stack(), Stack()
     model = types.SimpleNamespace(variables=stack.weights, build=None, built=True)
     optimizer = types.SimpleNamespace(variables=lambda: stack.momenta)
@@ -332,7 +332,7 @@ def committed():
 
 
 def broadcast_after_batches():
-    """As Horovod's examples do after the first batch, from either rank."""
+    """Broadcasts variables after the first batch, as Horovod's examples do, from either rank."""
     stack, alone = Stack(), Stack()
     every, wanted = [*stack.weights, *stack.momenta], [*alone.weights, *alone.momenta]
     step = tf_libra.optimize(in_stages(2))(tf.function(stack.step))
@@ -359,7 +359,7 @@ if harness.SIZE == 2:
 
 
 def in_other_stages(is_trained):
-    """Layers that come in another order: a rank would compute with old weights."""
+    """Runs layers in another order, with which a rank would compute with stale weights."""
     stack = Stack()
 
     def flagged(inputs, labels, training=True, turned=False):
@@ -391,7 +391,7 @@ if harness.SIZE == 2:
 
 
 def another_job():
-    """The same processes, who have changed places; variables as the last job has left them."""
+    """Starts another job of the same processes with exchanged ranks."""
     trained = build_model(models.deep)
     first, second = (tf.function(trained.step) for _ in range(2))
     staged = tf_libra.optimize(in_stages(2))(first)
@@ -418,7 +418,7 @@ def another_job():
 
 
 def other_partners():
-    """Two concurrent jobs of two; in the next jobs each rank's partner is another process."""
+    """Runs two concurrent jobs of two ranks, then jobs with other partners."""
     pairs, crossed = [[0, 1], [2, 3]], [[0, 3], [2, 1]]
     weight = tf.Variable(0.0)
 
@@ -461,7 +461,7 @@ def other_partners():
 
 
 def change_places():
-    """Ends Horovod's job and begins another, in which rank 0 is who was the last."""
+    """Ends Horovod's job and starts another, with ranks in reverse order."""
     ranks = [list(range(harness.SIZE))[::-1]]
     with places_of(ranks) as places:
         join(ranks, places)
@@ -469,7 +469,7 @@ def change_places():
 
 @contextlib.contextmanager
 def places_of(jobs):
-    """Yields each rank's environment for its place, by job; rank 0 runs the rendezvous."""
+    """Yields each rank's environment, by job; rank 0 runs the rendezvous."""
     with contextlib.ExitStack() as stack:
         places = []
         if hvd.rank() == 0:
@@ -479,7 +479,7 @@ def places_of(jobs):
 
 
 def join(jobs, places):
-    """Ends Horovod's job and begins others, of these ranks of the first, in this order."""
+    """Ends Horovod's job and starts others, of the given ranks of the first, in this order."""
     hvd.shutdown()
     for ranks, of_these in zip(jobs, places, strict=True):
         if harness.RANK in ranks:
@@ -489,7 +489,7 @@ def join(jobs, places):
 
 
 def let_go_when_ranks_were_lost():
-    """A variable that is not restored, and has no elements on a rank, cannot be trained."""
+    """Trains a released variable that was not restored after a loss of ranks."""
     stack = Stack()
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
     share = [harness.own(one) for one in batch(0)]
@@ -498,7 +498,7 @@ def let_go_when_ranks_were_lost():
     step(*share)
 
 
-# The last ones: from here on ranks are others than the harness knows.
+# These are last: afterwards ranks differ from those of the harness.
 if harness.SIZE == 2:
     cases.add("another_job", another_job)
     cases.add("let_go_when_ranks_were_lost", let_go_when_ranks_were_lost)

@@ -1,4 +1,4 @@
-"""Shared cases of jobs whose ranks have layers of their own: rejected steps."""
+"""Shared cases of model-parallel jobs: rejected steps."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.model_parallel.job import batches, build_model
 
 
 def refused(make, strategy, samples=8, **options):
-    """Runs a step that has to be rejected, and has to leave all variables as they are."""
+    """Runs a step that must raise and leave all variables unchanged."""
     trained = build_model(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     images, labels = batches(1, samples * harness.SIZE)[0]

@@ -1,4 +1,4 @@
-"""Models that pipelines are tried with, each with its step as for one device."""
+"""Models for tests of pipelines and bursts, each with its step for one device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ keras = tf.keras
 
 @dataclass
 class Trained:
-    """A model and what trains it.
+    """A model with its optimizer.
 
     Attributes:
-        call: logits of inputs.
-        loss: of logits and labels, a mean over samples; what it adds up is of weights alone.
-        variables: trained ones.
-        optimizer: updates them.
-        metric: of labels and logits, None where the step has none.
-        norms: a metric of the norm of all gradients and of the count of updates, or None.
+        call: returns the logits of inputs.
+        loss: returns the loss for labels and logits: a mean over examples, plus terms of weights.
+        variables: trained variables.
+        optimizer: updates the trained variables.
+        metric: metric of labels and logits; None if the step has none.
+        norms: metric of the norm of all gradients and of the number of updates, or None.
         state: other variables that a step writes.
-        scaled: of a loss, that of which gradients are computed.
+        scaled: returns the loss to differentiate, for a loss.
     """
 
     call: Callable[[Any], Any]
@@ -37,7 +37,7 @@ class Trained:
 
     @property
     def every_variable(self) -> list[Any]:
-        """All that a step writes, the trained ones first, and then the state."""
+        """All variables that a step writes: trained variables, state, slots, metrics."""
         counted = getattr(self.metric, "variables", [])
         return [*self.variables, *self.state, *self.optimizer.variables, *counted]
 
@@ -58,7 +58,7 @@ class Trained:
         return result
 
     def flagged(self, images: Any, labels: Any, training: bool = True) -> dict[str, Any]:
-        """A step that a flag makes an evaluation."""
+        """Runs a step, or an evaluation if `training` is false."""
         if training:
             return self.step(images, labels)
         logits = self.call(images)
@@ -120,7 +120,7 @@ def _of_keras(model: Any, optimizer: Any, training: bool = True, **fields: Any) 
 
 
 def convolutional() -> Trained:
-    """With weights of different kinds, regularized; all updates take the norm of all gradients."""
+    """Convolutions with regularized weights; all updates depend on the norm of all gradients."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -142,7 +142,7 @@ def convolutional() -> Trained:
 
 
 def normalized() -> Trained:
-    """With batch normalization, which sees the samples that one device has at a time."""
+    """A model with batch normalization, which sees the examples of one device at a time."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -159,7 +159,7 @@ def normalized() -> Trained:
 
 
 def dropping() -> Trained:
-    """With dropout, whose seeds are variables of the layers."""
+    """A model with dropout, whose seeds are variables of the layers."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -176,7 +176,7 @@ def dropping() -> Trained:
 
 
 def dropping_twice() -> Trained:
-    """With a layer of dropout that is called twice: its seed is read again after it moved on."""
+    """A model with a dropout layer that is called twice: it reads its seed after a write."""
     layers = keras.layers
     drop = layers.Dropout(0.5, seed=3)
     x = inputs = layers.Input([8, 8, 1])
@@ -189,7 +189,7 @@ def dropping_twice() -> Trained:
 
 
 def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
-    """Layers that compute with a weight and a state each, which they write before."""
+    """A model whose layers write a weight and a state, and then compute with them."""
     weights = [
         tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"kernel{i}")
         for i in range(len(states))
@@ -207,7 +207,7 @@ def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trai
 
 
 def iterated() -> Trained:
-    """Weights over what a power iteration finds, whose vector is read again once it is written."""
+    """A model with power iterations, whose vectors are read after they are written."""
 
     def of(x: Any, weight: Any, vector: Any) -> Any:
         other = tf.math.l2_normalize(vector @ tf.transpose(weight))
@@ -223,7 +223,7 @@ def iterated() -> Trained:
 
 
 def spectral() -> Trained:
-    """Kernels that each microbatch normalizes by a vector of its own; they decay, too."""
+    """A model with spectral normalization in every microbatch, and weight decay."""
     layers = keras.layers
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten()])
     for _ in range(3):
@@ -233,7 +233,7 @@ def spectral() -> Trained:
 
 
 def running_mean() -> Trained:
-    """With means of samples so far, which are subtracted once they are written."""
+    """A model that subtracts running means, which it reads after it has written them."""
 
     def of(x: Any, weight: Any, mean: Any) -> Any:
         mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))
@@ -244,7 +244,7 @@ def running_mean() -> Trained:
 
 
 def conditional() -> Trained:
-    """Updates every second step, if all gradients are finite; averages stand in for weights then.
+    """A model updated every second step, if gradients are finite, with averaged weights.
 
     Its loss is scaled, by more and more.
     """
@@ -258,7 +258,7 @@ def conditional() -> Trained:
 
 
 def embedded() -> Trained:
-    """Words, many of them several times in a sample, whose gradients are slices of their table."""
+    """A model with an embedding, in which examples contain words several times."""
     layers = keras.layers
     table, dense = layers.Embedding(12, 6), [layers.Dense(16, activation="relu") for _ in range(2)]
     model = keras.Sequential([layers.Input([8]), table, layers.Flatten(), *dense, layers.Dense(10)])
@@ -271,7 +271,7 @@ def embedded() -> Trained:
 
 
 def branching() -> Trained:
-    """A functional model whose branches meet again, one of them many layers later."""
+    """A functional model whose branches join, one of them many layers later."""
     layers = keras.layers
     inputs = layers.Input([8, 8, 1])
     first = layers.Conv2D(4, 3, padding="same", activation="relu")(inputs)
@@ -285,7 +285,7 @@ def branching() -> Trained:
 
 
 def transformer() -> Trained:
-    """Blocks of a transformer over rows of an image, in plain code with boundaries."""
+    """Transformer blocks over rows of an image, in plain code with boundaries."""
     layers = keras.layers
     width = 8
     embed = layers.Dense(width)
@@ -317,7 +317,7 @@ def transformer() -> Trained:
 
 
 class _Counts:
-    """Metrics of whether a label is odd: ratios, whose denominators differ, and sums."""
+    """Metrics of odd labels: sums, and ratios with different denominators."""
 
     def __init__(self) -> None:
         metrics = keras.metrics
@@ -343,12 +343,12 @@ class _Counts:
 
 
 def counted() -> Trained:
-    """With metrics that are ratios, none of them of as many samples, and sums."""
+    """A model with metrics that are sums, and ratios with different denominators."""
     return replace(deep(4), metric=_Counts())
 
 
 def greatest() -> Trained:
-    """With what is no sum: of labels the greatest."""
+    """A model with a metric that is no sum: the greatest label."""
 
     class Greatest(keras.metrics.Metric):
         def __init__(self) -> None:
@@ -379,7 +379,7 @@ def mixed() -> Trained:
 
 
 def tied() -> Trained:
-    """A language model's embedding that is its last layer, too, in plain TensorFlow."""
+    """A language model whose embedding is also its last layer, in plain TensorFlow."""
     table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
     hidden = [
         tf.Variable(tf.random.stateless_normal([6, 6], [3, i]), name=f"hidden{i}") for i in range(3)
@@ -397,7 +397,7 @@ def tied() -> Trained:
 
 
 def permuted() -> Trained:
-    """Integers that the first layer reads, and the others take from it."""
+    """A model whose first layer reads integers that other layers use."""
     order = tf.Variable(tf.random.shuffle(tf.range(16)), trainable=False, name="order")
     weights = [
         tf.Variable(0.3 * tf.random.stateless_normal([size, 16], [4, i]), name=f"weight{i}")
@@ -414,7 +414,7 @@ def permuted() -> Trained:
 
 
 def recurrent() -> Trained:
-    """Loops, whose gradients let them take lists that were not there when they were made."""
+    """A model with loops, to which their gradients add inputs after their creation."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -444,12 +444,12 @@ def deep(num_layers: int = 8) -> Trained:
 
 
 def deepest() -> Trained:
-    """An MLP of 32 layers; with each, tracing takes longer."""
+    """An MLP of 32 layers."""
     return deep(32)
 
 
 class _TwoOptimizers:
-    """One for the first half of the variables, another for the rest."""
+    """Two optimizers: one for the first half of the variables, another for the rest."""
 
     def __init__(self) -> None:
         self._optimizers = (keras.optimizers.SGD(0.1), keras.optimizers.Adam(1e-2))
@@ -476,7 +476,7 @@ class _TwoOptimizers:
 
 
 def two_optimizers() -> Trained:
-    """One loss, whose gradients two optimizers apply."""
+    """A model with one loss, whose gradients two optimizers apply."""
     layers = keras.layers
     dense = [layers.Dense(16, activation="relu") for _ in range(3)]
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
@@ -484,7 +484,7 @@ def two_optimizers() -> Trained:
 
 
 def generating() -> Trained:
-    """A model with noise of generators, whose states are read and advanced together."""
+    """A model with noise of random generators."""
     generators = [tf.random.Generator.from_seed(seed) for seed in range(3)]
     weights = [
         tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"noisy{i}")
@@ -506,7 +506,7 @@ def generating() -> Trained:
 
 
 def calling() -> Trained:
-    """Layers within a model of the user's, a `tf.function` with a weight, and complex numbers."""
+    """A subclassed model with nested layers, a `tf.function` with a weight, and complex numbers."""
     layers = keras.layers
     dense = [layers.Dense(16, activation="tanh") for _ in range(2)]
     inner = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense])
@@ -535,7 +535,7 @@ def calling() -> Trained:
 
 
 def shallow() -> Trained:
-    """One layer."""
+    """A model of one layer."""
     layers = keras.layers
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), layers.Dense(10)])
     return _of_keras(model, keras.optimizers.SGD(0.1))
@@ -552,7 +552,7 @@ def plain() -> Trained:
 
 
 def vgg() -> Trained:
-    """Convolutions in blocks with pooling between, then wide dense layers."""
+    """Blocks of convolutions with pooling between, and wide dense layers."""
     layers = keras.layers
     model = keras.Sequential([layers.Input([8, 8, 1])])
     for width in (4, 8):
@@ -589,14 +589,14 @@ def inception() -> Trained:
 
 
 class _Labels(keras.metrics.Sum):
-    """The sum of labels."""
+    """A metric: the sum of labels."""
 
     def update_state(self, labels: Any, logits: Any) -> None:
         super().update_state(labels)
 
 
 def mlp() -> Trained:
-    """A model of few layers, with a metric that is a sum."""
+    """A small model with a metric that is a sum."""
     return replace(deep(5), metric=_Labels())
 
 

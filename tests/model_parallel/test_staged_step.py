@@ -1,4 +1,4 @@
-"""Pipelines on real workers, from an unchanged script."""
+"""Pipelines on several workers, from an unchanged script."""
 
 import importlib.util
 import json
@@ -25,8 +25,8 @@ def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
     return run_job("pipelines.py", request.param)
 
 
-def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) -> None:
-    """On every rank, once variables are synchronized; optimizers' own variables included."""
+def test_pipeline_trains_like_one_process(trained: Job) -> None:
+    """Compares results, and synchronized variables with optimizer slots, on every rank."""
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
     several = {"data_parallel"} if trained.world_size != 3 else set()
     assert {"deep", "convolutional", "transformer", *several} <= set(cases)
@@ -48,18 +48,18 @@ def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) 
             )
             found = trained.arrays(name, rank)
             assert len(found) == len(every)
-            for variable, one in every.items():
+            for variable, value in every.items():
                 number, _, _ = variable.partition(" ")
                 np.testing.assert_allclose(
                     found[number],
-                    one,
+                    value,
                     rtol=1e-3,
                     atol=1e-4,
                     err_msg=f"{name}: {variable} on rank {rank}",
                 )
 
 
-def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
+def test_plan_gives_every_worker_one_stage(trained: Job) -> None:
     for name, case in trained.cases(0).items():
         if "returned" not in (case["value"] or {}):
             continue
@@ -71,17 +71,17 @@ def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
 
 
 @pytest.mark.parametrize("trained", [2, 4], indirect=True)
-def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
-    """Between steps, for arguments of another kind, and on request; an evaluation has them."""
+def test_released_variables_are_synchronized_when_needed(trained: Job) -> None:
+    """Cases are another kind of arguments, an evaluation, and a request."""
     alone = build_model(EVERY["deep"])
     first, second, third = batches(3, SAMPLES)
-    halves = [tuple(one[part] for one in third) for part in (slice(0, 24), slice(24, 48))]
+    halves = [tuple(tensor[part] for tensor in third) for part in (slice(0, 24), slice(24, 48))]
     for step in (first, second):
         alone.accumulated(*step, MICROBATCHES)
     loss = float(alone.flagged(*second, training=False)["loss"])
     for step in halves:
         alone.accumulated(*step, MICROBATCHES)
-    whole = [int(tf.size(one.value)) for one in alone.variables]
+    whole = [int(tf.size(variable.value)) for variable in alone.variables]
     kept = []
     for rank in range(trained.world_size):
         value = trained.value("released", rank)
@@ -93,8 +93,8 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
         assert all(a in (0, b) for a, b in zip(after_first, whole, strict=True))
         kept.append({index for index, size in enumerate(after_first) if size})
         found = trained.arrays("released", rank)
-        for number, one in enumerate(alone.variables):
-            np.testing.assert_allclose(found[str(number)], one.numpy(), rtol=1e-3, atol=1e-4)
+        for number, variable in enumerate(alone.variables):
+            np.testing.assert_allclose(found[str(number)], variable.numpy(), rtol=1e-3, atol=1e-4)
     stages = trained.value("released")["stages"]
     for ranks in stages:
         assert all(kept[rank] == kept[ranks[0]] for rank in ranks)
@@ -103,85 +103,82 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
 
 @pytest.mark.parametrize("trained", [2, 3], indirect=True)
 @pytest.mark.parametrize("case", ["short_batches", "short_batches_released"])
-def test_batches_that_are_not_divided_run_in_fewer_microbatches(trained: Job, case: str) -> None:
-    """Or in one stage on all ranks, and the next as before."""
+def test_indivisible_batch_runs_in_fewer_microbatches_or_one_stage(trained: Job, case: str) -> None:
+    """The next batch runs as before."""
     alone = build_model(EVERY["deep"])
     for size in (24, 24, 3, 24, 1):
         alone.accumulated(*batches(1, trained.world_size * size)[0], 1)
     for rank in range(trained.world_size):
         assert trained.value(case, rank) is None
         found = trained.arrays(case, rank)
-        for number, one in enumerate(alone.variables):
-            np.testing.assert_allclose(found[str(number)], one.numpy(), rtol=1e-3, atol=1e-4)
+        for number, variable in enumerate(alone.variables):
+            np.testing.assert_allclose(found[str(number)], variable.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
 @pytest.mark.parametrize("case", ["in_turns", "in_turns_released", "gone"])
-def test_steps_that_train_each_other_s_variables_find_them_up_to_date(
-    trained: Job, case: str
-) -> None:
-    """A generator's and a discriminator's, in stages and data-parallel; also where one is gone."""
+def test_steps_with_shared_variables_synchronize_them(trained: Job, case: str) -> None:
+    """Steps train a generator and a discriminator; in one case a step has been collected."""
     for rank in range(trained.world_size):
         value = trained.value(case, rank)
         assert value["difference"] < 1e-5 < 1e-3 < value["moved"], value
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_objects_whose_method_is_decorated_train_apart(trained: Job) -> None:
+def test_objects_with_a_decorated_method_train_independently(trained: Job) -> None:
     for rank in range(trained.world_size):
         value = trained.value("objects_in_turns", rank)
         assert value["differ"] < 1e-9 < 1e-3 < value["apart"], value
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
-    """The ranks that lack some of its results log it, while its variables are there."""
+def test_collected_step_with_stale_variables_logs_one_warning(trained: Job) -> None:
+    """Each rank that lacks some of its results logs it."""
     for rank in range(trained.world_size):
-        told = [
-            line for line in trained.log("gone", rank).splitlines() if "garbage-collected" in line
-        ]
-        # Rank 1 has kept it until its weights were used: no code has requested its momentum.
-        assert len(told) == 1, told
-        assert all(line.startswith("WARNING ") for line in told)
-        assert all("synchronize_variables()" in line for line in told)
+        lines = trained.log("gone", rank).splitlines()
+        warnings = [line for line in lines if "garbage-collected" in line]
+        # Rank 1 drops it after another step has used its weights, but not its momentum.
+        assert len(warnings) == 1, warnings
+        assert warnings[0].startswith("WARNING ") and "synchronize_variables()" in warnings[0]
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_nothing_is_told_of_a_step_that_goes_with_its_variables(trained: Job) -> None:
+def test_step_collected_with_its_variables_logs_nothing(trained: Job) -> None:
     for rank in range(trained.world_size):
         assert trained.value("ends", rank) is None
         assert "garbage-collected" not in trained.log("ends", rank)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_what_one_rank_broadcasts_is_what_all_stages_have(trained: Job) -> None:
+def test_horovod_broadcast_of_variables_synchronizes_stages(trained: Job) -> None:
     for rank in range(trained.world_size):
         assert trained.value("broadcast_after_batches", rank)["differ"] < 1e-12
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
-    """Both kinds of elastic states keep them; variables that a state omits are logged, once."""
+def test_elastic_states_commit_synchronized_variables(trained: Job) -> None:
+    """Rank 0 logs once which variables a state omits."""
     for rank in range(trained.world_size):
         value = trained.value("committed", rank)
         assert max(value["kept"]) < 1e-12, value
         assert value["restored"] and all(value["restored"]), value
-        told = [line for line in trained.log("committed", rank).splitlines() if "elastic" in line]
-        assert len(told) == (rank == 0), told
-        what = "lacks 4 variables that model-parallel steps train (first: 'momentum0"
-        assert all(what in line for line in told)
+        lines = trained.log("committed", rank).splitlines()
+        warnings = [line for line in lines if "elastic" in line]
+        assert len(warnings) == (rank == 0), warnings
+        facts = ("4 variables", "'momentum0")
+        assert all(fact in line for line in warnings for fact in facts)
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_what_was_let_go_and_never_restored_is_refused_by_name(trained: Job) -> None:
+def test_released_variable_that_is_lost_raises(trained: Job) -> None:
     for rank in range(trained.world_size):
         error = trained.error("let_go_when_ranks_were_lost", rank)
         assert error.startswith("ValueError: variable ") and "release_variables" in error
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
-def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -> None:
-    """On lanes, of which the stage before hears in time, to the weights of one process."""
+def test_gradient_groups_on_lanes_train_like_one_process(trained: Job) -> None:
+    """Both stages all-reduce three groups within their last backward computation."""
     for rank in range(trained.world_size):
         value = trained.value("grouped", rank)
         assert value["groups"] == [3, 3]
@@ -189,8 +186,8 @@ def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) -> None:
-    """All ranks of the next job begin with the variables of its rank 0, whatever trained them."""
+def test_next_job_starts_with_the_variables_of_its_rank_0(trained: Job) -> None:
+    """No rank requests values from the stages of the previous job."""
     job = trained.arrays("another_job", 1)
     assert [trained.value("another_job", rank)["rank"] for rank in range(2)] == [1, 0]
     other = trained.arrays("another_job", 0)
@@ -203,37 +200,37 @@ def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) 
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
-def test_ranks_of_the_next_job_are_met_anew(trained: Job) -> None:
-    """Even by who is the same rank of as many: the others are other processes."""
+def test_next_job_connects_to_its_own_processes(trained: Job) -> None:
+    """A process may have the same rank and world size again, with other peers."""
     for rank in range(trained.world_size):
         value = trained.value("other_partners", rank)
         neighbour = {rank, rank ^ 1}
         opposite = {rank, 3 - rank}
         in_turn = [neighbour, neighbour, opposite]
-        assert value["lanes"] == [sum(one) / 2 for one in in_turn]
+        assert value["lanes"] == [sum(pair) / 2 for pair in in_turn]
         assert value["horovod"] == [sum(neighbour) / 2, sum(opposite) / 2]
         assert value["sums"] == [sum(opposite), sum(neighbour)]
 
 
-def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:
-    """Without oneDNN, which keeps what is freed for what comes next."""
+def test_release_of_variables_reduces_resident_memory(run_job: Callable[..., Job]) -> None:
+    """Runs without oneDNN, which keeps freed memory in a pool."""
     job = run_job("pipeline_memory.py", 2, env={"TF_ENABLE_ONEDNN_OPTS": "0"})
     for rank in range(2):
         value = job.value("memory", rank)
         others = value["others"]
-        assert others >= 1.44e8  # of two layers
-        # What else a step needs varies by less.
+        assert others >= 1.44e8  # bytes of two layers
+        # Other memory of a step varies by less.
         assert value["before"] - value["let go"] > 0.8 * others, value
         assert value["back"] - value["let go"] > 0.8 * others, value
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
-def test_an_mlp_of_32_layers_is_trained(trained: Job) -> None:
+def test_mlp_of_32_layers_is_cut_into_all_layers(trained: Job) -> None:
     assert len(trained.value("deep")["layers"]) == 32
 
 
-def test_explain_says_who_computes_what_and_when(trained: Job) -> None:
-    """On every rank: charts of all of them, predicted above measured, and the bubbles' reasons."""
+def test_explain_draws_predicted_and_measured_charts_of_all_ranks(trained: Job) -> None:
+    """The text also names the cause of each rank's longest bubble."""
     stages = trained.value("deep")["stages"]
     for rank in range(trained.world_size):
         text = trained.value("deep", rank)["explained"]
@@ -251,8 +248,10 @@ def test_explain_says_who_computes_what_and_when(trained: Job) -> None:
     assert "an iteration takes " in trained.log("deep")
 
 
-def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    """The log has the measurements and the plan; a picture; and a trace with all microbatches."""
+def test_logdir_of_a_pipeline_is_readable_by_commands(
+    trained: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files are measurements, a plan, a picture, and a trace with all microbatches."""
     logdir = trained.folder / "logdir"
     given = [f"--layers={logdir / 'layers.json'}", f"--cluster={logdir / 'cluster.json'}"]
     assert main(["pipeline", "simulate", *given, f"--plan={logdir / 'pipeline.json'}"]) == 0
@@ -263,7 +262,7 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
     assert [list(stage.devices) for stage in plan.stages] == trained.value("deep")["stages"]
     events = json.loads((logdir / "trace.json").read_text())["traceEvents"]
     for what in ("predicted", "measured"):
-        found = {(one["tid"], one["name"]) for one in events if one["pid"] == what}
+        found = {(event["tid"], event["name"]) for event in events if event["pid"] == what}
         assert found >= {
             (f"rank {rank}", f"{kind} {microbatch}")
             for rank in range(trained.world_size)
@@ -283,15 +282,15 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
             "a_batch_not_divided",
             "num_microbatches must divide the joint batch of 2 ranks with 8 examples",
         ),
-        ("more_stages_than_layers", "cannot be cut into stages: it has one layer"),
-        ("more_stages_than_workers", "num_stages must be at most the number of workers, 2, got 3"),
-        ("a_layer_too_large", "fits no device: its parameters and their gradients take"),
-        ("a_model_without_layers", "tf_libra.boundary is not called"),
-        ("evaluated_in_other_stages", "trains it in stage 1: evaluate in a function of its own"),
-        ("trained_in_other_stages", "trained it for its first ones in stage 1: decorate a"),
+        ("more_stages_than_layers", "cannot be cut into stages"),
+        ("more_stages_than_workers", "num_stages"),
+        ("a_layer_too_large", "fits no device"),
+        ("a_model_without_layers", "tf_libra.boundary"),
+        ("evaluated_in_other_stages", "stage 1"),
+        ("trained_in_other_stages", "stage 1"),
     ],
 )
-def test_what_cannot_be_a_pipeline_is_refused_on_every_rank(
+def test_step_that_cannot_be_a_pipeline_raises_on_every_rank(
     trained: Job, case: str, message: str
 ) -> None:
     for rank in range(trained.world_size):
