@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.backends.alone import alone
 from tf_libra.backends import collective_ops
 from tf_libra.backends.engine import Engine
-from tf_libra.specs.telemetry import UNPLANNED, of_step
+from tf_libra.specs.telemetry import UNPLANNED, records_of_step
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_it_belongs_to_no_plan(engine: Engine) -> None:
     collective_ops.meet("the end of the data", "step")
     records = engine.drain_telemetry()
     assert [(r.plan, r.tensor_names) for r in records] == [(UNPLANNED, ("the end of the data",))]
-    assert of_step(records, 3) == ()
+    assert records_of_step(records, 3) == ()
 
 
 def test_meeting_while_a_graph_is_built_takes_place_now(engine: Engine) -> None:

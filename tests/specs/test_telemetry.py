@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tf_libra.specs.telemetry import AllReduceRecord, of_step, parse_records
+from tf_libra.specs.telemetry import AllReduceRecord, parse_records, records_of_step
 
 
 def row(step: int, sequence: int, operation: str = "7") -> dict[str, Any]:
@@ -61,5 +61,5 @@ def test_nothing_executed_is_no_records() -> None:
 
 def test_steps_are_told_apart_and_put_in_order() -> None:
     records = parsed(row(2, 5), row(1, 4), row(2, 3))
-    assert [record.sequence for record in of_step(records, 2)] == [3, 5]
-    assert of_step(records, 9) == ()
+    assert [record.sequence for record in records_of_step(records, 2)] == [3, 5]
+    assert records_of_step(records, 9) == ()

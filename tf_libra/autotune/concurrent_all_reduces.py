@@ -14,7 +14,7 @@ from scipy import optimize
 
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import CostModel
-from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
+from tf_libra.planning.data_parallel.asc_wfbp import DEFAULT_CONTENTION
 from tf_libra.planning.strategy import Strategy, known_arguments
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -116,7 +116,7 @@ def resolve_contention(strategy: Strategy, measured: float | None) -> float:
     """Returns the gamma to plan with: the user's, else the measured one, else the default."""
     if strategy.contention is not None:
         return strategy.contention
-    return USUAL_CONTENTION if measured is None else measured
+    return DEFAULT_CONTENTION if measured is None else measured
 
 
 def with_contention(plan: Plan, contention: float) -> Plan:

@@ -18,12 +18,12 @@ _CHECKED = 33  # checked thread counts over the sampled range
 
 
 def _checked_threads(threads: _Array) -> _Array:
-    """Return the sampled thread counts and some between them."""
+    """Returns the sampled thread counts and some between them."""
     return np.union1d(threads, np.linspace(threads.min(), threads.max(), _CHECKED))
 
 
 def keeps_assumptions(model: ContentionModel, threads: _Array) -> bool:
-    """Return True if Assumptions 2 and 3 hold for every size; both are linear in the size."""
+    """Returns True if Assumptions 2 and 3 hold for every size; both are linear in the size."""
     r = _checked_threads(threads)
     lost = 1 - model.compute_rate(r)
     startups = model.startup_seconds, model.exclusive_startup_seconds

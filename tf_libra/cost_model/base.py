@@ -50,11 +50,11 @@ class CostModel(Document, abc.ABC):
 
     @abc.abstractmethod
     def with_workers(self, num_workers: int) -> "CostModel":
-        """Return the model of the same hardware with another number of workers."""
+        """Returns the model of the same hardware with another number of workers."""
 
     @abc.abstractmethod
     def contention_free(self) -> "CostModel":
-        """Return the ideal without contention, MG-CF of LIBRA's evaluation."""
+        """Returns the ideal without contention, MG-CF of LIBRA's evaluation."""
 
     @abc.abstractmethod
     def formula(self) -> str:
@@ -118,7 +118,7 @@ LEAST_SQUARE = 16
 
 
 def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -> int:
-    """Return the sequential hops of an all-reduce among N workers; 0 for one worker.
+    """Returns the sequential hops of an all-reduce among N workers; 0 for one worker.
 
     Args:
       num_workers: N.
@@ -136,7 +136,7 @@ def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -
 
 
 def row_of_square(num_hosts: int, least: int = LEAST_SQUARE) -> int | None:
-    """Return the row length of the grid of hosts with one rank each (ops/lanes/grid.h).
+    """Returns the row length of the grid of hosts with one rank each (ops/lanes/grid.h).
 
     Args:
       num_hosts: at least 1.

@@ -145,13 +145,13 @@ def _fit_within_assumptions(
     u = columns.threads**shape.exponent
 
     def times(limit: float, now: float) -> Parameter:
-        """Return the parameter log(p / q), above 0 and below the limit."""
+        """Returns the parameter log(p / q), above 0 and below the limit."""
         lower = min(_MARGIN, limit / 3)
         upper = max(limit - _MARGIN, 2 * limit / 3)
         return Parameter(min(max(now, lower), upper), lower, upper)
 
     def models(found: dict[str, float]) -> dict[str, float]:
-        """Return values for `_model_of` and `rate_values`."""
+        """Returns values for `_model_of` and `rate_values`."""
         first, gain = found["first"], found["gain"]
         rise = max(0.0, gain + found["first.times"] - found["last.times"])
         slower = first - found["first.times"]

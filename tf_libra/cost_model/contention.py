@@ -12,7 +12,7 @@ from tf_libra.internal.values import Check, Int32Count, NonNegative, Positive
 
 
 def _rate_parameters(*names: str) -> Check:
-    """Return the check of a formula's parameters: the first positive, the others at least 0."""
+    """Returns the check of a formula's parameters: the first positive, the others at least 0."""
 
     def check(field: str, value: Any) -> tuple[float, ...]:
         values = validation.sequence(field, value)
@@ -99,7 +99,7 @@ class ContentionModel(CostModel):
         return self._rate("exclusive", self.exclusive, num_threads)
 
     def with_workers(self, num_workers: int) -> "ContentionModel":
-        """Return the model of the same hardware with another number of workers.
+        """Returns the model of the same hardware with another number of workers.
 
         Only a and c_hat change (Eq. 4). With `hops` set, a is the same for any N > 1, and doubles
         from one level to two if `workers_per_host` is set.
@@ -107,7 +107,7 @@ class ContentionModel(CostModel):
         return replace(self, num_workers=num_workers)
 
     def slowed(self, waiting: float, transmission: float) -> "ContentionModel":
-        """Return the model with slower all-reduces, overlapped or not.
+        """Returns the model with slower all-reduces, overlapped or not.
 
         Assumptions 2 and 3 hold for the result if they hold for this model.
 
@@ -129,7 +129,7 @@ class ContentionModel(CostModel):
         )
 
     def contention_free(self) -> "ContentionModel":
-        """Return the ideal without contention, MG-CF in LIBRA: compute = (1, 0) and p = q."""
+        """Returns the ideal without contention, MG-CF in LIBRA: compute = (1, 0) and p = q."""
         alone = self.exclusive_hop_latency
         return replace(
             self,

@@ -77,7 +77,7 @@ class ProcessorModel(CostModel):
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """Share of the cores that lanes leave to computation: 1 - u/p."""
         rate = 1 - self.work_per_byte * self.overlapped_rate(num_threads)
-        if not np.all(rate > 0):  # only where one lane counts for 2**53 computing threads
+        if not np.all(rate > 0):  # only if one lane counts for 2**53 computing threads
             raise ValueError(
                 f"compute: 1 - u/p must be positive at r = {num_threads!r}, got {rate.min():.6g}"
             )
@@ -92,7 +92,7 @@ class ProcessorModel(CostModel):
         return 1 / self._seconds_per_byte(num_threads)[1]
 
     def with_workers(self, num_workers: int) -> "ProcessorModel":
-        """Return the model of the same hardware with another number of workers.
+        """Returns the model of the same hardware with another number of workers.
 
         Only a and c_hat change. With `hops` set, a is the same for any N > 1, and doubles from one
         level to two if `workers_per_host` is set.
@@ -100,7 +100,7 @@ class ProcessorModel(CostModel):
         return replace(self, num_workers=num_workers)
 
     def contention_free(self) -> ContentionModel:
-        """Return the ideal in which lanes take no time from computation."""
+        """Returns the ideal in which lanes take no time from computation."""
         rate = 1 / max(self.wire_per_byte, self.work_per_byte)
         return ContentionModel(
             self.num_workers,
@@ -116,7 +116,7 @@ class ProcessorModel(CostModel):
         """Format the parameters in words."""
         return (
             f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
-            f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; beside"
+            f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; during"
             f" computation r lanes get at most s/(1 + s) of the cores,"
             f" s = {self.lane_weight:.2f} r; a = {formatting.time(self.startup_seconds)}"
         )
@@ -137,7 +137,7 @@ def seconds_per_byte(
     gap: float | _Array,
     threads: NDArray[np.float64 | np.int64],
 ) -> tuple[_Array, _Array]:
-    """Return the seconds per byte overlapped, p, and exclusive, q, of `ProcessorModel`.
+    """Returns the seconds per byte overlapped, p, and exclusive, q, of `ProcessorModel`.
 
     Args:
       work: u, of one model or, as an array, of several; all arguments broadcast.

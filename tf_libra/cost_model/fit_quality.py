@@ -60,7 +60,7 @@ class Evidence(Value):
         )
 
     def beyond(self, num_threads: set[int]) -> tuple[int, ...]:
-        """Return the given numbers of threads that lie outside of the sampled range."""
+        """Returns the given numbers of threads that lie outside of the sampled range."""
         if not self.threads:
             return ()
         low, high = self.threads[0], self.threads[-1]

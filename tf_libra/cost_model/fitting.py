@@ -93,7 +93,7 @@ def fit(
 def _fit_computation(
     columns: SampleColumns, notes: list[str], warnings: list[str]
 ) -> tuple[float, float]:
-    """Return (alpha1, alpha2) with 0 < alpha1 - alpha2·r <= 1 over the sampled r (Eq. 5)."""
+    """Returns (alpha1, alpha2) with 0 < alpha1 - alpha2·r <= 1 over the sampled r (Eq. 5)."""
     computing = columns.compute > 0
     if not computing.any():
         notes.append("compute: no sample overlaps computation; taken as (1, 0), no contention")

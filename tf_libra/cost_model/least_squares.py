@@ -44,7 +44,7 @@ def minimize(
     fixed: dict[str, float],
     residuals: Callable[[dict[str, float]], tuple[_Array, dict[str, _Array]]],
 ) -> Solution:
-    """Return the least robust cost over several starts.
+    """Returns the least robust cost over several starts.
 
     Args:
       parameters: parameters to fit, by name.
@@ -98,7 +98,7 @@ def minimize(
 def split_fun_and_jac(
     both: Callable[[tuple[float, ...]], tuple[_Array, _Array]],
 ) -> tuple[Callable[[_Array], _Array], Callable[[_Array], _Array]]:
-    """Return functions for residuals alone and for derivatives alone.
+    """Returns functions for residuals alone and for derivatives alone.
 
     A search requests the derivatives at the point of its last residuals: the cached pair serves
     both. Each result is a copy, as SciPy scales its arrays in place.

@@ -31,7 +31,7 @@ class RateForm:
     def seconds_per_byte(
         self, u: _Array, first: float, gain: float, shape: float
     ) -> tuple[_Array, dict[str, _Array]]:
-        """Return 1 / rate, and its derivatives by log(first), `gain` and log(shape)."""
+        """Returns 1 / rate, and its derivatives by log(first), `gain` and log(shape)."""
         if self.u1 == self.u0:
             per_byte = np.full_like(u, 1 / first)
             return per_byte, {"first": -per_byte, "gain": 0 * u, "shape": 0 * u}
@@ -49,14 +49,14 @@ class RateForm:
         }
 
     def shapes(self) -> tuple[float, float]:
-        """Return the range of `shape` in which gamma2 is finite."""
+        """Returns the range of `shape` in which gamma2 is finite."""
         if self.u1 == self.u0:
             return _SHAPE
         most = min(_SHAPE[1], _MOST_DECAY * (self.u1 - self.u0) / self.u0)
         return min(_SHAPE[0], most / 10), most
 
     def gammas(self, first: float, gain: float, shape: float) -> tuple[float, float, float]:
-        """Return (gamma1, gamma2, gamma3) of Eq. 6."""
+        """Returns (gamma1, gamma2, gamma3) of Eq. 6."""
         if self.u1 == self.u0 or gain == 0:
             return first, 0.0, 0.0
         gamma3 = shape / (self.u1 - self.u0)
@@ -70,7 +70,7 @@ def share_done(
     startup: float,
     rates: tuple[_Array, dict[str, _Array]],
 ) -> tuple[_Array, dict[str, _Array]]:
-    """Return the share of each all-reduce that is done in the spent seconds.
+    """Returns the share of each all-reduce that is done in the spent seconds.
 
     The derivatives are by the logarithm of the startup overhead, and by the parameters of
     `RateForm.seconds_per_byte`.
@@ -86,7 +86,7 @@ def share_done(
 
 
 def rate_values(values: dict[str, float], kind: str) -> tuple[float, float, float]:
-    """Return the arguments of `RateForm` for one kind of all-reduce: first rate, gain, shape."""
+    """Returns the arguments of `RateForm` for one kind of all-reduce: first rate, gain, shape."""
     return (
         math.exp(values[f"{kind}.first"]),
         values[f"{kind}.gain"],

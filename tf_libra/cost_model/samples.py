@@ -66,7 +66,7 @@ class SampleColumns:
 
     @classmethod
     def from_samples(cls, samples: Sequence[OverlapSample]) -> "SampleColumns":
-        """Return the columns of at least one sample, or raise `ValueError`."""
+        """Returns the columns of at least one sample, or raises `ValueError`."""
         if not samples:
             raise ValueError("samples must hold at least one sample, got none")
         for index, sample in enumerate(samples):
@@ -79,7 +79,7 @@ class SampleColumns:
 
 
 def prediction_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Array:
-    """Return relative errors of predicted all-reduce times, shape [n]; positive: too long.
+    """Returns relative errors of predicted all-reduce times, shape [n]; positive: too long.
 
     By LIBRA's Eqs. 9-11 an all-reduce is done when overlap/(p + a) + residual/(q + a) = 1. If the
     model puts the sum at f instead, it predicts 1/f times the measured time.
@@ -96,7 +96,7 @@ def prediction_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Ar
 
 
 def computation_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Array:
-    """Return relative errors of g(b, r) against the measured overlap.
+    """Returns relative errors of g(b, r) against the measured overlap.
 
     The shape is [m] for the m samples with computation, in their order.
 

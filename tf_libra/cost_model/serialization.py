@@ -12,7 +12,7 @@ _EVIDENCE = "evidence"
 
 
 def encode_cost_model(model: CostModel, evidence: Evidence) -> str:
-    """Return the model as JSON text with its evidence; both readers accept it."""
+    """Returns the model as JSON text with its evidence; both readers accept it."""
     return json.dumps(model.to_document() | {_EVIDENCE: evidence.to_document()}, indent=1)
 
 

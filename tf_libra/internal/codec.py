@@ -24,11 +24,11 @@ class Document(Value):
     INDENT: ClassVar[int | None] = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the header and the fields as JSON values."""
+        """Returns the header and the fields as JSON values."""
         return {"format": self.FORMAT, "version": self.VERSION} | self._to_fields()
 
     def to_json(self) -> str:
-        """Return JSON text, which `from_json` reads back unchanged."""
+        """Returns JSON text, which `from_json` reads back unchanged."""
         return json.dumps(self.to_document(), indent=self.INDENT)
 
     @classmethod
@@ -57,7 +57,7 @@ class FingerprintedDocument(Document):
     """Document of a plan: its header has the fingerprint of what is executed."""
 
     def _executed(self) -> dict[str, Any]:
-        """Return the content that the fingerprint covers."""
+        """Returns the content that the fingerprint covers."""
         raise NotImplementedError
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class FingerprintedDocument(Document):
         return digest(self.FORMAT, self.VERSION, self._executed())
 
     def to_document(self) -> dict[str, Any]:
-        """Return the header with the fingerprint, and the fields, as JSON values."""
+        """Returns the header with the fingerprint, and the fields, as JSON values."""
         header = {"format": self.FORMAT, "version": self.VERSION, "fingerprint": self.fingerprint}
         return header | self._to_fields()
 
@@ -87,7 +87,7 @@ class FingerprintedDocument(Document):
 
 
 def digest(kind: str, version: int, content: Mapping[str, Any]) -> str:
-    """Return the hexadecimal SHA-256 of JSON values, independent of the order of keys."""
+    """Returns the hexadecimal SHA-256 of JSON values, independent of the order of keys."""
     value = {"format": kind, "version": version} | dict(content)
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
-    """Return an int in [minimum, maximum]; whole floats are accepted, booleans are not."""
+    """Returns an int in [minimum, maximum]; whole floats are accepted, booleans are not."""
     if type(value) is int and minimum <= value <= maximum:  # the common case; plans hold thousands
         return value
     try:
@@ -40,7 +40,7 @@ def count(field: str, value: Any) -> int | None:
 def real(
     field: str, value: Any, *, minimum: float | None = None, above: float | None = None
 ) -> float:
-    """Return a finite float, at least `minimum` and greater than `above`."""
+    """Returns a finite float, at least `minimum` and greater than `above`."""
     try:
         if type(value) is not float and isinstance(value, (bool, np.bool_, str, bytes)):
             raise TypeError
@@ -57,7 +57,7 @@ def real(
 
 
 def text(field: str, value: Any) -> str:
-    """Return a string that can be encoded as UTF-8."""
+    """Returns a string that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{field} must be a string, got {shortened(value)}")
     try:
@@ -68,14 +68,14 @@ def text(field: str, value: Any) -> str:
 
 
 def boolean(field: str, value: Any) -> bool:
-    """Return a bool."""
+    """Returns a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{field} must be true or false, got {shortened(value)}")
     return value
 
 
 def sequence(field: str, value: Any) -> tuple[Any, ...]:
-    """Return the items of an iterable other than a string or a mapping."""
+    """Returns the items of an iterable other than a string or a mapping."""
     if type(value) is tuple:
         return value
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
@@ -87,17 +87,17 @@ def sequence(field: str, value: Any) -> tuple[Any, ...]:
 
 
 def integers(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> tuple[int, ...]:
-    """Return a sequence of ints in [minimum, maximum] as a tuple."""
+    """Returns a sequence of ints in [minimum, maximum] as a tuple."""
     return tuple([integer(field, item, minimum, maximum) for item in sequence(field, value)])
 
 
 def texts(field: str, value: Any) -> tuple[str, ...]:
-    """Return a sequence of strings that can be encoded as UTF-8 as a tuple."""
+    """Returns a sequence of strings that can be encoded as UTF-8 as a tuple."""
     return tuple(text(field, item) for item in sequence(field, value))
 
 
 def names(field: str, value: Any) -> tuple[str, ...]:
-    """Return a sequence of distinct strings as a tuple."""
+    """Returns a sequence of distinct strings as a tuple."""
     found = texts(field, value)
     if len(set(found)) < len(found):
         raise ValueError(f"{field} must be unique")
@@ -111,7 +111,7 @@ def same_length(field: str, column: Sized, per: str, count: int) -> None:
 
 
 def mapping(field: str, value: Any) -> dict[str, Any]:
-    """Return a dict, as JSON objects are read."""
+    """Returns a dict, as JSON objects are read."""
     if not isinstance(value, dict):
         raise ValueError(f"{field} must be an object, got {shortened(value)}")
     return value
@@ -120,7 +120,7 @@ def mapping(field: str, value: Any) -> dict[str, Any]:
 def keys(
     field: str, value: Any, required: Collection[str], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return a dict that has all required keys and no others than the optional ones."""
+    """Returns a dict that has all required keys and no others than the optional ones."""
     mapping(field, value)
     missing = sorted(set(required) - value.keys())
     if missing:
@@ -167,7 +167,7 @@ def items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
 
 
 def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
-    """Return the entries of a JSON object with this format and version; see `json_object`."""
+    """Returns the entries of a JSON object with this format and version; see `json_object`."""
     return without_header(kind, version, json_object(kind, document))
 
 
@@ -200,7 +200,7 @@ def json_object(kind: str, document: Any) -> dict[str, Any]:
 
 
 def without_header(kind: str, version: int, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without its header, or raise `ValueError` for another format or version."""
+    """Returns a document without its header; another format or version is a `ValueError`."""
     value = dict(document)
     found = (value.pop("format", None), value.pop("version", None))
     if found[0] != kind:
@@ -241,7 +241,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shortened(value: Any) -> str:
-    """Return the `repr` of a value on one line, of at most 80 characters."""
+    """Returns the `repr` of a value on one line, of at most 80 characters."""
     try:
         shown = repr(value)
     except ValueError:  # more digits than Python converts to text

@@ -72,7 +72,7 @@ class Value:
         """Check constraints between fields; raises `ValueError`."""
 
     def _to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values, which `from_fields` reads back unchanged."""
+        """Returns the fields as JSON values, which `from_fields` reads back unchanged."""
         return {
             field.name: plain(getattr(self, field.name))
             for field in dataclasses.fields(cast(Any, self))
@@ -81,7 +81,7 @@ class Value:
         }
 
     def to_document(self) -> dict[str, Any]:
-        """Return the value as JSON values in a field of another one."""
+        """Returns the value as JSON values in a field of another one."""
         return self._to_fields()
 
     @classmethod
@@ -109,7 +109,7 @@ class Value:
 
 
 def field_names(kind: type[Any]) -> tuple[list[str], list[str]]:
-    """Return the names of a dataclass's fields: those without a default, those with one."""
+    """Returns the names of a dataclass's fields: those without a default, those with one."""
     required: list[str] = []
     optional: list[str] = []
     for field in dataclasses.fields(kind):
@@ -118,7 +118,7 @@ def field_names(kind: type[Any]) -> tuple[list[str], list[str]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON values: dicts, lists, strings, numbers."""
+    """Returns a value as JSON values: dicts, lists, strings, numbers."""
     if isinstance(value, Value):
         return value.to_document()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def one_of(allowed: Sequence[Any]) -> Check:
-    """Return the check that a value is one of those allowed."""
+    """Returns the check that a value is one of those allowed."""
 
     def check(name: str, value: Any) -> Any:
         if not any(isinstance(value, type(choice)) and value == choice for choice in allowed):
@@ -141,7 +141,7 @@ def one_of(allowed: Sequence[Any]) -> Check:
 
 
 def ascending_counts(noun: str) -> Check:
-    """Return the check of a set of counts that is not empty, which it sorts.
+    """Returns the check of a set of counts that is not empty, which it sorts.
 
     Args:
       noun: noun phrase for one count, for errors.
@@ -179,7 +179,7 @@ def _field_decoders(kind: Any) -> tuple[tuple[str, Check], ...]:
 
 
 def _check_of(hint: Any) -> Check | None:
-    """Return the check of an annotation; None if it has none."""
+    """Returns the check of an annotation; None if it has none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return cast(Check, arguments[1])
@@ -202,7 +202,7 @@ def _check_of(hint: Any) -> Check | None:
 
 
 def _decoder_of(hint: Any) -> Check | None:
-    """Return the reader of JSON values for an annotation with a value; None for other types."""
+    """Returns the reader of JSON values for an annotation with a value; None for other types."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not types.NoneType]

@@ -64,7 +64,7 @@ def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
 def _kind(hint: Any) -> tuple[type | None, bool]:
     """Returns the element type of a field and True for a tuple; ignores None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        members = [one for one in typing.get_args(hint) if one is not types.NoneType]
+        members = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
         return _kind(members[0]) if len(members) == 1 else (None, False)
     if typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (...,):
         return _kind(typing.get_args(hint)[0])[0], True

@@ -37,12 +37,14 @@ class PlanComparison:
 def compare(
     profile: BackwardProfile, cost: CostModel, strategies: Mapping[str, Strategy]
 ) -> tuple[PlanComparison, ...]:
-    """Return the comparison of the given strategies, by name, in their order."""
-    return tuple(_compared(name, profile, cost, one) for name, one in strategies.items())
+    """Returns the comparison of the given strategies, by name, in their order."""
+    return tuple(
+        _compare_one(name, profile, cost, strategy) for name, strategy in strategies.items()
+    )
 
 
 def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> PlanComparison:
-    """Return MG-WFBP's plan without contention, close to a lower bound of all strategies.
+    """Returns MG-WFBP's plan without contention, close to a lower bound of all strategies.
 
     Raises:
       ValueError: a rate is not positive at this number of threads.
@@ -52,16 +54,16 @@ def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> PlanCo
 
 
 def compared_kinds() -> dict[str, type[Strategy]]:
-    """Return every registered strategy that plans by itself."""
+    """Returns every registered strategy that plans by itself."""
     return {name: kind for name, kind in BY_NAME.items() if kind.tuned_by != Auto.tuned_by}
 
 
 def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
-    """Return all strategies, each with the given arguments that it has."""
+    """Returns all strategies, each with the given arguments that it has."""
     return {name: kind(**known_arguments(kind, given)) for name, kind in compared_kinds().items()}
 
 
-def _compared(
+def _compare_one(
     name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy
 ) -> PlanComparison:
     try:

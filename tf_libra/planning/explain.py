@@ -120,7 +120,7 @@ class GroupCost:
 
 
 def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
-    """Return the predicted cost of each group."""
+    """Returns the predicted cost of each group."""
     return tuple(
         GroupCost(
             stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
@@ -131,7 +131,7 @@ def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupC
 
 
 def bottleneck(costs: tuple[GroupCost, ...]) -> int:
-    """Return the index of the group with the largest cost, the first of equals."""
+    """Returns the index of the group with the largest cost, the first of equals."""
     return max(range(len(costs)), key=lambda index: costs[index].seconds)
 
 
@@ -177,7 +177,7 @@ def explain_group(
 
 
 def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> str:
-    """Return the breakdown of backward's time: `explain(...).summary` without the groups.
+    """Returns the breakdown of backward's time: `explain(...).summary` without the groups.
 
     Raises:
         ValueError: as for `explain`.
@@ -218,7 +218,7 @@ class _Explainer:
             f"{self._plan.strategy}: {count} group{'s' if count > 1 else ''} of "
             f"{len(self._plan.tensor_names)} tensors, {self._cost.num_workers} workers. Backward "
             f"takes {time(total)}: {time(computation)} of computation, {time(slowed)} lost to "
-            f"contention and {time(residual)} of communication that nothing overlaps."
+            f"contention and {time(residual)} of exposed communication."
         )
         costs = group_costs(self._plan, self._timeline, self._cost)
         worst = bottleneck(costs)
@@ -230,7 +230,7 @@ class _Explainer:
         if self._profile.has_updates:
             updates = float(self._profile.updates_before[-1])
             words += (
-                f" With {time(updates)} of updates, beside and after the last all-reduces, the step"
+                f" With {time(updates)} of updates, during and after the last all-reduces, the step"
                 f" ends at {time(self._timeline.step_seconds)}."
             )
         return words
@@ -336,8 +336,8 @@ class _Explainer:
             words.append(f"{effect} ({difference(alternative.seconds)} in all)")
         text = ", ".join(words)
         if overlaps:
-            kept = percent(float(self._cost.compute_rate(r)))
-            return f"{text}; computation beside it keeps {kept} of its speed."
+            speed = percent(float(self._cost.compute_rate(r)))
+            return f"{text}; concurrent computation keeps {speed} of its speed."
         return f"{text}; no computation is left for it to slow down."
 
     def _with_threads(self, index: int, num_threads: int) -> Alternative | None:
@@ -350,7 +350,7 @@ class _Explainer:
         return ", extrapolated" if self._evidence.beyond({num_threads}) else ""
 
     def _merged(self, first: int, second: int) -> Alternative:
-        """Return the merge of two groups, with the better of their numbers of threads."""
+        """Returns the merge of two groups, with the better of their numbers of threads."""
         differences = map(self._changes.seconds, self._changes.merges(first))
         possible = [difference for difference in differences if difference is not None]
         return Alternative(f"groups {first} and {second} merged", min(possible, default=None))

@@ -42,7 +42,7 @@ class PlanChanges:
         self._known: dict[PlanChange, float | None] = {}
 
     def merges(self, first: int) -> list[PlanChange]:
-        """Return the merges of a group with the next one, with the threads of either."""
+        """Returns the merges of a group with the next one, with the threads of either."""
         both = {group.num_threads for group in self._plan.groups[first : first + 2]}
         return [PlanChange("merge", first, num_threads) for num_threads in sorted(both)]
 
@@ -51,7 +51,7 @@ class PlanChanges:
         return [PlanChange("cut", index, tensor) for tensor in range(group.start + 1, group.stop)]
 
     def best_cut(self, index: int) -> tuple[int, float] | None:
-        """Return the tensor and the cost of a group's cheapest cut."""
+        """Returns the tensor and the cost of a group's cheapest cut."""
         cuts = self._cuts(index)
         found = [(self.seconds(cut), cut.value) for cut in cuts]
         possible = [(seconds, tensor) for seconds, tensor in found if seconds is not None]
@@ -61,7 +61,7 @@ class PlanChanges:
         return tensor, seconds
 
     def for_group(self, index: int) -> list[PlanChange]:
-        """Return the changes of a group, apart from a merge with the previous group."""
+        """Returns the changes of a group, apart from a merge with the previous group."""
         num_threads = self._plan.groups[index].num_threads
         others = [r for r in (num_threads // 2, 2 * num_threads) if r]
         merges = self.merges(index) if index + 1 < len(self._plan.groups) else []
@@ -85,7 +85,7 @@ class PlanChanges:
             self._known |= zip(block, map(self._longer, steps.tolist()), strict=True)
 
     def seconds(self, change: PlanChange) -> float | None:
-        """Return the change of the step's time; None if the cost model does not allow it."""
+        """Returns the change of the step's time; None if the cost model does not allow it."""
         if change not in self._known:
             groups = tuple(self._changed(change))
             try:
@@ -97,7 +97,7 @@ class PlanChanges:
         return self._known[change]
 
     def _is_allowed(self, change: PlanChange) -> bool:
-        """Return True if the cost model allows a change's threads."""
+        """Returns True if the cost model allows a change's threads."""
         if change.kind != "threads":
             return True  # the plan has them
         try:

@@ -29,7 +29,7 @@ class Draft:
 
 
 def groups_from_stops(stops: Sequence[int], threads: Sequence[int]) -> tuple[TensorGroup, ...]:
-    """Return the groups of one stream that end before these tensors, with these threads."""
+    """Returns the groups of one stream that end before these tensors, with these threads."""
     starts = [0, *stops[:-1]]
     return tuple(map(TensorGroup, starts, map(int, stops), map(int, threads)))
 
@@ -79,7 +79,7 @@ class Strategy(Protocol):
         ...
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """Return the strategy with other allowed thread counts.
+        """Returns the strategy with other allowed thread counts.
 
         Raises:
           ValueError: several counts for a strategy that does not choose.
@@ -92,7 +92,7 @@ class Strategy(Protocol):
 
 
 def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `given` that are arguments of a strategy."""
+    """Returns the entries of `given` that are arguments of a strategy."""
     fields = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in given.items() if name in fields}
 
@@ -144,7 +144,7 @@ class FixedThreads(StrategyBase):
         return (self.num_threads,)
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """Return the strategy with another count; several counts are a `ValueError`."""
+        """Returns the strategy with another count; several counts are a `ValueError`."""
         if len(threads) != 1:
             raise ValueError(
                 f"threads must be one number for {self.name}, which does not choose among"
@@ -169,7 +169,7 @@ class ChosenThreads(StrategyBase):
         return self.threads
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """Return the strategy with another R."""
+        """Returns the strategy with another R."""
         return dataclasses.replace(self, threads=threads)
 
 

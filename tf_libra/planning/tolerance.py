@@ -8,12 +8,12 @@ TOLERANCE = 1e-12
 
 
 def widened(limit: float) -> float:
-    """Return the limit plus its tolerance."""
+    """Returns the limit plus its tolerance."""
     wide = limit * (1 + TOLERANCE)
     # The largest numbers cannot be widened; an infinite value exceeds every limit.
     return wide if math.isfinite(wide) else limit
 
 
 def within(value: Any, limit: float) -> Any:
-    """Return True, or an array of it, if a value is at most the limit, up to rounding."""
+    """Returns True, or an array of it, if a value is at most the limit, up to rounding."""
     return value <= widened(limit)

@@ -12,7 +12,7 @@ from tf_libra.runtime import grappler
 from tf_libra.runtime.step_profiler import StepProfiler
 from tf_libra.specs.backward_profile import item_bytes
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import AllReduceRecord, of_step
+from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
 
 
 class PlanActivator:
@@ -118,7 +118,7 @@ class PlanActivator:
             if reason:  # this rank did not run the graph that the others ran
                 raise EngineError(f"{reason}: {error}") from error
             raise
-        records = of_step(self._backend.executed(), step)
+        records = records_of_step(self._backend.executed(), step)
         self._compare_rewrites(plan)
         self._check_executed(plan, records)
         return result

@@ -17,7 +17,7 @@ from tf_libra.profiling.executed_graph import (
 from tf_libra.profiling.gradient_timing import select_producers, step_production
 from tf_libra.profiling.profiler_session import TraceSession, read_events
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import AllReduceRecord, of_step
+from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
 
 # Steps under a plan that are traced in any case, after the first.
 CHECKED_STEPS = 5
@@ -122,7 +122,7 @@ class StepProfiler:
         """Makes another call, without the cost of the profiler."""
         self.backend.executed()
         result, called_ns = timed(call)
-        records = of_step(self.backend.executed(), step)
+        records = records_of_step(self.backend.executed(), step)
         if not lie_within(records, called_ns):
             return result, TrialResult(None, (), "the clock was set during the step", called_ns)
         return result, TrialResult(None, records, "", called_ns)

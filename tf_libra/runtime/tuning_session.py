@@ -34,7 +34,7 @@ from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.step_profiler import CHECKED_STEPS, ProfilingPolicy, timed
 from tf_libra.runtime.tuning_coordinator import TuningCoordinator
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import of_step
+from tf_libra.specs.telemetry import records_of_step
 
 
 class TuningSession:
@@ -165,7 +165,7 @@ class TuningSession:
 
     def _execute_untraced(self, call: Callable[[], Any]) -> Any:
         (result, _), called_ns = timed(lambda: self._activator.call(self._step, call, traced=False))
-        records = of_step(self._backend.executed(), self._step)
+        records = records_of_step(self._backend.executed(), self._step)
         self.reporter.on_step_telemetry(self._step, called_ns, records)
         return result
 

@@ -12,7 +12,7 @@ from tf_libra.specs.plan import Plan
 
 
 def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Return the timeline of a plan under a cost model, in continuous time.
+    """Returns the timeline of a plan under a cost model, in continuous time.
 
     The number of workers is the cost model's, even if the plan was made for another one.
 

@@ -65,7 +65,7 @@ class TaskSpan:
 
 
 def simulate_tasks(tasks: Sequence[Task], rates: Rates | None = None) -> tuple[TaskSpan, ...]:
-    """Return the simulated times of each task, in the order of `tasks`.
+    """Returns the simulated times of each task, in the order of `tasks`.
 
     Args:
       tasks: the tasks, which name each other by index.

@@ -16,7 +16,7 @@ from tf_libra.specs.plan import Plan
 def stage_times(
     overlapped: float, exclusive: float, compute_seconds: float, compute_rate: float
 ) -> tuple[float, float, float]:
-    """Return f_o, f_b and f_c of one all-reduce that overlaps one computation (Eqs. 8-11).
+    """Returns f_o, f_b and f_c of one all-reduce that overlaps one computation (Eqs. 8-11).
 
     Args:
       overlapped: p(c, r) + a; 0 for an empty group.
@@ -32,7 +32,7 @@ def stage_times(
 
 
 def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Return the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
+    """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
     sizes = np.array(plan.group_bytes)
     threads = np.array([group.num_threads for group in plan.groups])
     overlapped = cost.overlapped_all_reduce(sizes, threads)
@@ -77,13 +77,13 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
 
 
 def updates_of_groups(profile: BackwardProfile, plan: Plan) -> list[float]:
-    """Return contention-free seconds of the updates that may begin after each group."""
+    """Returns contention-free seconds of the updates that may begin after each group."""
     done = profile.updates_before[[0, *(group.ended for group in plan.groups)]]
     return [float(seconds) for seconds in np.diff(done)]
 
 
 def left_when_ready(profile: BackwardProfile, plan: Plan) -> list[float]:
-    """Return the computation left when each group may start, shape [groups]; the last is 0."""
+    """Returns the computation left when each group may start, shape [groups]; the last is 0."""
     if plan.after_backward:
         return [0.0] * len(plan.groups)
     return [float(profile.compute_after[group.stop]) for group in plan.groups]

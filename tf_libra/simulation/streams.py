@@ -41,7 +41,7 @@ class _AllReduce:
 
 
 def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Return the timeline of a plan whose groups may be on several streams.
+    """Returns the timeline of a plan whose groups may be on several streams.
 
     Raises:
       ValueError: a rate is not positive at the total threads of concurrent all-reduces.
@@ -104,7 +104,7 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> T
 
 
 def _first_holder(plan: Plan, index: int) -> int:
-    """Return the first group with bytes of a tensor that ends in group `index`."""
+    """Returns the first group with bytes of a tensor that ends in group `index`."""
     tensor, first = plan.groups[index].start, index
     while plan.groups[first].start == tensor and plan.groups[first].start_byte:
         first -= 1
@@ -114,7 +114,7 @@ def _first_holder(plan: Plan, index: int) -> int:
 def _stages(
     all_reduces: tuple[TaskSpan, ...], computed_seconds: float
 ) -> tuple[TimelineStage, ...]:
-    """Return the stages between successive starts of all-reduces; computation never pauses."""
+    """Returns the stages between successive starts of all-reduces; computation never pauses."""
     starts = [0.0, *(span.start_seconds for span in all_reduces)]
     moments = sorted({*starts, computed_seconds, *(span.stop_seconds for span in all_reduces)})
     times = [[0.0, 0.0, 0.0] for _ in starts]

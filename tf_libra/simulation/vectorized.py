@@ -81,7 +81,7 @@ def vectorized_steps(
     stops: Sequence[Sequence[int]],
     threads: Sequence[Sequence[int]],
 ) -> _Array:
-    """Return seconds from the start of backward to the end of the last update, shape [plans].
+    """Returns seconds from the start of backward to the end of the last update, shape [plans].
 
     Equals `simulate` of each plan on one stream.
 
@@ -95,8 +95,8 @@ def vectorized_steps(
     most = max(map(len, stops))
     last = len(profile.tensors)
     # Empty groups at the end take no time: pad all plans to the same number.
-    ends = np.array([(*one, *(last,) * (most - len(one))) for one in stops])
-    lanes = np.array([(*one, *(one[-1],) * (most - len(one))) for one in threads])
+    ends = np.array([(*plan, *(last,) * (most - len(plan))) for plan in stops])
+    lanes = np.array([(*plan, *(plan[-1],) * (most - len(plan))) for plan in threads])
     edges = np.concatenate([np.zeros((len(ends), 1), int), ends], axis=1)
     sizes = np.diff(profile.bytes_before[edges])
     return vectorized_times(

@@ -180,5 +180,5 @@ _ITEM_BYTES: Mapping[str, int] = {
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Return the bytes of one element; None for an unknown dtype."""
+    """Returns the bytes of one element; None for an unknown dtype."""
     return None if dtype is None else _ITEM_BYTES.get(dtype)

@@ -186,7 +186,7 @@ class BurstPlan(FingerprintedDocument):
         return tuple(sum(stop - start for start, stop in device) for device in self.gaps)
 
     def _executed(self) -> dict[str, Any]:
-        """Return the executed schedule: layers, devices, lanes and order."""
+        """Returns the executed schedule: layers, devices, lanes and order."""
         return {
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
@@ -196,6 +196,6 @@ class BurstPlan(FingerprintedDocument):
         }
 
     def _to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; infinite amplification is null."""
+        """Returns the fields as JSON values; infinite amplification is null."""
         amplification = [None if a == _INFINITY else a for a in self.amplification]
         return super()._to_fields() | {"amplification": amplification}

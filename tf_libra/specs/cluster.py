@@ -14,7 +14,7 @@ from tf_libra.internal.values import Natural, Positive
 
 
 def _rates(field: str, value: Any) -> tuple[tuple[float, ...], ...]:
-    """Return a symmetric matrix of rates without its diagonal, or raise `ValueError`."""
+    """Returns a symmetric matrix of rates without its diagonal, or raises `ValueError`."""
     rows = validation.sequence(field, value)
     if not rows:
         raise ValueError(f"{field} must have a row for at least one device, got none")
@@ -100,10 +100,10 @@ class Cluster(Document):
         return array
 
     def rate_between(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
-        """Return the least rate between a device of one set and a device of the other."""
+        """Returns the least rate between a device of one set and a device of the other."""
         return float(self.rates[np.ix_(senders, receivers)].min())
 
     def rate_among(self, devices: Sequence[int]) -> float:
-        """Return the least rate between two of these devices; infinite for a single one."""
+        """Returns the least rate between two of these devices; infinite for a single one."""
         among = self.rates[np.ix_(devices, devices)]
         return float(among[~np.eye(len(devices), dtype=bool)].min(initial=np.inf))

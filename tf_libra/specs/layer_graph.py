@@ -207,7 +207,7 @@ class LayerGraph(Document):
         return _column(self.activation_bytes)
 
     def replica_seconds(self, num_replicas: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return forward and backward seconds per layer of a replica of a microbatch's share.
+        """Returns forward and backward seconds per layer of a replica of a microbatch's share.
 
         A replica computes 1 / num_replicas of the examples (SPP, section III-B). That takes the
         same share of the time, or the measured time of the share (footnote 2).

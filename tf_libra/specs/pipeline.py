@@ -14,7 +14,7 @@ Computation = tuple[Literal["forward", "backward"], int]
 
 
 def _order(field: str, value: Any) -> tuple[Computation, ...]:
-    """Return computation blocks, which may be text such as "F0 B0", or raise `ValueError`."""
+    """Returns computation blocks, which may be text such as "F0 B0", or raise `ValueError`."""
     if isinstance(value, str):
         value = _order_from_text(field, value)
     order = validation.sequence(field, value)
@@ -77,7 +77,7 @@ class PipelineStage(Value):
             raise ValueError(f"devices must be at least one, each once, got {self.devices}")
 
     def _to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; the order is text.
+        """Returns the fields as JSON values; the order is text.
 
         "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
         """
@@ -143,7 +143,7 @@ class PipelinePlan(FingerprintedDocument):
         return len(self.stages[0].order) // 2
 
     def _executed(self) -> dict[str, Any]:
-        """Return the executed schedule: layers, stages, devices and orders."""
+        """Returns the executed schedule: layers, stages, devices and orders."""
         return {
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,

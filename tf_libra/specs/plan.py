@@ -145,7 +145,7 @@ class Plan(FingerprintedDocument):
         notes: tuple[str, ...] = (),
         contention: float = 1.0,
     ) -> "Plan":
-        """Return a plan of a profile's tensors; see the class for the arguments."""
+        """Returns a plan of a profile's tensors; see the class for the arguments."""
         dtypes = tuple(t.dtype for t in profile.tensors if t.dtype is not None)
         return cls(
             groups=groups,
@@ -161,7 +161,7 @@ class Plan(FingerprintedDocument):
         )
 
     def _executed(self) -> dict[str, Any]:
-        """Return what ranks execute: names, sizes, dtypes, groups and world size."""
+        """Returns what ranks execute: names, sizes, dtypes, groups and world size."""
         groups: list[list[int | None]] = []
         cuts_tensors = self.cuts_tensors
         for group in self.groups:
@@ -203,7 +203,7 @@ class Plan(FingerprintedDocument):
         return tuple(b - a for a, b in itertools.pairwise([*starts, before[-1]]))
 
     def parts(self, index: int) -> tuple[TensorPart, ...]:
-        """Return the parts of a group's tensors, in backward order."""
+        """Returns the parts of a group's tensors, in backward order."""
         group = self.groups[index]
         parts = [TensorPart(i, 0, self.num_bytes[i]) for i in range(group.start, group.stop)]
         if group.stop_byte is not None:
@@ -214,7 +214,7 @@ class Plan(FingerprintedDocument):
 
     @property
     def tensor_kinds(self) -> tuple[str, ...]:
-        """Return "normal", "merged" or "simultaneous" per tensor (ASC-WFBP, Definitions 1-3).
+        """Returns "normal", "merged" or "simultaneous" per tensor (ASC-WFBP, Definitions 1-3).
 
         Tensors are merged into the last one of their group. That one is simultaneous if its group
         is on another stream than the previous group. A cut tensor has the kind of its last part.
@@ -229,7 +229,7 @@ class Plan(FingerprintedDocument):
         return tuple(kinds)
 
     def _to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; groups have the keys of cuts if a tensor is cut."""
+        """Returns the fields as JSON values; groups have the keys of cuts if a tensor is cut."""
         fields = super()._to_fields()
         if not self.cuts_tensors:
             for group in fields["groups"]:

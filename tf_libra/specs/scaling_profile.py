@@ -20,7 +20,7 @@ MOST_DEVICES = 1 << 20
 
 
 def check_device_counts(field: str, value: Any) -> tuple[int, ...]:
-    """Return device counts, ascending, from 1, or raise `ValueError`."""
+    """Returns device counts, ascending, from 1, or raises `ValueError`."""
     counts = validation.integers(field, value, 1, MOST_DEVICES)
     if not counts or counts[0] != 1:
         raise ValueError(f"{field} must begin with 1, got {counts}")
@@ -103,7 +103,7 @@ class ScalingProfile(Document):
         *,
         batch: int | None = None,
     ) -> "ScalingProfile":
-        """Return the profile of L sequential layers.
+        """Returns the profile of L sequential layers.
 
         Args:
           device_counts: allowed device counts, ascending, from 1, shape [G].
@@ -141,7 +141,7 @@ class ScalingProfile(Document):
         *,
         batch: int | None = None,
     ) -> "ScalingProfile":
-        """Return the profile of L layers with branches.
+        """Returns the profile of L layers with branches.
 
         Args:
           device_counts: as in `chain`.
@@ -191,7 +191,7 @@ class ScalingProfile(Document):
         return self.edges == tuple((i, i + 1) for i in range(self.num_layers - 1))
 
     def index(self, num_devices: int) -> int:
-        """Return the position of a device count in `device_counts`, or raise `ValueError`."""
+        """Returns the position of a device count in `device_counts`, or raises `ValueError`."""
         count = validation.integer("num_devices", num_devices, 1)
         if count not in self.device_counts:
             raise ValueError(f"num_devices must be one of {self.device_counts}, got {count}")
@@ -253,11 +253,11 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
     except OverflowError:  # an integer beyond all floats
         raise ValueError(f"{field} must be finite numbers of seconds, got one too large") from None
     if given.dtype == object:  # NumPy takes true for 1, "4" for 4 and null for NaN
-        for place, one in np.ndenumerate(given):
-            if one is None or isinstance(one, (bool, np.bool_, str, bytes)):
+        for position, number in np.ndenumerate(given):
+            if number is None or isinstance(number, (bool, np.bool_, str, bytes)):
                 raise ValueError(
-                    f"{field}{_indices(place)} must be a finite number of seconds, at least 0, got"
-                    f" {one!r}"
+                    f"{field}{_indices(position)} must be a finite number of seconds, at least 0, "
+                    f"got {number!r}"
                 )
     if 0 in shape and array.size == 0:
         array = array.reshape(shape)
@@ -277,12 +277,12 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
     return array
 
 
-def _indices(place: Iterable[int]) -> str:
-    return "".join(f"[{index}]" for index in place)
+def _indices(position: Iterable[int]) -> str:
+    return "".join(f"[{index}]" for index in position)
 
 
 def _in_order(edges: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[int, ...]:
-    """Return the layers in topological order, or raise `ValueError` that names a cycle."""
+    """Returns the layers in topological order, or raises `ValueError` that names a cycle."""
     targets: list[list[int]] = [[] for _ in names]
     missing = [0] * len(names)
     for source, target in edges:
@@ -313,5 +313,5 @@ def _cycle(targets: list[list[int]], missing: list[int], names: Sequence[str]) -
     while layer not in seen:
         seen.append(layer)
         layer = sources[layer]
-    ring = [*reversed(seen[seen.index(layer) :])]
-    return " -> ".join(names[i] for i in [*ring, ring[0]])
+    cycle = [*reversed(seen[seen.index(layer) :])]
+    return " -> ".join(names[i] for i in [*cycle, cycle[0]])

@@ -61,8 +61,8 @@ def parse_records(text: str) -> tuple[AllReduceRecord, ...]:
     )
 
 
-def of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRecord, ...]:
-    """Return the records of one step's gradients, in the order of execution."""
+def records_of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRecord, ...]:
+    """Returns the records of one step's gradients, in the order of execution."""
     chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
     return tuple(sorted(chosen, key=lambda r: r.sequence))
 

@@ -141,7 +141,7 @@ def test_as_many_streams_as_the_model_says_help(profile, cost, gamma):
     mg = tf_libra.make_plan(profile, cost, "mg-wfbp")
     least = min(rule.predicted_seconds, mg.predicted_seconds)
     assert most.predicted_seconds <= least * (1 + 1e-8) + 1e-15
-    assert "of at most 4 all-reduces at once" in most.notes[0]
+    assert "of at most 4 concurrent all-reduces" in most.notes[0]
 
 
 def test_more_streams_where_a_link_is_not_filled():

@@ -12,7 +12,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.internal.values import AtLeastOne, Count, Natural, NonNegative
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.comm_config import CommConfig
-from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
+from tf_libra.planning.data_parallel.asc_wfbp import DEFAULT_CONTENTION
 from tf_libra.planning.strategy import ChosenThreads, Draft, StreamCounts, ThreadCounts, register
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
@@ -29,7 +29,7 @@ _ANY_ITEM_BYTES = 16
 
 
 def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
-    """Return the smallest unit of at least the requested size that gives at most `MAX_UNITS`."""
+    """Returns the smallest unit of at least the requested size that gives at most `MAX_UNITS`."""
     total = int(profile.num_bytes.sum())
     if _num_units(profile, unit_bytes) <= MAX_UNITS:
         return unit_bytes
@@ -105,7 +105,7 @@ def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int
 
 
 def sizes_to_try(total_bytes: int) -> tuple[int, ...]:
-    """Return unit sizes, ascending: the total, half of it, and so on."""
+    """Returns unit sizes, ascending: the total, half of it, and so on."""
     sizes = [max(total_bytes, 1)]
     while len(sizes) < NUM_SIZES and sizes[-1] // 2 >= LEAST_UNIT_BYTES:
         sizes.append(-(-sizes[-1] // 2))
@@ -144,7 +144,7 @@ class Aiacc(ChosenThreads):
         return max(self.streams)
 
     def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
-        """Return the unit sizes of the search space, ascending."""
+        """Returns the unit sizes of the search space, ascending."""
         if self.unit_bytes is not None:
             return (self.unit_bytes,)
         return sizes_to_try(int(profile.num_bytes.sum()))
@@ -159,7 +159,7 @@ class Aiacc(ChosenThreads):
         Raises:
           ValueError: no thread count leaves computation resources under the cost model.
         """
-        gamma = USUAL_CONTENTION if self.contention is None else self.contention
+        gamma = DEFAULT_CONTENTION if self.contention is None else self.contention
         known: dict[CommConfig, float | None] = {}
         problems: list[str] = []
 
@@ -177,7 +177,7 @@ class Aiacc(ChosenThreads):
             return known[setting]
 
         def best(settings: Iterable[CommConfig]) -> CommConfig | None:
-            timed = [(s, one) for one in settings if (s := seconds(one)) is not None]
+            timed = [(s, config) for config in settings if (s := seconds(config)) is not None]
             return min(timed)[1] if timed else None
 
         sizes, few, least = self.unit_sizes(profile), self.streams[0], self.threads[0]

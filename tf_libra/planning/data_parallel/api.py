@@ -11,7 +11,7 @@ from tf_libra.specs.plan import Plan
 
 
 def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | str) -> Plan:
-    """Return the strategy's plan for a profile under a cost model, with its predicted time.
+    """Returns the strategy's plan for a profile under a cost model, with its predicted time.
 
     Args:
       profile: the gradients of one step.

@@ -23,7 +23,7 @@ from tf_libra.specs.plan import Plan, TensorGroup
 
 RULES = ("published-code", "equation-40")
 # Default gamma without a measurement: the middle of the paper's range.
-USUAL_CONTENTION = 1.5
+DEFAULT_CONTENTION = 1.5
 _Streams = Annotated[int, partial(validation.integer, minimum=2, maximum=validation.MAX_INT32)]
 _TIE = 1e-9  # relative: a plan is better only by more
 
@@ -70,8 +70,8 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
 
     if not _leaves_room(cost, 2 * threads):
         note = (
-            f"no tensor is simultaneous: two all-reduces of {threads} threads at once would leave "
-            "backward computation no resources under this cost model"
+            f"no tensor is simultaneous: two concurrent all-reduces of {threads} threads would "
+            "leave backward computation no resources under this cost model"
         )
         return Draft(by_rule(1), (note,), strategy.gamma)
     groups = by_rule(2)
@@ -99,8 +99,8 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
     if alone < least * (1 - _TIE):
         groups, streams = in_turn, 1
     note = (
-        f"of at most {strategy.max_streams} all-reduces at once {streams} is predicted quickest,"
-        f" with a contention of {strategy.gamma:.3g}"
+        f"of at most {strategy.max_streams} concurrent all-reduces, {streams} is predicted the"
+        f" fastest, with a contention of {strategy.gamma:.3g}"
     )
     return Draft(groups, (note,), strategy.gamma)
 
@@ -176,7 +176,7 @@ def _by_equation_40(
 
 
 def _leaves_room(cost: CostModel, num_threads: int) -> bool:
-    """Return True if computation keeps a positive rate with this number of threads."""
+    """Returns True if computation keeps a positive rate with this number of threads."""
     try:
         return float(cost.compute_rate(num_threads)) > 0
     except ValueError:
@@ -213,7 +213,7 @@ class AscWfbp(FixedThreads):
     @property
     def gamma(self) -> float:
         """Contention for planning."""
-        return USUAL_CONTENTION if self.contention is None else self.contention
+        return DEFAULT_CONTENTION if self.contention is None else self.contention
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """Plan by the rule."""

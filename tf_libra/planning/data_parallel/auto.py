@@ -43,7 +43,7 @@ class Auto(ChosenThreads):
     @property
     def num_streams(self) -> int:
         """Most concurrent all-reduces of any strategy."""
-        return max(one.num_streams for one in self.others().values())
+        return max(strategy.num_streams for strategy in self.others().values())
 
     @property
     def races(self) -> bool:
@@ -53,10 +53,10 @@ class Auto(ChosenThreads):
     @property
     def num_lanes(self) -> int:
         """Most concurrent threads of any strategy."""
-        return max(one.num_lanes for one in self.others().values())
+        return max(strategy.num_lanes for strategy in self.others().values())
 
     def others(self) -> dict[str, Strategy]:
-        """Return every strategy that plans by itself, by name, with the arguments that it has."""
+        """Returns every strategy that plans by itself, by name, with the arguments that it has."""
         given = {
             "threads": self.threads,
             "num_threads": self.threads[0],
@@ -83,9 +83,9 @@ class Auto(ChosenThreads):
         """
         plans = []
         problem = None
-        for one in self.others().values():
+        for strategy in self.others().values():
             try:
-                plans.append(make_plan(profile, cost, one))
+                plans.append(make_plan(profile, cost, strategy))
             except ValueError as error:  # a rate that is not positive
                 problem = error
         if not plans:

@@ -73,20 +73,20 @@ class ChunkedCosts:
         self.fitting_bytes = np.floor(np.clip(most, -1.0, largest)).astype(np.int64)
 
     def hidden_chunks(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the fewest chunks that hide an all-reduce of these bytes, shape [J, n].
+        """Returns the fewest chunks that hide an all-reduce of these bytes, shape [J, n].
 
         Z + 1 if Z chunks do not.
         """
         return np.stack([np.searchsorted(fitting, num_bytes) for fitting in self.fitting_bytes])
 
     def hidden_extra(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return extra seconds of a hidden all-reduce of at least 1 byte; shape [J, n]."""
+        """Returns extra seconds of a hidden all-reduce of at least 1 byte; shape [J, n]."""
         return self.startup_extra[:, None] + self.byte_extra[:, None] * num_bytes
 
     def residual_extra(
         self, num_bytes: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return extra seconds of a stage that ends at Z with a residual after its d chunks.
+        """Returns extra seconds of a stage that ends at Z with a residual after its d chunks.
 
         Computation overlaps the share f = g(d·w, r) / (p + a) of the all-reduce, the rest
         takes (q + a)·(1 - f) (Eqs. 10, 11). Beyond d·w, that is
@@ -108,7 +108,7 @@ class ChunkedCosts:
         return alone, per_chunk
 
     def hidden_and_alone(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return extra seconds of an all-reduce of at least 1 byte with one number of threads.
+        """Returns extra seconds of an all-reduce of at least 1 byte with one number of threads.
 
         Returns:
           (startup, seconds per byte) of a hidden all-reduce, then of an exclusive one.
@@ -117,6 +117,6 @@ class ChunkedCosts:
         return hidden, (self._alone_startup, float(self._alone_byte[index]))
 
     def exclusive_all_reduce(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
+        """Returns q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
         seconds = self._alone_startup + self._alone_byte[:, None] * num_bytes
         return np.where(num_bytes > 0, seconds, 0.0)

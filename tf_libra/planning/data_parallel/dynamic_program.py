@@ -16,7 +16,7 @@ _BLOCK = 2**18  # elements of a temporary array
 def solve(
     profile: BackwardProfile, costs: ChunkedCosts, max_groups: int
 ) -> tuple[float, list[int], list[int]]:
-    """Return T(K, L, Z) of Eq. 23 with the groups' stops and threads.
+    """Returns T(K, L, Z) of Eq. 23 with the groups' stops and threads.
 
     The result is Algorithm 1's, up to ties; they go to fewer groups, then to larger groups earlier,
     then to fewer threads. The differences, with S(i, l, z) = T(i, l, z) - z·w:
@@ -52,7 +52,7 @@ def solve(
 
 
 def _no_group(profile: BackwardProfile, costs: ChunkedCosts) -> NDArray[np.float64]:
-    """Return S(0, l, z) for l < L, z < Z: computation alone costs no extra."""
+    """Returns S(0, l, z) for l < L, z < Z: computation alone costs no extra."""
     level = np.full((len(profile.tensors), costs.chunks), np.inf)
     level[0] = 0.0
     return level
@@ -106,7 +106,7 @@ class _HiddenGroups:
         return steps
 
     def add_group(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return S(i, l, z) for S(i - 1, l, z); both for l < L and z < Z, at most i groups."""
+        """Returns S(i, l, z) for S(i - 1, l, z); both for l < L and z < Z, at most i groups."""
         costs = self._costs
         best = level.copy()
         for index, steps in enumerate(self._steps):
@@ -123,7 +123,7 @@ class _HiddenGroups:
 
 
 def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return minima of runs of 2**k rows that begin at row l, in row k·L + l of the result.
+    """Returns minima of runs of 2**k rows that begin at row l, in row k·L + l of the result.
 
     Other rows are unchanged.
     """
@@ -191,7 +191,7 @@ def _best_ending(
 def _least_hidden(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the least of `_hidden_before` for all splits, up to rounding; shape [L]."""
+    """Returns the least of `_hidden_before` for all splits, up to rounding; shape [L]."""
     before = profile.bytes_before[:-1]
     least = np.full(len(before), np.inf)
     for index in range(len(costs.threads)):
@@ -217,7 +217,7 @@ def _least_hidden(
 def _least_residual(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return a lower bound of `_residual_bound` for all splits, up to rounding; shape [L].
+    """Returns a lower bound of `_residual_bound` for all splits, up to rounding; shape [L].
 
     The cost of an all-reduce with a residual lies between hidden and exclusive.
     """
@@ -241,7 +241,7 @@ def _better(
     split: int,
     last_threads: int,
 ) -> _Ending:
-    """Return the best of `best` and the candidates [J, n] for the last group but one."""
+    """Returns the best of `best` and the candidates [J, n] for the last group but one."""
     start, j = np.unravel_index(_first_least(candidates.T), candidates.T.shape)
     extra = float(candidates[j, start])
     if extra >= best.extra - _TIE * abs(best.extra):
@@ -250,7 +250,7 @@ def _better(
 
 
 def _groups_before(profile: BackwardProfile, split: int) -> NDArray[np.int64]:
-    """Return bytes of the groups l'..split-1 for all l' that leave at least 1 byte, shape [n]."""
+    """Returns bytes of the groups l'..split-1 for all l' that leave at least 1 byte, shape [n]."""
     sizes = profile.bytes_before[split] - profile.bytes_before[:split]
     return sizes[sizes > 0]
 
@@ -258,7 +258,7 @@ def _groups_before(profile: BackwardProfile, split: int) -> NDArray[np.int64]:
 def _hidden_before(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], split: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return extras of hidden groups that end before tensor `split`, and their z'; [J, n]."""
+    """Returns extras of hidden groups that end before tensor `split`, and their z'; [J, n]."""
     sizes = _groups_before(profile, split)
     z = costs.chunks - np.maximum(costs.hidden_chunks(sizes), 1)
     extras = level[np.arange(sizes.size), np.maximum(z, 0)] + costs.hidden_extra(sizes)
@@ -268,7 +268,7 @@ def _hidden_before(
 def _residual_bound(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], split: int
 ) -> NDArray[np.float64]:
-    """Return the least cost of a group before tensor `split` that Z does not hide; [J, n]."""
+    """Returns the least cost of a group before tensor `split` that Z does not hide; [J, n]."""
     sizes = _groups_before(profile, split)
     base, per_chunk = costs.residual_extra(sizes)
     most = np.minimum(costs.hidden_chunks(sizes) - 1, costs.chunks - costs.first_chunk[split])
@@ -283,7 +283,7 @@ def _residual_before(
     split: int,
     limit: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return extras of groups with a residual that end before tensor `split`, and z'; [J, n].
+    """Returns extras of groups with a residual that end before tensor `split`, and z'; [J, n].
 
     Groups that cannot cost less than the limit have infinite extras.
     """
@@ -308,7 +308,7 @@ def _residual_before(
 def _levels_behind(
     levels: list[NDArray[np.float64]], tensors: int, z: int
 ) -> list[NDArray[np.float64]]:
-    """Return the levels below the first one with the last level's S(i, split, z)."""
+    """Returns the levels below the first one with the last level's S(i, split, z)."""
     extra = levels[-1][tensors, z]
     return levels[: next(i for i, level in enumerate(levels) if level[tensors, z] == extra)]
 
@@ -320,7 +320,7 @@ def _step_back(
     tensors: int,
     z: int,
 ) -> tuple[int, int, int]:
-    """Return l', z' and the threads of the group that leads from `level` to (split, z)."""
+    """Returns l', z' and the threads of the group that leads from `level` to (split, z)."""
     sizes = _groups_before(profile, tensors)
     began = z - costs.hidden_chunks(sizes)
     extras = level[np.arange(sizes.size), np.maximum(began, 0)] + costs.hidden_extra(sizes)
@@ -330,6 +330,6 @@ def _step_back(
 
 
 def _first_least(values: NDArray[np.float64]) -> int:
-    """Return the flat index of the first value that is the least, up to rounding."""
+    """Returns the flat index of the first value that is the least, up to rounding."""
     least = values.min()
     return int(np.argmax(values.ravel() <= least + _TIE * abs(least)))

@@ -53,7 +53,7 @@ class LossBound:
         )
 
     def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
-        """Return the least seconds lost after l tensors with s left; shape of `left`."""
+        """Returns the least seconds lost after l tensors with s left; shape of `left`."""
         now = self._mixture(self._bytes[tensors], left) + self._certain
         return np.maximum(now, self.late[tensors])
 
@@ -65,7 +65,7 @@ class LossBound:
 def _above(
     first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]
 ) -> bool:
-    """Return True if the middle point lies on or above the line between the others."""
+    """Returns True if the middle point lies on or above the line between the others."""
     slope = (last[1] - first[1]) * (middle[0] - first[0])
     return (middle[1] - first[1]) * (last[0] - first[0]) >= slope
 

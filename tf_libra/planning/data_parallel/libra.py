@@ -15,7 +15,7 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 
 def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> Draft:
-    """Return the groups and threads of Eq. 23, at most K groups."""
+    """Returns the groups and threads of Eq. 23, at most K groups."""
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     _, stops, threads = solve(profile, costs, min(strategy.max_groups, len(profile.tensors)))
     return Draft(groups_from_stops(stops, threads))
@@ -24,21 +24,21 @@ def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> 
 def shorten_step(
     profile: BackwardProfile, cost: CostModel, strategy: "Libra", draft: Draft
 ) -> Draft:
-    """Return a draft whose step, with updates, is no longer; see `step_refinement.least_step`.
+    """Returns a draft whose step, with updates, is no longer; see `step_refinement.least_step`.
 
     The search begins with the draft, with Eq. 23's plans of fewer groups, and with even groups.
     """
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     K = min(strategy.max_groups, len(profile.tensors))
-    beginnings: list[Choice] = [
+    starts: list[Choice] = [
         (tuple(g.stop for g in draft.groups), tuple(g.num_threads for g in draft.groups))
     ]
     for fewer in sorted({1, 2, K // 2} & set(range(1, K))):
         _, stops, threads = solve(profile, costs, fewer)
-        beginnings.append((tuple(stops), tuple(threads)))
-    beginnings += [even_groups(profile, K, r) for r in strategy.threads]
-    found = least_step(profile, cost, beginnings, strategy.threads, K)
-    if found == beginnings[0]:
+        starts.append((tuple(stops), tuple(threads)))
+    starts += [even_groups(profile, K, r) for r in strategy.threads]
+    found = least_step(profile, cost, starts, strategy.threads, K)
+    if found == starts[0]:
         return draft
     note = "the step, updates included, is shorter than with the groups of the least backward"
     return Draft(groups_from_stops(*found), (*draft.notes, note))

@@ -57,7 +57,7 @@ def plan_libra_exact(
     max_groups: int,
     chunks: int,
 ) -> Draft:
-    """Return a plan that no sequential plan of at most K groups and threads from R beats.
+    """Returns a plan that no sequential plan of at most K groups and threads from R beats.
 
     Args:
         profile: the gradients.
@@ -140,7 +140,7 @@ class _Search:
         self._levels: list[_States] = []
 
     def _slopes(self) -> tuple[float, float]:
-        """Return m and M; slopes are monotone in the group's size, so its extremes suffice."""
+        """Returns m and M; slopes are monotone in the group's size, so its extremes suffice."""
         some = self._profile.num_bytes[self._profile.num_bytes > 0]
         if not some.size or self._byte.max() == 0:
             return 1.0, 1.0
@@ -150,7 +150,7 @@ class _Search:
         return min(1.0, float(slopes.min())), max(1.0, float(slopes.max()))
 
     def _rest_bounds(self) -> _Array:
-        """Return the least loss from tensor l on with at most g groups, shape [K + 1, L + 1].
+        """Returns the least loss from tensor l on with at most g groups, shape [K + 1, L + 1].
 
         The recursion over groups is the same, but every group starts when its last tensor is
         produced, with at least the computation left of a real schedule. If M <= 1, this loses no
@@ -179,7 +179,7 @@ class _Search:
         return rest
 
     def _added(self, sizes: NDArray[np.int64], left: _Array) -> _Added:
-        """Return the additions of groups of these sizes, started with `left`; both [n]."""
+        """Returns the additions of groups of these sizes, started with `left`; both [n]."""
         overlapped = self._startup + self._byte * sizes
         used = overlapped * self._rate
         alone = self._alone_startup + self._alone_byte * sizes
@@ -195,7 +195,7 @@ class _Search:
         )
 
     def run(self) -> Draft:
-        """Return the best plan.
+        """Returns the best plan.
 
         The first pass, a beam search, often finds a good incumbent soon. If the beam dropped no
         state, its plan is optimal.
@@ -316,13 +316,13 @@ class _Search:
         notes = []
         if self._m < 0:
             notes.append(
-                "under this cost model an all-reduce may be faster beside computation than alone "
-                f"(Assumption 2 does not hold): pruned with {self._m:.3g} where Lemma 3 has 0"
+                "under this cost model an all-reduce may be faster during computation than alone "
+                f"(Assumption 2 does not hold): pruned with {self._m:.3g} instead of 0 (Lemma 3)"
             )
         if self._M > 1:
             notes.append(
                 "under this cost model overlapping may be slower than one after the other "
-                f"(Assumption 3 does not hold): pruned with {self._M:.3g} where Lemma 4 has 1"
+                f"(Assumption 3 does not hold): pruned with {self._M:.3g} instead of 1 (Lemma 4)"
             )
         return tuple(notes)
 

@@ -58,13 +58,13 @@ def plan_libra_m(profile: BackwardProfile, cost: CostModel, strategy: "LibraM") 
 def allocate_threads(
     profile: BackwardProfile, costs: ChunkedCosts, stops: list[int]
 ) -> tuple[float, list[int]]:
-    """Return T(K, Z) of Eq. 17 and the threads of each group, for groups that end at `stops`.
+    """Returns T(K, Z) of Eq. 17 and the threads of each group, for groups that end at `stops`.
 
     Ties go to fewer threads.
     """
     Z = costs.chunks
     extra = np.zeros(Z + 1)  # T(i, z) - z·w
-    # For each group, where the stage that ends at z began, and the index of its threads.
+    # For each group: the start of the stage that ends at z, and the index of its threads.
     began: list[NDArray[np.int32]] = []
     chosen: list[NDArray[np.int32]] = []
     start = 0
@@ -134,7 +134,7 @@ class LibraM(ChosenThreads):
     min_elements: Natural = argument(MIN_ELEMENTS, "as for `MgWfbp`.")
 
     def chunks_for(self, num_groups: int) -> int:
-        """Return Z for this many groups.
+        """Returns Z for this many groups.
 
         Z stops growing when a table of all groups and chunks would fill memory, beyond 1300 groups
         at 10 chunks each.

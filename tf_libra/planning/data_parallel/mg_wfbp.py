@@ -22,7 +22,7 @@ def plan_mg_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "MgWfbp") 
 def merge_stops(
     profile: BackwardProfile, cost: CostModel, num_threads: int, min_elements: int = 0
 ) -> list[int]:
-    """Return the ends of MG-WFBP's groups.
+    """Returns the ends of MG-WFBP's groups.
 
     In backward order, a group merges the next tensor if that is produced less than a startup
     overhead after the group's all-reduce could start: tau_b + t_b < tau_c + a. An all-reduce takes

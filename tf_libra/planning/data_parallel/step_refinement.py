@@ -14,24 +14,24 @@ from tf_libra.simulation.vectorized import vectorized_steps
 from tf_libra.specs.backward_profile import BackwardProfile
 
 _TIE = 1e-9
-_CUTS = 16  # places at which a group may be cut
+_CUTS = 16  # positions at which a group may be cut
 # Total groups of all simulated plans, and the least number of rounds that share them. If the
 # changes of all groups exceed a round, it takes some groups, the last first: updates overlap them.
 _MOST_GROUPS = 2**21
 _ROUNDS = 16
 
 Choice = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where groups end, and their threads."""
+"""Ends of groups, and their threads."""
 
 
 def least_step(
     profile: BackwardProfile,
     cost: CostModel,
-    beginnings: Sequence[Choice],
+    starts: Sequence[Choice],
     allowed: Sequence[int],
     max_groups: int | None,
 ) -> Choice:
-    """Return the groups and threads with the shortest step of a local search.
+    """Returns the groups and threads with the shortest step of a local search.
 
     A change gives a group other threads, cuts it in two, merges it with the next, or moves tensors
     between neighbours. The search takes the best change of each round until none helps. A budget
@@ -40,29 +40,29 @@ def least_step(
     Args:
       profile: the gradients, with their updates.
       cost: the cost model.
-      beginnings: start plans; of equal steps the first wins.
+      starts: start plans; of equal steps the first wins.
       allowed: R.
       max_groups: K; None: groups are fixed and only threads change.
     """
     known: dict[Choice, float] = {}
 
-    def look_at(choices: Iterable[Choice]) -> int:
+    def simulate(choices: Iterable[Choice]) -> int:
         """Simulate the unknown choices; return their total number of groups."""
-        new = [one for one in dict.fromkeys(choices) if one not in known]
+        new = [choice for choice in dict.fromkeys(choices) if choice not in known]
         if new:
             steps = vectorized_steps(profile, cost, *zip(*new, strict=True))
             known.update(zip(new, steps.tolist(), strict=True))
         return sum(len(stops) for stops, _ in new)
 
     changes_per_group = len(allowed) + (0 if max_groups is None else 2 + 3 * _CUTS)
-    left = _MOST_GROUPS - look_at(beginnings)
-    for beginning in sorted(dict.fromkeys(beginnings), key=known.__getitem__):
-        best, end = beginning, 0  # the last group of a round, 0: of the plan
+    left = _MOST_GROUPS - simulate(starts)
+    for start in sorted(dict.fromkeys(starts), key=known.__getitem__):
+        best, end = start, 0  # the last group of a round, 0: of the plan
         unchanged = 0  # consecutive groups without a helpful change
         while left > 0 and unchanged < len(best[0]):
             some = _some_groups(len(best[0]), end, changes_per_group)
             around = sorted({best, *_changes(profile, best, allowed, max_groups, some)})
-            left -= look_at(around)
+            left -= simulate(around)
             least = min(around, key=known.__getitem__)
             if known[least] < known[best] * (1 - _TIE):
                 end = 0 if some.stop == len(best[0]) else min(some.stop, len(least[0]))
@@ -73,14 +73,14 @@ def least_step(
 
 
 def _some_groups(count: int, end: int, changes_per_group: int) -> range:
-    """Return the groups before `end`, or the last ones, that a round changes."""
+    """Returns the groups before `end`, or the last ones, that a round changes."""
     stop = end or count
     most = max(_MOST_GROUPS // (_ROUNDS * changes_per_group * count), 1)
     return range(max(stop - most, 0), stop)
 
 
 def even_groups(profile: BackwardProfile, num_groups: int, num_threads: int) -> Choice:
-    """Return groups of about equal bytes."""
+    """Returns groups of about equal bytes."""
     stops = (*_cuts(profile, 0, len(profile.tensors), num_groups - 1), len(profile.tensors))
     return stops, (num_threads,) * len(stops)
 
@@ -115,7 +115,7 @@ def _changes(
 
 
 def _cuts(profile: BackwardProfile, start: int, stop: int, count: int) -> list[int]:
-    """Return at most `count` cuts of a group: all of them, or parts of about equal bytes."""
+    """Returns at most `count` cuts of a group: all of them, or parts of about equal bytes."""
     if stop - start - 1 <= count:
         return list(range(start + 1, stop))
     low, high = profile.bytes_before[[start, stop]].tolist()
