@@ -34,23 +34,23 @@ def test_an_error_stands_in_one_line_and_what_follows_from_it_in_another() -> No
         status(1, 1),
         status(0, 1),
     )
-    assert found.told() == ["rank 0: KeyError: 'mine'", "rank 1: ended because of that"]
+    assert found.lines() == ["rank 0: KeyError: 'mine'", "rank 1: ended because of that"]
 
 
 def test_ranks_that_say_the_same_say_it_once() -> None:
     said = "ValueError: threads must be from 1 to 64, got 0"
     found = outcome(*raised(1, said), *raised(0, said), status(0, 1), status(1, 1))
-    assert found.told() == [f"rank 0: {said}", "rank 1: the same as rank 0"]
+    assert found.lines() == [f"rank 0: {said}", "rank 1: the same as rank 0"]
 
 
 def test_a_worker_that_the_launcher_ended_is_not_at_fault() -> None:
     found = outcome(*raised(1, "OSError: no"), status(1, 1), status(0, 143))
-    assert found.told() == ["rank 1: OSError: no"]
+    assert found.lines() == ["rank 1: OSError: no"]
 
 
 def test_lost_ranks_alone_are_told_as_they_are() -> None:
     said = "horovod.common.exceptions.HorovodInternalError: rank 1 did not arrive"
-    assert outcome(*raised(0, said), status(0, 1)).told() == [
+    assert outcome(*raised(0, said), status(0, 1)).lines() == [
         "rank 0: HorovodInternalError: rank 1 did not arrive"
     ]
 
@@ -89,7 +89,7 @@ def test_the_rank_whose_data_failed_is_told_apart_from_those_that_quote_it(
     quotes = [line for one in others for line in quoting(rank, one)]
     lines = [*own, *quotes] if is_first else [*quotes, *own]
     found = outcome(*lines, *(status(one, 1) for one in (*others, rank)))
-    assert found.told() == [
+    assert found.lines() == [
         f"rank {rank}: InvalidArgumentError: ValueError: record 90 is damaged",
         f"ranks {others[0]}, {others[1]}: ended because of that",
     ]
@@ -102,7 +102,7 @@ def test_independent_errors_are_told_in_the_order_in_which_they_came() -> None:
         *raised(0, "OSError: no space"),
         *(status(rank, 1) for rank in range(3)),
     )
-    assert found.told() == [
+    assert found.lines() == [
         "rank 2: KeyError: 'late'",
         "rank 0: OSError: no space",
         "rank 1: ended because of that",
@@ -118,8 +118,8 @@ def test_a_killed_rank_comes_before_those_that_lost_it() -> None:
         status(0, 1),
         status(2, 1),
     )
-    assert found.told() == [
-        "rank 1: ended by SIGKILL, as where memory runs out",
+    assert found.lines() == [
+        "rank 1: ended by SIGKILL, as when memory runs out",
         "ranks 0, 2: ended because of that",
     ]
 
@@ -127,7 +127,7 @@ def test_a_killed_rank_comes_before_those_that_lost_it() -> None:
 def test_an_error_of_the_network_that_names_no_rank_is_a_cause() -> None:
     said = "tensorflow.python.framework.errors_impl.UnavailableError: storage is out of reach"
     found = outcome(*raised(1, said), *raised(0, f"{LOST}rank 1"), status(0, 1), status(1, 1))
-    assert found.told()[0] == "rank 1: UnavailableError: storage is out of reach"
+    assert found.lines()[0] == "rank 1: UnavailableError: storage is out of reach"
 
 
 def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
@@ -139,7 +139,7 @@ def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
         *raised(0, "KeyError: 'last'"),
         status(0, 1),
     )
-    assert found.told() == ["rank 0: KeyError: 'last'"]
+    assert found.lines() == ["rank 0: KeyError: 'last'"]
 
 
 @pytest.mark.parametrize(
@@ -184,20 +184,20 @@ def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
     ],
 )
 def test_what_tensorflow_says_around_an_error_is_left_out(said: list[str], told: str) -> None:
-    assert outcome(*raised(0, *said), status(0, 1)).told() == [f"rank 0: {told}"]
+    assert outcome(*raised(0, *said), status(0, 1)).lines() == [f"rank 0: {told}"]
 
 
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        (137, "ended by SIGKILL, as where memory runs out"),
+        (137, "ended by SIGKILL, as when memory runs out"),
         (139, "ended by SIGSEGV"),
         (2, "exit status 2: python: can't open file 'trian.py'"),
     ],
 )
 def test_without_a_traceback_the_exit_status_is_told(number: int, told: str) -> None:
     found = outcome("[0]<stderr>:python: can't open file 'trian.py'", status(0, number))
-    assert found.told() == [f"rank 0: {told}"]
+    assert found.lines() == [f"rank 0: {told}"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_without_a_traceback_the_exit_status_is_told(number: int, told: str) -> 
 )
 def test_what_tensorflow_notes_is_no_reason_for_an_exit_status(said: str) -> None:
     found = outcome("[0]<stderr>:no GPU is left", f"[0]<stderr>:{said}", status(0, 4))
-    assert found.told() == ["rank 0: exit status 4: no GPU is left"]
+    assert found.lines() == ["rank 0: exit status 4: no GPU is left"]
 
 
 def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
@@ -218,7 +218,7 @@ def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
     for line in ("Traceback (most recent call last):", "KeyError: 1"):
         found.read(f"[0,3]<stderr>:{line}\n")
         found.read(f"Sun Nov 22 10:00:00 2026[1]<stderr>:{line}\n")
-    assert found.told() == ["rank 1: KeyError: 1", "rank 3: the same as rank 1"]
+    assert found.lines() == ["rank 1: KeyError: 1", "rank 3: the same as rank 1"]
 
 
 def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
@@ -229,7 +229,7 @@ def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
         "[0]<stderr>:tf_libra: step: 2 steps, ended before a plan was active",
         status(0, 3),
     )
-    assert found.told() == ["rank 0: exit status 3: no more images"]
+    assert found.lines() == ["rank 0: exit status 3: no more images"]
 
 
 def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
@@ -245,4 +245,4 @@ def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
 
 
 def test_a_job_that_ended_well_has_nothing_to_tell() -> None:
-    assert outcome("[0]<stdout>:accuracy 97 %").told() == []
+    assert outcome("[0]<stdout>:accuracy 97 %").lines() == []

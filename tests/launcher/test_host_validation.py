@@ -40,7 +40,7 @@ def test_hosts_that_cannot_be_are_named(hosts: str, words: str) -> None:
         (b"one slots=1\nother\n", "line 2 must be HOST slots=NUMBER, got 'other'"),
         (b"one slots=1\n\ntwo slots=1\n", "line 2 must be HOST slots=NUMBER, got ''"),
         (b"one slots=many\n", "line 1 must be"),
-        (b"\xff\xfe", "is no text"),
+        (b"\xff\xfe", "is not a text file"),
     ],
 )
 def test_files_of_hosts_that_cannot_be_are_named(

@@ -1,1 +1,1 @@
-"""The ranks of a job, and the transports that carry control between them."""
+"""Jobs, their ranks, and the control plane between the ranks."""

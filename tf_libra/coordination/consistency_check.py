@@ -1,4 +1,4 @@
-"""A check that all ranks agree on what they must have alike, before any gradient moves."""
+"""Check that all ranks have the same configuration, before any gradient moves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from tf_libra.coordination.control_plane import Control
 Statement = Mapping[str, Any]
 
 NAMES_ADVICE = (
-    "; where only names differ, name layers and models explicitly, or call"
+    "; if only names differ, name layers and models explicitly, or call"
     " keras.utils.clear_session() on every rank before they are built"
 )
 
@@ -18,10 +18,10 @@ def agree(control: Control, statement: Statement) -> None:
 
     Args:
         control: reaches the other ranks.
-        statement: what JSON can say, in the order in which differences matter.
+        statement: JSON values, in the order in which differences matter.
 
     Raises:
-        ValueError: on every rank, with the same words: the first difference between two ranks.
+        ValueError: on every rank, with the same message: the first difference between two ranks.
         EngineError: a rank did not answer.
     """
     check_equal(exchange(control, statement))
@@ -32,28 +32,28 @@ def exchange(control: Control, statement: Statement) -> list[dict[str, Any]]:
 
     Args:
         control: reaches the other ranks.
-        statement: of this rank, as for `agree`.
+        statement: statement of this rank, as for `agree`.
 
     Raises:
         EngineError: a rank did not answer.
     """
-    # Sorted keys would lose the order that matters, so it travels as a list of pairs.
+    # JSON objects would lose the order, so the statement is sent as a list of pairs.
     everyone = control.all_gather([[key, value] for key, value in statement.items()])
-    return [dict(one) for one in everyone]
+    return [dict(pairs) for pairs in everyone]
 
 
 def check_equal(statements: Sequence[Statement], advice: str = "") -> None:
-    """Raises `ValueError` that names the first difference between ranks, and what to do."""
+    """Raises `ValueError` that names the first difference between ranks, with advice."""
     difference = first_difference(statements)
     if difference is not None:
         raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}{advice}")
 
 
 def first_difference(statements: Sequence[Statement]) -> str | None:
-    """The first difference between rank 0 and any other rank, in words; None if there is none.
+    """Returns the first difference between rank 0 and another rank; None if there is none.
 
     Args:
-        statements: one per rank.
+        statements: one statement per rank.
     """
     for key in statements[0]:
         for rank, other in enumerate(statements[1:], start=1):
@@ -64,15 +64,15 @@ def first_difference(statements: Sequence[Statement]) -> str | None:
 
 
 def _narrow(where: str, left: Any, right: Any) -> tuple[str, Any, Any]:
-    """Descends to the first place where two values differ."""
+    """Returns the first difference inside two values, with its place."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(key for key in right if key not in left)]:
             if left.get(key) != right.get(key):
                 return _narrow(f"{where}[{key!r}]", left.get(key), right.get(key))
     if isinstance(left, list) and isinstance(right, list):
-        for i, (one, other) in enumerate(zip(left, right, strict=False)):
-            if one != other:
-                return _narrow(f"{where}[{i}]", one, other)
+        for i, (ours, theirs) in enumerate(zip(left, right, strict=False)):
+            if ours != theirs:
+                return _narrow(f"{where}[{i}]", ours, theirs)
         if len(left) != len(right):
             return f"number of {where}", len(left), len(right)
     return where, left, right

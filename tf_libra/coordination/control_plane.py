@@ -1,6 +1,6 @@
-"""The transport of control: small messages by which the ranks agree, apart from all gradients.
+"""Control plane: small messages by which the ranks agree, separate from gradients.
 
-A backend (`backend.py`) determines what executes all-reduces, and names its control transport.
+A backend (`backend.py`) executes all-reduces, and names its control transport.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tf_libra.internal.registry import Registry
 
 
 class EngineError(RuntimeError):
-    """The engine could not do what was requested; the message names ranks and reasons."""
+    """Error of an engine that could not do what was requested; names ranks and reasons."""
 
 
 class LostRankError(EngineError):
-    """A rank is dead, disconnected, late beyond the timeout, or gave up."""
+    """Error of a rank that is dead, disconnected, late beyond the timeout, or gave up."""
 
 
 class ElsewhereError(LostRankError):
-    """A rank is at a place between steps, and another rank is in a step or at another place."""
+    """Error of a rank between steps while another rank is in a step or at another place."""
 
 
-# What other ranks hear of one that leaves between steps; `why_program_ends`, too.
+# Reasons that other ranks receive from a rank that leaves between steps.
 CLOSED = "it has closed its connections"
 LEFT = "it is in another job now"
-# How places begin that are no steps: a rank there and one in a step do not find each other.
+# Prefix of places between steps. A rank at such a place and a rank in a step never meet.
 _BETWEEN_STEPS = "between steps: "
 _OPS = (
     "LibraAllReduce",
@@ -45,9 +45,10 @@ _OPS = (
 
 
 def lost(error: BaseException) -> str | None:
-    """Why a rank is lost, if an error of this module or of an op of ours says that one is.
+    """Returns why a rank is lost; None if the error does not mean that a rank is lost.
 
-    A rank that has left its steps for another place is lost for those that have not.
+    Errors of this module, and errors of TF-Libra's ops, mean it. A rank at a place between steps is
+    lost for ranks in a step.
     """
     import tensorflow as tf
 
@@ -59,48 +60,48 @@ def lost(error: BaseException) -> str | None:
 
 
 def between_steps(place: str) -> str:
-    """Return the name of a place at which ranks meet between two steps."""
+    """Returns the name of a place at which ranks meet between two steps."""
     return _BETWEEN_STEPS + place
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Return whether an error says that a rank is between steps and another one is not there."""
+    """Returns whether an error means that a rank is between steps and another rank is not."""
     import tensorflow as tf
 
-    if isinstance(error, tf.errors.FailedPreconditionError):  # lanes have noticed
+    if isinstance(error, tf.errors.FailedPreconditionError):  # raised by lanes
         return _BETWEEN_STEPS in str(error) and any(op in str(error) for op in _OPS)
     gave_up = isinstance(error, LostRankError | tf.errors.AbortedError)
     return isinstance(error, ElsewhereError) or (gave_up and ElsewhereError.__name__ in str(error))
 
 
 def elsewhere(mine: str, theirs: str, text: str) -> EngineError:
-    """Return the error of two ranks at different places.
+    """Returns the error of two ranks at different places.
 
     Args:
         mine: this rank's place.
-        theirs: the other rank's.
-        text: names both.
+        theirs: the other rank's place.
+        text: message that names both.
     """
-    is_between = any(one.startswith(_BETWEEN_STEPS) for one in (mine, theirs))
+    is_between = any(place.startswith(_BETWEEN_STEPS) for place in (mine, theirs))
     return ElsewhereError(text) if is_between else EngineError(text)
 
 
 def why_program_ends() -> str:
-    """Returns the reason to give the ranks that go on, while this process exits."""
+    """Returns the reason that ranks that go on receive while this process exits."""
     error = getattr(sys, "last_value", None)
     if error is None or hasattr(sys, "ps1"):  # a prompt goes on after errors
         return "its program has ended, where every rank must take equally many steps"
-    said = f": {error}" if str(error) else ""
-    return f"its program has ended with an error: {type(error).__name__}{said}"
+    details = f": {error}" if str(error) else ""
+    return f"its program has ended with an error: {type(error).__name__}{details}"
 
 
 def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
-    """Returns the message about a rank that has waited for another one until its deadline.
+    """Returns the message about a rank that has waited for another rank until its deadline.
 
     Args:
-        rank: that waited.
+        rank: the rank that waited.
         timeout_seconds: how long it waited.
-        whom: what did not come.
+        whom: ranks that did not come, or the place where they are missing.
     """
     return (
         f"rank {rank} has waited {formatting.time(timeout_seconds)} for {whom}, the limit of"
@@ -110,14 +111,14 @@ def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
 
 
 class Control(Protocol):
-    """Reaches the other ranks of a job. What involves them blocks, until a deadline at most.
+    """Control plane of a job. Calls that involve other ranks block until a deadline at most.
 
-    Every rank has to make the same calls in the same order.
+    Every rank must make the same calls in the same order.
     """
 
     @property
     def rank(self) -> int:
-        """This process, from 0."""
+        """Rank of this process, from 0."""
         ...
 
     @property
@@ -127,11 +128,11 @@ class Control(Protocol):
 
     @property
     def job(self) -> int:
-        """Whose ranks it reaches: `World.job`."""
+        """Number of the job whose ranks it reaches: `World.job`."""
         ...
 
     def all_gather(self, message: Any) -> list[Any]:
-        """Every rank's message, by rank. Messages are what JSON can say.
+        """Returns every rank's message, a JSON value, by rank.
 
         Raises:
             LostRankError: a rank is dead, has given up, or did not arrive in time.
@@ -139,31 +140,31 @@ class Control(Protocol):
         ...
 
     def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
-        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`.
+        """Returns rank 0's message; other ranks' messages are ignored. Errors as for `all_gather`.
 
         Args:
-            message: rank 0's.
-            kind: what is broadcast, the same on every rank.
-            place: where this rank is, for the error of a rank that is elsewhere.
+            message: the message of rank 0.
+            kind: description of the message, the same on every rank.
+            place: place of this rank, for the error of a rank at another place.
         """
         ...
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
-        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        """Returns rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
         ...
 
     def set_step(self, step: int) -> None:
-        """Gives a number to what follows, for telemetry and messages."""
+        """Sets the number of the step that follows, for telemetry and messages."""
         ...
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
-        """Returns when every rank is at the same point of the same function.
+        """Waits until every rank is at the same point of the same function.
 
         Args:
-            what: the point.
+            what: name of the point.
             function: identity of the function.
-            quiet: whether no message may be sent until `resume`, since what follows suffers
-                nothing concurrent with it.
+            quiet: whether to send no message until `resume`, for an operation that allows no
+                concurrent messages.
 
         Raises:
             tf.errors.OpError, EngineError: another rank is elsewhere, or gone.
@@ -171,46 +172,46 @@ class Control(Protocol):
         ...
 
     def resume(self) -> None:
-        """Ends the silence that a quiet meeting began."""
+        """Sends messages again after a quiet `meet`."""
         ...
 
     def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """While a step executes, whose all-reduces need every rank."""
+        """Returns a context for the execution of a step, whose all-reduces need every rank."""
         ...
 
     def why_lost(self, error: BaseException) -> str | None:
-        """Why, if an error of this module or from a kernel means that a rank is lost.
+        """Returns why a rank is lost; None if the error does not mean that a rank is lost.
 
-        Other ranks may go on from their last commit; the same call would not succeed.
+        After the loss of a rank, the others may go on from their last commit.
         """
         ...
 
     def abort(self, reason: str) -> None:
-        """Tells every rank why this one gives up, and fails all that is under way."""
+        """Sends every rank the reason why this rank gives up, and fails all pending calls."""
         ...
 
     def close(self, why: str = CLOSED) -> None:
-        """Ends it, and all that waits for it.
+        """Closes the control plane, and fails all pending calls.
 
         Args:
-            why: the reason that ranks get that go on.
+            why: reason for the ranks that go on.
 
         Raises:
-            EngineError: something that it has called does not return.
+            EngineError: a thread of the control plane does not end.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """The configuration with which the ranks start a control transport.
+    """Configuration of a control transport, the same on all ranks.
 
     Attributes:
-        num_lanes: threads that all-reduces will ask for, for a carrier that executes some itself.
+        num_lanes: communication threads, for a transport that also executes all-reduces.
         timeout_seconds: how long to wait for another rank at most.
         stall_warning_seconds: after how long to warn that another rank has not arrived.
-        liveness_seconds: after how long a host that does not answer is lost, for a carrier that
-            has connections of its own.
+        liveness_seconds: after how long a host that does not answer counts as lost, for a transport
+            with its own connections.
     """
 
     num_lanes: int
@@ -220,32 +221,32 @@ class ControlConfig:
 
 
 class ControlTransport(Protocol):
-    """A way to reach the other ranks: a frozen dataclass that registers itself.
+    """Transport of control messages: a frozen dataclass that registers itself.
 
     Attributes:
-        name: by which backends choose it.
+        name: name by which backends choose the transport.
     """
 
     name: ClassVar[str]
 
     def running(self) -> Control | None:
-        """Returns the control that this process has started, and not closed."""
+        """Returns the control plane that this process has started and not closed."""
         ...
 
     def offer(self, world: World, terms: ControlConfig) -> Any:
-        """Returns what the other ranks have to know of this one before `start`, as JSON values.
+        """Returns this rank's addresses for the other ranks' `start`, as JSON values.
 
         Raises:
-            ValueError: the environment does not say how to be reached.
-            EngineError: it cannot be as it says.
+            ValueError: the environment is invalid or incomplete.
+            EngineError: this rank cannot listen at the address that the environment names.
         """
         ...
 
     def start(self, world: World, terms: ControlConfig, offers: Sequence[Any]) -> Control:
-        """Lets all ranks meet, all of which call this with all of their offers, by rank.
+        """Connects all ranks; all of them call it, with the offers of all ranks.
 
         Raises:
-            ValueError: on every rank: the offers do not fit together.
+            ValueError: on every rank: the offers are inconsistent.
             EngineError: a rank cannot be reached in time.
         """
         ...
@@ -257,11 +258,10 @@ resolve = REGISTRY.resolve
 
 
 def exchange_clocks(control: Control, count: int = 16) -> tuple[tuple[int, int], ...]:
-    """When a message was sent to all ranks, and when all of theirs had come, `count` times.
+    """Returns when `count` messages were sent, and when all ranks' messages had arrived.
 
-    In nanoseconds since the epoch, by this host's clock, of which only the first is read: it may be
-    set meanwhile. On every rank it must be called at the same place, as `all_gather`, whose errors
-    it has.
+    Times are nanoseconds since the epoch by this host's clock, which is read once, since it may be
+    set in between. All ranks call it at the same place. Errors are those of `all_gather`.
     """
     found = []
     epoch_ns = time.time_ns() - time.monotonic_ns()
@@ -273,12 +273,12 @@ def exchange_clocks(control: Control, count: int = 16) -> tuple[tuple[int, int],
 
 
 def running() -> list[Control]:
-    """Returns every control that reaches other ranks from this process, of any transport."""
+    """Returns the running control planes of this process, of all transports."""
     found = (kind().running() for kind in REGISTRY.by_name.values())
-    return [one for one in found if one is not None]
+    return [control for control in found if control is not None]
 
 
 def left_over(world: World) -> list[Control]:
-    """Returns every control that still reaches the ranks of an earlier job, of any transport."""
+    """Returns the control planes that still reach ranks of an earlier job, of all transports."""
     ours = (world.job, world.rank, world.size)
-    return [one for one in running() if (one.job, one.rank, one.world_size) != ours]
+    return [found for found in running() if (found.job, found.rank, found.world_size) != ours]

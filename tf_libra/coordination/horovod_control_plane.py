@@ -1,6 +1,6 @@
-"""Control by Horovod alone: its collectives carry what the ranks say to each other.
+"""Control plane over Horovod's collectives.
 
-Nothing of ours listens or connects, so a job reaches as far as its Horovod does.
+It opens no connections, so it works wherever Horovod works.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tf_libra.internal import native, patches
 from tf_libra.internal.process_state import STATE
 
 _MAX_BROADCAST_BYTES = 64 << 20
-# How long to wait for the cause of what Horovod reports, which comes by another way.
+# How long to wait for the cause of an error of Horovod, which arrives by another message.
 _CAUSE_SECONDS = 3.0
 
 
 class HorovodControl:
-    """Reaches the other ranks by rounds of Horovod's all-gather; see `Control`."""
+    """Control plane by rounds of Horovod's all-gather; see `Control`."""
 
     def __init__(self, world: World, terms: control_plane.ControlConfig) -> None:
-        """Begins, as every other rank does."""
+        """Starts the rounds, as every other rank does."""
         self._world = world
         self._shutdown = _Shutdown(self._on_shutdown)
         self._step = 0
@@ -41,7 +41,7 @@ class HorovodControl:
 
     @property
     def rank(self) -> int:
-        """This process, from 0."""
+        """Rank of this process, from 0."""
         return self._world.rank
 
     @property
@@ -51,53 +51,56 @@ class HorovodControl:
 
     @property
     def job(self) -> int:
-        """Whose ranks it reaches."""
+        """Number of the job whose ranks it reaches."""
         return self._world.job
 
     def all_gather(self, message: Any) -> list[Any]:
-        """Every rank's message, by rank. Messages are what JSON can say.
+        """Returns every rank's message, a JSON value, by rank.
 
         Raises:
             LostRankError: a rank is dead, has given up, or did not arrive in time.
             EngineError: a rank is elsewhere.
         """
         mine = json.dumps(message, sort_keys=True).encode()
-        return [json.loads(one) for one in self._rounds.exchange(self._place("a gathering"), mine)]
+        everyone = self._rounds.exchange(self._place("a gathering"), mine)
+        return [json.loads(message) for message in everyone]
 
     def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
-        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        """Returns rank 0's message; other messages are ignored. Errors as for `all_gather`."""
         return json.loads(self._broadcast(json.dumps(message, sort_keys=True).encode(), kind))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
-        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        """Returns rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
         return self._broadcast(payload, "a broadcast")
 
     def _broadcast(self, payload: bytes, kind: str) -> bytes:
         mine = payload if self.rank == 0 else b""
         if len(mine) > _MAX_BROADCAST_BYTES:
-            raise EngineError(f"a message has {len(mine)} bytes; at most 64 MiB are sent at once")
+            raise EngineError(
+                f"a broadcast message has {len(mine)} bytes, but at most 64 MiB are allowed"
+            )
         return self._rounds.exchange(self._place(kind), mine)[0]
 
     def set_step(self, step: int) -> None:
-        """Gives a number to what follows, for messages."""
+        """Sets the number of the step that follows, for messages."""
         self._rounds.check()
         self._step = step
         native.load().c.TfLibraSetStep(step)
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
-        """Returns when every rank is at the same point of the same function; see `Control`."""
+        """Waits until every rank is at the same point of the same function; see `Control`."""
         self._rounds.exchange(f"{what}, {function}", b"", quiet)
 
     def resume(self) -> None:
-        """Ends the silence that a quiet meeting began."""
+        """Holds rounds again after a quiet `meet`."""
         self._rounds.resume()
 
     def executing(self, what: str) -> AbstractContextManager[None]:
-        """While a step executes, whose all-reduces need every rank."""
+        """Returns a context for the execution of a step, whose all-reduces need every rank."""
         return self._rounds.executing(what)
 
     def why_lost(self, error: BaseException) -> str | None:
-        """Why, if an error means that a rank is lost; what Horovod reports has its cause there."""
+        """Returns why a rank is lost, with the cause of Horovod's errors; None if none is lost."""
         if isinstance(error, LostRankError):
             return str(error)
         if not _is_horovods(error):
@@ -109,11 +112,11 @@ class HorovodControl:
         return f"{cause or error}; step {self._step} was not completed"
 
     def abort(self, reason: str) -> None:
-        """Tells every rank why this one gives up, and fails all that is under way."""
+        """Sends every rank the reason why this rank gives up, and fails all pending calls."""
         self._rounds.end(reason)
 
     def close(self, why: str = control_plane.CLOSED) -> None:
-        """Ends it on this rank; others that go on learn why."""
+        """Closes the control plane of this rank, and sends the reason to the others."""
         self._rounds.end(why, gives_up=False)
         self._rounds.stop()
         self._shutdown.put_back()
@@ -126,7 +129,7 @@ class HorovodControl:
 
     def _fail(self, reason: str, in_step: bool) -> None:
         native.load().c.TfLibraFailHorovod(native.message(reason))
-        # Nothing else reaches a thread that waits in one of Horovod's own all-reduces.
+        # Only a shutdown ends the wait in an all-reduce of Horovod.
         if in_step:
             threading.Thread(target=self._shutdown.now, name="libra shutdown", daemon=True).start()
 
@@ -142,7 +145,7 @@ def _is_horovods(error: BaseException) -> bool:
 
 
 class _Shutdown:
-    """Horovod's shutdown, once at a time, after which no round belongs to its job."""
+    """Horovod's shutdown, one call at a time; no round of the job follows."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
@@ -162,41 +165,41 @@ class _Shutdown:
             self._original()
 
     def now(self) -> None:
-        """Shuts Horovod down on all ranks: everything that waits there ends with an error."""
+        """Shuts Horovod down on all ranks; every wait there ends with an error."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
                 self._original()
 
     def put_back(self) -> None:
-        """Lets Horovod's shutdown be its own again."""
-        with self._lock:  # two concurrent calls would wait for the same thread, one of them forever
+        """Restores Horovod's own shutdown."""
+        with self._lock:  # of two concurrent calls, one would wait for the thread forever
             self._replaced.close()
 
 
 @STATE.value(survives_fork=False)
 def _controls() -> list[HorovodControl]:
-    """The one that this process has started and not closed, if any."""
+    """Returns the control planes that this process has started and not closed: at most one."""
     return []
 
 
 @control_plane.register
 @dataclass(frozen=True)
 class HorovodControlTransport:
-    """Control over Horovod's collectives."""
+    """Transport of control messages over Horovod's collectives."""
 
     name: ClassVar[str] = "horovod"
 
     def running(self) -> HorovodControl | None:
-        """Returns the control that this process has started, and not closed."""
+        """Returns the control plane that this process has started and not closed."""
         return next(iter(_controls()), None)
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> None:
-        """Offers no address: Horovod knows where every rank is."""
+        """Returns no address: Horovod is connected to every rank."""
 
     def start(
         self, world: World, terms: control_plane.ControlConfig, offers: Sequence[Any]
     ) -> HorovodControl:
-        """Begins the rounds."""
+        """Starts the rounds."""
         _controls().append(HorovodControl(world, terms))
         return _controls()[-1]

@@ -1,4 +1,4 @@
-"""A job of Horovod: its ranks, and a way for them to exchange small messages.
+"""Job of Horovod: its ranks, exchanges of small messages, and `hvd.join`.
 
 Horovod carries the messages as uint8 tensors, never as pickled objects.
 """
@@ -34,7 +34,7 @@ def _horovod() -> Any:
 
 
 def world() -> World:
-    """The job that this process belongs to.
+    """Returns the ranks of this process's job.
 
     Raises:
         ImportError: Horovod is missing or was built for another TensorFlow.
@@ -53,7 +53,7 @@ def world() -> World:
 
 
 class _Jobs:
-    """Counts the jobs of this process that have ended: each does by a shutdown."""
+    """Counter of the jobs of this process that a shutdown has ended."""
 
     def __init__(self) -> None:
         self.num_ended = 0
@@ -63,14 +63,14 @@ class _Jobs:
     def _counting(self, shutdown: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:
             shutdown()
-            self.num_ended += 1  # not before: until then who asks is in the job that ends
+            self.num_ended += 1  # until the shutdown returns, this process is in the old job
 
         return counted
 
 
 @STATE.value()
 def _jobs() -> _Jobs:
-    """Returns the counter of ended jobs, which begins at the first request for the ranks."""
+    """Returns the counter of ended jobs, which is created at the first request for the ranks."""
     return _Jobs()
 
 
@@ -87,7 +87,7 @@ def is_elastic() -> bool:
 
 
 def call_on_reset(callback: Callable[[], None]) -> None:
-    """Has `callback` called whenever elastic mode has reset Horovod; no matter outside of it."""
+    """Calls `callback` whenever elastic mode resets Horovod; does nothing in other modes."""
     for state in _elastic_states():
         # A state outlives resets.
         if callback not in state._reset_callbacks:
@@ -95,7 +95,7 @@ def call_on_reset(callback: Callable[[], None]) -> None:
 
 
 def _elastic_states() -> list[Any]:
-    """The states that `hvd.elastic.run` keeps informed of other hosts: one, while it runs."""
+    """Returns the states that `hvd.elastic.run` notifies of host changes: one while it runs."""
     elastic = sys.modules.get("horovod.common.elastic")
     return [] if elastic is None else list(elastic.notification_manager._listeners)
 
@@ -111,11 +111,11 @@ def is_known() -> bool:
 
 
 def gather(payload: bytes, name: str) -> list[bytes]:
-    """Every rank's bytes, by rank, over Horovod, which waits until all have called this.
+    """Returns every rank's bytes, by rank, once all ranks have called it.
 
     Args:
-        payload: any bytes.
-        name: what Horovod knows it by; one at a time.
+        payload: bytes of this rank.
+        name: name of Horovod's collective; one call per name at a time.
     """
     import numpy as np
     import tensorflow as tf
@@ -136,11 +136,11 @@ def gather(payload: bytes, name: str) -> list[bytes]:
 def exchange_json(
     message: dict[str, Any], timeout_seconds: float | None = None
 ) -> list[dict[str, Any]]:
-    """Every rank's message, by rank, over Horovod.
+    """Returns every rank's message, by rank, over Horovod.
 
     Args:
-        message: what JSON can say.
-        timeout_seconds: how long to wait for the other ranks; None for as long as they take.
+        message: JSON values.
+        timeout_seconds: how long to wait for the other ranks; None to wait forever.
 
     Raises:
         LostRankError: a rank did not come in time, or Horovod has lost one.
@@ -157,7 +157,7 @@ def exchange_json(
         )
         return waited_too_long(_horovod().rank(), timeout_seconds, whom)
 
-    # Horovod itself waits forever.
+    # Horovod waits forever.
     gathered = (
         exchange() if timeout_seconds is None else within(timeout_seconds, exchange, why_late)
     )
@@ -199,7 +199,7 @@ def join_together(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class HorovodJob:
-    """The processes that Horovod's launcher has started; see `Job`."""
+    """Processes that Horovod's launcher has started; see `Job`."""
 
     name: ClassVar[str] = "Horovod"
     by_strategy: ClassVar[bool] = False
@@ -215,11 +215,11 @@ class HorovodJob:
         try:
             return world() != before
         except ValueError:
-            # Where a failure has ended Horovod, too, the ranks are still those that failed.
+            # A failure has ended Horovod, too: the ranks are still those that failed.
             return False
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
-        """Every rank's message, by rank."""
+        """Returns every rank's message, by rank."""
         return exchange_json(message, timeout_seconds)
 
     def lost(self, message: str) -> Exception:
@@ -227,9 +227,9 @@ class HorovodJob:
         return internal_error(message)
 
     def is_elastic(self) -> bool:
-        """Returns whether it runs in elastic mode."""
+        """Returns whether the job runs in elastic mode."""
         return is_elastic()
 
     def call_on_reset(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called whenever elastic mode has reset Horovod."""
+        """Calls `callback` whenever elastic mode resets Horovod."""
         call_on_reset(callback)

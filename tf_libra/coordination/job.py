@@ -1,8 +1,4 @@
-"""The job that this process is a rank of: who the others are, and a first word to them.
-
-Who executes all-reduces, and what carries all that is said later, are matters of their own
-(`backend.py`, `control_plane.py`).
-"""
+"""Interface of a job: its ranks, and exchanges before the control plane runs."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ from tf_libra.coordination.world import World
 
 
 class Job(Protocol):
-    """A job of several processes: a frozen dataclass.
+    """A job of several processes, as a frozen dataclass.
 
     Attributes:
-        name: of what has started it, for messages.
-        by_strategy: whether gradients are summed by a strategy of TensorFlow's, whose all-reduces
-            are planned; else every gradient is averaged.
-        engines: names of the backends that can execute its all-reduces; empty: any.
-        how_to_start: workers, in words.
+        name: name of the framework that has started it, for messages.
+        by_strategy: whether a strategy of TensorFlow reduces gradients, so that its all-reduces
+            are planned; otherwise every gradient is averaged.
+        engines: names of the backends that can execute its all-reduces; empty for any.
+        how_to_start: advice on how to start workers.
     """
 
     name: ClassVar[str]
@@ -35,7 +31,7 @@ class Job(Protocol):
         """Returns the ranks of the job.
 
         Args:
-            timeout_seconds: how long to wait for others at most, if they have to answer.
+            timeout_seconds: how long to wait for other ranks at most.
 
         Raises:
             ValueError: there is no job yet.
@@ -44,14 +40,14 @@ class Job(Protocol):
         ...
 
     def is_another(self, world: World) -> bool:
-        """Returns whether the ranks are others than those of the earlier `world`."""
+        """Returns whether the job is another than the one of the earlier `world`."""
         ...
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
-        """Every rank's message, by rank. All ranks call it, in the same order.
+        """Returns every rank's message, by rank. All ranks call it, in the same order.
 
         Args:
-            message: what JSON can say.
+            message: JSON values.
             timeout_seconds: how long to wait for the other ranks.
 
         Raises:
@@ -60,25 +56,26 @@ class Job(Protocol):
         ...
 
     def lost(self, message: str) -> Exception:
-        """The error that says that a rank is lost, as the job's own collectives do."""
+        """Returns the error that the job's own collectives raise when a rank is lost."""
         ...
 
     def is_elastic(self) -> bool:
-        """Returns whether ranks may come and go."""
+        """Returns whether workers may join and leave."""
         ...
 
     def call_on_reset(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called whenever an elastic job begins again; no effect in others."""
+        """Calls `callback` whenever an elastic job begins again; does nothing for other jobs."""
         ...
 
 
 def within(
     timeout_seconds: float, exchange: Callable[[], list[Any]], why_late: Callable[[], str]
 ) -> list[Any]:
-    """Returns the result of `exchange`, which may wait forever without any way to interrupt it.
+    """Returns the result of `exchange`, which may block forever and cannot be interrupted.
 
     Raises:
-        LostRankError: it did not return in time, with the words of `why_late`; or it failed.
+        LostRankError: `exchange` failed, or did not return in time; then with the message that
+            `why_late` returns.
     """
     results: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
 

@@ -1,11 +1,10 @@
-"""Messages between ranks that have nothing but a collective to exchange them by.
+"""Messages between ranks that share nothing but a blocking collective.
 
-A gather waits until every rank has called it, for as long as that takes, so that ranks wait forever
-for one that never comes, and a rank that gives up cannot say so. Here one thread of each rank
-calls it, again and again: with the rank's message where that has one, and at least once in
-`PERIOD_SECONDS` to say what it is at. A round in which not all have a message for the same
-purpose delivers none, and the next is tried. So every rank learns within a period or two who has
-given up and why, which rank waits where the others never come, and that no rank answers any more.
+A gather blocks until every rank has called it. If a rank never comes, the others wait forever, and
+a rank that gives up cannot announce it. Here a thread of each rank calls the gather in rounds: with
+the rank's message if there is one, and at least every `PERIOD_SECONDS` with its state. A round
+delivers messages only if all ranks have one for the same exchange. So within about two periods
+every rank learns which rank gave up and why, which waits at another place, or that one is silent.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tf_libra.coordination.control_plane import (
 from tf_libra.internal import formatting
 
 PERIOD_SECONDS = 1.0
-# How long a rank that ends waits for the others to learn of it.
+# How long a rank that ends waits for the others to receive its reason.
 PATIENCE_SECONDS = 5.0
 
 _GIVES_UP, _CLOSES = "gives up", "closes"
@@ -37,15 +36,15 @@ _GIVES_UP, _CLOSES = "gives up", "closes"
 
 @dataclass(frozen=True)
 class LockstepMessage:
-    """The message of one rank in a round.
+    """State of one rank in a round.
 
     Attributes:
-        num_done: steps that it has ended.
-        at: the step that it executes; empty between steps.
-        what: the exchange at which it waits; empty if at none.
-        quiet: whether no round may follow that exchange until the rank goes on.
-        end: how it ends, if it does.
-        reason: why.
+        num_done: number of steps that it has completed.
+        at: step that it executes; empty between steps.
+        what: exchange at which it waits; empty if there is none.
+        quiet: whether to hold no round after that exchange until the rank resumes.
+        end: how the rank ends; empty if it does not.
+        reason: reason for the end.
     """
 
     num_done: int = 0
@@ -56,18 +55,18 @@ class LockstepMessage:
     reason: str = ""
 
     def pack(self, payload: bytes) -> bytes:
-        """With its message, as bytes."""
+        """Returns the state with a payload, as bytes."""
         return json.dumps(asdict(self)).encode() + b"\n" + payload
 
     @classmethod
     def unpack(cls, packed: bytes) -> tuple[LockstepMessage, bytes]:
-        """Reads what `pack` wrote."""
+        """Reads the bytes of `pack`."""
         header, _, payload = packed.partition(b"\n")
         return cls(**json.loads(header)), payload
 
 
 class LockstepMailbox:
-    """This rank's part in the rounds of a job. Thread-safe; one exchange at a time."""
+    """Mailbox of this rank in the rounds of a job. Thread-safe; one exchange at a time."""
 
     def __init__(
         self,
@@ -77,15 +76,15 @@ class LockstepMailbox:
         fail: Callable[[str, bool], None],
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
-        """Begins, as every other rank does.
+        """Starts the rounds, as every other rank does.
 
         Args:
-            rank: this process, from 0.
-            terms: how long to wait, and to warn.
-            gather: every rank's bytes, by rank; called by one thread.
-            fail: called once if the job fails, with the reason, and whether a rank executes a
-                step, in which it may wait for others forever.
-            period_seconds: at least so often a round is held.
+            rank: rank of this process, from 0.
+            terms: timeout, and time until a warning.
+            gather: returns every rank's bytes, by rank; one thread calls it.
+            fail: called once if the job fails, with the reason, and with True if a rank is in a
+                step, where it may wait for others forever.
+            period_seconds: longest time between two rounds.
         """
         self._rank = rank
         self._terms = terms
@@ -108,7 +107,7 @@ class LockstepMailbox:
 
     @property
     def failure(self) -> EngineError | None:
-        """Why nothing can be exchanged any more."""
+        """Error that ended the rounds; None while rounds are held."""
         return self._failure
 
     def check(self) -> None:
@@ -117,12 +116,12 @@ class LockstepMailbox:
             raise _again(self._failure)
 
     def exchange(self, what: str, payload: bytes, quiet: bool = False) -> list[bytes]:
-        """Every rank's bytes, by rank, once all are at the same exchange.
+        """Returns every rank's bytes, by rank, once all ranks are at the same exchange.
 
         Args:
-            what: the exchange, for messages; the same on every rank.
-            payload: this rank's.
-            quiet: whether no round may be held from then on, until `resume`.
+            what: name of the exchange, the same on every rank.
+            payload: bytes of this rank.
+            quiet: whether to hold no round afterwards, until `resume`.
 
         Raises:
             LostRankError: a rank is gone, gave up or did not come in time.
@@ -152,14 +151,14 @@ class LockstepMailbox:
             return answer
 
     def resume(self) -> None:
-        """Rounds are held again."""
+        """Holds rounds again."""
         with self._changed:
             self._is_quiet = False
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def executing(self, what: str) -> Iterator[None]:
-        """While this rank executes a step that needs the others."""
+        """Marks this rank as executing a step, which needs the other ranks."""
         with self._changed:
             self.check()
             self._say(at=what)
@@ -172,11 +171,11 @@ class LockstepMailbox:
                 self._say(at="", num_done=self._note.num_done + ended)
 
     def end(self, reason: str, *, gives_up: bool = True) -> bool:
-        """Takes part in a last round; returns whether that was held.
+        """Announces the end in a last round; returns whether the round was held.
 
         Args:
-            reason: why the rank gives up, or has come to its end.
-            gives_up: whether something has failed.
+            reason: reason why the rank gives up, or ends.
+            gives_up: whether the rank has failed.
         """
         with self._changed:
             if self._failure is None and not self._is_stopped:
@@ -191,7 +190,7 @@ class LockstepMailbox:
         return held
 
     def stop(self) -> None:
-        """Holds no more rounds; what is under way ends with the collective."""
+        """Holds no more rounds. A round in progress ends with the collective."""
         with self._changed:
             self._is_stopped = True
             self._failure = self._failure or LostRankError("the ranks reach each other no more")
@@ -203,7 +202,7 @@ class LockstepMailbox:
     # Threads.
 
     def _post(self) -> None:
-        """Calls what cannot be interrupted."""
+        """Calls the gather, which cannot be interrupted."""
         while (request := self._requests.get()) is not None:
             try:
                 self._results.put(self._gather(request))
@@ -222,7 +221,7 @@ class LockstepMailbox:
         self._requests.put(None)
 
     def _is_due(self) -> bool:
-        """Waits for the next round; false if there is none."""
+        """Waits until a round is due; returns False if no round follows."""
         until = time.monotonic() + self._period_seconds
         with self._changed:
             while not self._is_stopped:
@@ -260,7 +259,7 @@ class LockstepMailbox:
             return found
 
     def _judge(self, everyone: Sequence[tuple[LockstepMessage, bytes]]) -> bool:
-        """Judges a round as every rank does; returns whether it was the last."""
+        """Evaluates a round by the same rule as every rank; returns whether it was the last."""
         notes = [note for note, _ in everyone]
         self._last = notes
         if any(note.end for note in notes):
@@ -278,7 +277,7 @@ class LockstepMailbox:
         return False
 
     def _waited_for(self, notes: Sequence[LockstepMessage]) -> EngineError | None:
-        """Returns an error if another rank's step needs this rank, which waits here."""
+        """Returns an error if another rank is in a step that needs this rank, which waits here."""
         mine = notes[self._rank]
         for rank, note in enumerate(notes):
             if note.at and note.num_done >= mine.num_done:
@@ -316,12 +315,12 @@ def _why_ended(notes: Sequence[LockstepMessage]) -> EngineError:
     for rank, note in enumerate(notes):
         if note.end:
             ended.setdefault(note.reason, []).append(f"rank {rank}")
-    told = (f"{', '.join(ranks)} came to an end: {why}" for why, ranks in ended.items())
-    return LostRankError("; ".join(told))
+    reasons = (f"{', '.join(ranks)} came to an end: {why}" for why, ranks in ended.items())
+    return LostRankError("; ".join(reasons))
 
 
 def _elsewhere(notes: Sequence[LockstepMessage]) -> EngineError | None:
-    """An error where not all are at the same exchange."""
+    """Returns an error if the ranks are at different exchanges."""
     for rank, note in enumerate(notes):
         if note.what != notes[0].what:
             return elsewhere(
@@ -334,10 +333,10 @@ def _elsewhere(notes: Sequence[LockstepMessage]) -> EngineError | None:
 
 
 def _again(error: EngineError) -> EngineError:
-    """A new exception of the same words, with a traceback of its own."""
+    """Returns a copy of an exception, with its own traceback."""
     return type(error)(*error.args)
 
 
 def _warn(text: str) -> None:
-    """Not to a log, which other ranks than 0 may silence."""
+    """Writes a warning to stderr, since ranks other than 0 may silence their logs."""
     sys.stderr.write(f"tf_libra: WARNING: {text}\n")

@@ -1,8 +1,8 @@
-"""The job of a `tf.distribute.MultiWorkerMirroredStrategy`: TensorFlow's own cluster.
+"""Job of a `tf.distribute.MultiWorkerMirroredStrategy`: TensorFlow's own cluster.
 
-Its workers are those of TF_CONFIG (or of the cluster resolver that the strategy was given). Before
-lanes are connected they reach each other by TensorFlow's coordination service, which the strategy
-has started: a store of keys and values, which needs no collective to be in step.
+Its workers are listed in TF_CONFIG, or by the strategy's cluster resolver. Until lanes are
+connected, they exchange messages by TensorFlow's coordination service, which the strategy starts: a
+key-value store, which does not require the ranks to be in lockstep.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ EXAMPLE = (
     '\'{"cluster": {"worker": ["host1:12345", "host2:12345"]},'
     ' "task": {"type": "worker", "index": 0}}\''
 )
-# Whose processes train together, in the order of their ranks.
+# Task types that train together, in the order of their ranks.
 _TRAINING = ("chief", "worker")
 
 
 @dataclass(frozen=True)
 class WorkerAddresses:
-    """The addresses of the workers that train together with this process.
+    """Addresses of the workers that train together with this process.
 
     Attributes:
-        tasks: type, index and address of each, by rank.
-        rank: this process.
+        tasks: type, index and address of each worker, by rank.
+        rank: rank of this process.
     """
 
     tasks: tuple[tuple[str, int, str], ...]
@@ -45,17 +45,17 @@ class WorkerAddresses:
         return f"{kind} {index} at {address}"
 
     def host(self, rank: int) -> str:
-        """Name or numeric address of a rank's host."""
+        """Returns the name or numeric address of a rank's host."""
         return self.tasks[rank][2].rpartition(":")[0].strip("[]")
 
 
 def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerAddresses:
-    """Returns the workers of a cluster that train together with one of its tasks.
+    """Returns the workers of a cluster that train together with one task.
 
     Args:
         jobs: addresses of tasks, by type, as in TF_CONFIG.
-        kind: type of the task; an evaluator is alone, as is whatever else does not train.
-        index: of the task.
+        kind: type of the task. An evaluator, and any type that does not train, is alone.
+        index: index of the task.
     """
     if kind not in _TRAINING:
         return WorkerAddresses(((kind, index, jobs[kind][index]),), 0)
@@ -69,7 +69,7 @@ def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerA
 
 
 def joined() -> WorkerAddresses | None:
-    """The cluster that a strategy of this process has joined; None if none has."""
+    """Returns the cluster that this process has joined by a strategy; None if there is none."""
     import tensorflow as tf
 
     from tf_libra.internal import tf_internal
@@ -90,10 +90,10 @@ def is_made() -> bool:
 
 @dataclass(frozen=True)
 class MultiWorkerJob:
-    """The workers of TF_CONFIG.
+    """Workers of TF_CONFIG.
 
     Attributes:
-        cluster: those that train.
+        cluster: addresses of the workers that train.
     """
 
     cluster: WorkerAddresses
@@ -104,7 +104,7 @@ class MultiWorkerJob:
     how_to_start: ClassVar[str] = "name more than one worker in TF_CONFIG"
 
     def world(self, timeout_seconds: float) -> World:
-        """Returns the ranks; which of them share a host is exchanged once.
+        """Returns the ranks. They exchange once which of them share a host.
 
         Raises:
             EngineError: the coordination service cannot be used.
@@ -117,11 +117,11 @@ class MultiWorkerJob:
         return World(rank, size, machines.count(machines[rank]), self.cluster.host(rank))
 
     def is_another(self, world: World) -> bool:
-        """Never: a process can join no other cluster."""
+        """Returns False: a process cannot join another cluster."""
         return False
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
-        """Every rank's message, by rank; see `Job`."""
+        """Returns every rank's message, by rank; see `Job`."""
         return _store(self.cluster).exchange(message, timeout_seconds)
 
     def lost(self, message: str) -> Exception:
@@ -131,15 +131,15 @@ class MultiWorkerJob:
         return tf.errors.UnavailableError(None, None, message)
 
     def is_elastic(self) -> bool:
-        """Never."""
+        """Returns False."""
         return False
 
     def call_on_reset(self, callback: Callable[[], None]) -> None:
-        """There is none."""
+        """Does nothing: the job is not elastic."""
 
 
 class _Store:
-    """Exchanges by keys of the coordination service, each used once."""
+    """Exchanges by keys of the coordination service. Each key is used once."""
 
     def __init__(self, cluster: WorkerAddresses) -> None:
         self._cluster = cluster
@@ -147,15 +147,15 @@ class _Store:
         self._machines: list[str] = []
 
     def machines(self, timeout_seconds: float) -> list[str]:
-        """Returns a key by rank, the same for ranks that reach each other by Unix sockets."""
+        """Returns host keys by rank, equal for ranks that can connect by Unix sockets."""
         if not self._machines:
-            # Where a rank cannot tell, its host's name has to do.
+            # If the host has no identity, its name has to do.
             mine = host_identity() or self._cluster.host(self._cluster.rank)
             self._machines = self.exchange(mine, timeout_seconds)
         return self._machines
 
     def exchange(self, message: Any, timeout_seconds: float) -> list[Any]:
-        """Every rank's message, by rank. All ranks call it, in the same order.
+        """Returns every rank's message, by rank. All ranks call it, in the same order.
 
         Raises:
             EngineError: the service cannot be used.
@@ -190,8 +190,8 @@ class _Store:
             gone = tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError
             if cause is not None and not isinstance(cause, gone):
                 raise EngineError(
-                    "the workers of TF_CONFIG meet by TensorFlow's coordination service, which"
-                    f" MultiWorkerMirroredStrategy starts, and it has failed: {cause}"
+                    "TensorFlow's coordination service, by which the workers of TF_CONFIG meet, has"
+                    f" failed: {cause}"
                 ) from cause
             raise
 
@@ -219,7 +219,7 @@ def _get(key: str, timeout_seconds: float) -> str:
     from tf_libra.internal import tf_internal
 
     get = tf_internal.eager_context().get_config_key_value
-    # TensorFlow 2.18 waits for as long as it takes.
+    # TensorFlow 2.18 has no timeout, and waits forever.
     has_timeout = "timeout_in_ms" in inspect.signature(get).parameters
     timeout = {"timeout_in_ms": max(int(1000 * timeout_seconds), 1)} if has_timeout else {}
     return str(get(key, **timeout))

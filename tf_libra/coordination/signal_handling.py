@@ -1,15 +1,13 @@
-"""Ctrl-C, or what a launcher makes of it, while a step waits for other ranks.
+"""Ctrl-C and SIGTERM while a step waits for other ranks.
 
-`tf-libra run` passes Ctrl-C on to its workers as SIGTERM, and kills those that are still there some
-seconds later. Python's handler of a signal runs in the main thread, between two of its
-instructions, and a step keeps that thread in C++ for as long as another rank keeps it waiting. But
-the interpreter also writes the number of each signal to a descriptor, immediately
-(`signal.set_wakeup_fd`).
+`tf-libra run` forwards Ctrl-C to its workers as SIGTERM, and kills remaining workers some seconds
+later. Python runs signal handlers in the main thread, between two bytecodes, but a step that waits
+for another rank keeps that thread in C++. The interpreter also writes the number of each signal to
+a descriptor immediately (`signal.set_wakeup_fd`), which another thread reads here.
 
-A step that is ended may have applied some groups' gradients and not others, so that it first has
-the time to end by itself, as one that waits for no rank soon does. Computation cannot be ended
-at all: where a step goes on with it for as long as the launcher has patience, what is to be said at
-the end is said meanwhile.
+An aborted step may have applied the gradients of some groups only, so a step gets time to end by
+itself. Computation cannot be aborted: if it lasts until the launcher is about to kill the worker,
+final reports are written in the meantime.
 """
 
 import contextlib
@@ -26,9 +24,9 @@ from tf_libra.internal.process_state import STATE
 from tf_libra.launcher import worker_hooks
 
 PATIENCE_SECONDS = 1.0
-# After that; Horovod's launcher kills five seconds after the signal.
+# After the patience. Horovod's launcher kills workers five seconds after the signal.
 _LAST_SECONDS = 2.5
-# Handlers that end the process by an exception, and in words, for the other ranks, why.
+# Handlers that end the process by an exception, and the reason that other ranks receive.
 _ENDING = {
     signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt: Ctrl-C"),
     signal.SIGTERM: (worker_hooks.end, "it was told to end (SIGTERM)"),
@@ -38,13 +36,13 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Ends what waits in C++ on Ctrl-C, where that is about to raise `KeyboardInterrupt`.
+    """Ends waits in C++ on Ctrl-C, and on SIGTERM in a worker of `tf-libra run`.
 
-    And on SIGTERM in a worker of `tf-libra run`, where that is about to end the script. A script
-    that handles these signals in another way, such as to end after this step, is left alone.
+    It acts only if the signal's handler is about to end the script. A script that installs another
+    handler, for example to stop after the present step, is left alone.
 
     Attributes:
-        came: the signal by which the call under way is to end; None without one.
+        came: signal that ends the present call; None if there was none.
     """
 
     def __init__(
@@ -53,53 +51,53 @@ class Interrupts:
         patience_seconds: float = PATIENCE_SECONDS,
         last_seconds: float = _LAST_SECONDS,
     ) -> None:
-        """Starts the thread that listens.
+        """Starts the thread that reads signals.
 
         Args:
-            end_wait: lets what waits return soon, for a reason in words; called in that thread.
+            end_wait: ends all waits for other ranks, with a reason; called in that thread.
             patience_seconds: how long a call may go on after the signal, to end by itself.
-            last_seconds: after its wait was ended, how long it may go on before what is to be said
-                at the end is said; see `at_the_end`.
+            last_seconds: how long it may go on after `end_wait`, before the callbacks of
+                `at_the_end` are called.
         """
         self._end_wait = end_wait
         self._patience_seconds = patience_seconds
         self._last_seconds = last_seconds
         self._last_words: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
-        self._over = threading.Event()  # the call that is under way, if one is; one for each
+        self._over = threading.Event()  # set when the present call ends; one event per call
         self._over.set()
         self.came: int | None = None
-        self._others = -1  # the descriptor that was set before, if any
+        self._others = -1  # wakeup descriptor of another component, if any
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         os.register_at_fork(after_in_child=self._leave)
         threading.Thread(target=self._listen, name="libra interrupts", daemon=True).start()
 
     def at_the_end(self, speak: Callable[[], None]) -> None:
-        """Calls `speak` if a worker that got the signal to end (SIGTERM) is about to be killed.
+        """Registers a callback for a worker that is about to be killed after SIGTERM.
 
-        That is in a thread of its own, while the main thread is in a call.
+        It is called in the reading thread, while the main thread is in a call.
         """
         self._last_words.add(speak)
 
     def not_at_the_end(self, speak: Callable[[], None]) -> None:
-        """Removes `speak`, whose work is done."""
+        """Removes a callback."""
         self._last_words.discard(speak)
 
     def during(self, call: Callable[[], _Result]) -> _Result:
-        """Calls, and ends what it waits for on Ctrl-C. Off the main thread it only calls."""
+        """Makes a call, and ends its waits on a signal. Other threads only make the call."""
         if threading.current_thread() is not threading.main_thread():
             return call()
         try:
             previous = _wake(self._writer.fileno())
-            if previous != self._writer.fileno():  # else Ctrl-C came while the last call was left
+            if previous != self._writer.fileno():  # equal if a signal came just before
                 self._others = previous
             self.came, self._over = None, threading.Event()
             return call()
         except Exception as error:
             if self.came is not None:
-                # What Python's handler raises came while TensorFlow made this error, and was lost.
-                # Or the rank that was waited for has got the signal first.
+                # TensorFlow's error has replaced the handler's exception, or another rank got the
+                # signal first.
                 raise _exception(self.came) from error
             raise
         finally:
@@ -113,7 +111,7 @@ class Interrupts:
             if self._others >= 0:
                 with contextlib.suppress(OSError):
                     os.write(self._others, numbers)
-            # Looked at here, since it takes longer than all that a step does for this.
+            # Handlers are looked up here and not in each step, which would take longer.
             ending = [n for n in numbers if n in _ENDING and _raises(n)]
             if not ending or over.is_set():
                 continue
@@ -130,7 +128,7 @@ class Interrupts:
                             speak()
 
     def _leave(self) -> None:
-        """In a forked child, whose signals are not the parent's."""
+        """Restores the descriptor in a forked child, whose signals are not the parent's."""
         previous = _wake(-1)
         if previous >= 0:
             _wake(self._others if previous == self._writer.fileno() else previous)
@@ -147,18 +145,18 @@ def _exception(number: int) -> BaseException:
 
 
 def _wake(descriptor: int) -> int:
-    """Has signals written there, without warnings: whether its owner wants them is unknown."""
+    """Sets the descriptor to which signals are written; returns the previous descriptor."""
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
 @STATE.value(survives_fork=False)
 def step_interrupts() -> Interrupts:
-    """Returns the handler of all steps: Ctrl-C fails this rank's control and all that waits."""
+    """Returns the handler for all steps: a signal aborts this rank's control planes."""
     return Interrupts(_abort)
 
 
 def _abort(reason: str) -> None:
     if not native.load.cache_info().currsize:
-        return  # there is no engine; the main thread may just be loading it, and only one may
+        return  # no engine runs, and the main thread may be loading the library
     for running in control_plane.running():
         running.abort(reason)

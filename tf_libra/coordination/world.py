@@ -1,4 +1,4 @@
-"""The ranks of a job, as one of them sees them."""
+"""The ranks of a job from one rank's view, and the identity of its host."""
 
 import os
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ class World:
     """The ranks of a job.
 
     Attributes:
-        rank: this process, from 0.
+        rank: rank of this process, from 0.
         size: number of processes.
         local_size: number of processes on this host.
-        host: name or address by which the others know this one's host; "" if it is unknown.
-        job: the number of the job among those of this process, from 0: the ranks of the next are
-            other processes, even where this one is the same rank of as many.
+        host: name or address of this host for the other ranks; "" if it is unknown.
+        job: number of the job in this process, from 0. The ranks of the next job are other
+            processes, even if this process has the same rank in both.
     """
 
     rank: int
@@ -26,10 +26,9 @@ class World:
 
 
 def host_identity() -> str:
-    """Returns what ranks share that reach each other by Unix sockets; "" if it is unknown.
+    """Returns a key that is equal for ranks that can connect by Unix sockets; "" if unknown.
 
-    The names of such sockets are those of a network namespace, so two containers of one host are
-    two machines.
+    Socket names belong to a network namespace, so two containers on one host have different keys.
     """
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

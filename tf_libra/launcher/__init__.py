@@ -1,5 +1,5 @@
-"""Additions of `tf-libra run` to Horovod's launcher: how a job ended, in its last lines."""
+"""Launcher of `tf-libra run`: Horovod's, with a summary of how the job ended."""
 
-# In the environment of workers that were started by `tf-libra run`.
+# Set in the environment of workers of `tf-libra run`.
 LAUNCHED_VARIABLE = "TF_LIBRA_LAUNCHED"
 TRACEBACK_VARIABLE = "TF_LIBRA_TRACEBACK"

@@ -1,6 +1,6 @@
-"""Horovod's launcher, with an end that says what happened: `python -m tf_libra.launcher -np 2 ...`.
+"""Horovod's launcher with an exit summary: `python -m tf_libra.launcher -np 2 ...`.
 
-A process of its own, because Horovod starts its helpers by importing the main module again.
+It is a separate process, because Horovod's helpers import the main module again.
 """
 
 import codecs
@@ -24,7 +24,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 class Listening:
-    """A stream that passes on what is written, and tells an outcome each line of it."""
+    """Stream that forwards lines, and feeds each line to an exit summary."""
 
     def __init__(self, stream: TextIO, outcome: ExitSummary) -> None:
         """Begins with an empty line."""
@@ -32,8 +32,8 @@ class Listening:
         self._begun: dict[int, str] = {}
 
     def write(self, text: str) -> int:
-        """Passes on the lines that are complete and to be shown."""
-        # Each worker's output is written by a thread of its own.
+        """Forwards complete lines that the summary does not hide."""
+        # Each worker's output is written by another thread.
         thread = threading.get_ident()
         *lines, rest = (self._begun.pop(thread, "") + text).splitlines(keepends=True) or [""]
         if rest.endswith(("\n", "\r")):
@@ -45,7 +45,7 @@ class Listening:
         return len(text)
 
     def flush(self) -> None:
-        """Passes it on."""
+        """Flushes the stream."""
         self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -53,21 +53,21 @@ class Listening:
 
 
 class TolerantCodecs:
-    """Codecs for Horovod's launcher that decode the output of workers even if it is no UTF-8.
+    """Codecs for Horovod's launcher that decode workers' output even if it is not UTF-8.
 
-    They replace its own decoder, which raises there: then nothing of that worker is shown any more,
-    and the worker waits as soon as the pipe is full.
+    They replace the launcher's decoder, which raises on such output. After that, no more output of
+    the worker would be shown, and the worker would block once the pipe is full.
     """
 
     @staticmethod
     def getincrementaldecoder(name: str) -> Callable[[], codecs.IncrementalDecoder]:
-        """Return the decoder of an encoding, which replaces what it cannot decode."""
+        """Returns a decoder that replaces invalid bytes."""
         return partial(codecs.getincrementaldecoder(name), errors="replace")
 
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Collects the signals that come, even if other code handles them; filled at the exit."""
+    """Collects signals, even if other code handles them. The list is filled at the exit."""
     seen: list[int] = []
     reader, writer = socket.socketpair()
     reader.setblocking(False)
@@ -84,11 +84,11 @@ def signals() -> Iterator[list[int]]:
 
 
 def shutdown_event() -> threading.Event:
-    """Returns an event that the first SIGINT or SIGTERM sets, however many come and how fast.
+    """Returns an event that the first SIGINT or SIGTERM sets.
 
-    It replaces Horovod's, which a second signal stops for ever if it comes while the first is
-    handled: setting an event twice, one within the other, waits for its own lock. timeout(1) sends
-    SIGTERM to its command and to the group, so two come at the same time.
+    It replaces Horovod's event, which deadlocks if a second signal arrives while the first is
+    handled: the nested call waits for the event's own lock. timeout(1) sends SIGTERM both to its
+    command and to the process group, so that two signals arrive at the same time.
     """
     event = threading.Event()
     seen: list[int] = []
@@ -104,12 +104,12 @@ def shutdown_event() -> threading.Event:
 
 
 def main(lasting: list[Any]) -> int:
-    """Runs the job that the command line asks for, and returns the exit status.
+    """Runs the job of the command line, and returns the exit status.
 
     Args:
-        lasting: gets what must outlive every thread. The thread that drops the semaphores of
-            Horovod's events last removes them; if the interpreter ends meanwhile, that thread is
-            cut off in between, and Python complains of the semaphores after our last line.
+        lasting: receives objects that must outlive every thread. Otherwise a thread that drops the
+            last reference to an event of Horovod may be cut off at exit, and Python warns of leaked
+            semaphores after the summary.
     """
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import safe_shell_exec
@@ -118,11 +118,12 @@ def main(lasting: list[Any]) -> int:
         lasting.append(context.Event())
         return lasting[-1]
 
-    sys.argv[0] = "tf-libra run"  # in what is said of the command line
+    sys.argv[0] = "tf-libra run"  # for usage messages
     given = launch.parse_args()
     if not given.command:
         print(
-            "tf-libra run: say what to start: tf-libra run -np 2 python train.py", file=sys.stderr
+            "tf-libra run: a command is required: tf-libra run -np 2 python train.py",
+            file=sys.stderr,
         )
         return 2
     elastic = given.host_discovery_script is not None or given.min_num_proc is not None
@@ -162,14 +163,14 @@ def main(lasting: list[Any]) -> int:
         return 128 + signal.SIGTERM
     if error is None:
         return 0
-    told = outcome.told()
-    if not told:  # Horovod's own trouble, such as a host that cannot be reached
+    summary = outcome.lines()
+    if not summary:  # an error of Horovod's launcher, such as a host that cannot be reached
         print(f"tf-libra run: {error}", file=err)
         return 1
-    print("\ntf-libra run: the job has ended with an error", *told, sep="\n", file=err)
+    print("\ntf-libra run: the job has ended with an error", *summary, sep="\n", file=err)
     print(
-        "What led there stands above, without the frames of libraries; with them under"
-        f" {TRACEBACK_VARIABLE}=full.\nMore by symptom: docs/troubleshooting.md.",
+        "Tracebacks stand above, without the frames of libraries; set"
+        f" {TRACEBACK_VARIABLE}=full to show them.\nMore by symptom: docs/troubleshooting.md.",
         file=err,
     )
     return 1

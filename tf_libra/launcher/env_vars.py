@@ -1,4 +1,4 @@
-"""Every environment variable that TF-Libra reads, for docs/options.md and `tf-libra run --help`."""
+"""Environment variables that TF-Libra reads, for docs/options.md and `tf-libra run --help`."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ class EnvVar:
     """An environment variable.
 
     Attributes:
-        name: of the variable.
-        default: what is taken where it is not set, in words.
-        what: what it does, a sentence without a full stop.
+        name: name of the variable.
+        default: text about the default.
+        what: text about its effect, a sentence without a full stop.
     """
 
     name: str
@@ -19,16 +19,16 @@ class EnvVar:
 
 
 VARIABLES = (
-    EnvVar("TF_LIBRA_LOG_LEVEL", "info", "debug, info, warning or error; what rank 0 says"),
+    EnvVar("TF_LIBRA_LOG_LEVEL", "info", "log level of rank 0: debug, info, warning or error"),
     EnvVar(
         "TF_LIBRA_TIMEOUT_SECONDS",
         "600",
-        "how long to wait for another rank at most, where `timeout_seconds` is not given",
+        "how long to wait for another rank at most, if `timeout_seconds` is not passed",
     ),
     EnvVar(
         "TF_LIBRA_LIVENESS_SECONDS",
         "10",
-        "after how long a host that does not answer is lost, where `liveness_seconds` is not given",
+        "after how long a silent host counts as lost, if `liveness_seconds` is not passed",
     ),
     EnvVar(
         "TF_LIBRA_INTERFACE",
@@ -38,49 +38,49 @@ VARIABLES = (
     EnvVar(
         "TF_LIBRA_PORTS",
         "any free port",
-        "where ranks may listen for each other, such as 20000-20063",
+        "ports at which ranks may listen for each other, such as 20000-20063",
     ),
     EnvVar(
         "TF_LIBRA_TRACEBACK",
-        "the script's frames alone",
-        "full: tracebacks under `tf-libra run` with the frames of libraries, too",
+        "only the script's frames",
+        "full: show the frames of libraries in tracebacks under `tf-libra run`",
     ),
     EnvVar(
         "TF_LIBRA_BACKGROUND",
         "none",
-        "what runs beside training on every rank; `tf-libra run --background` sets it",
+        "background job of every rank; `tf-libra run --background` sets it",
     ),
     EnvVar(
         "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN",
         "0.05",
-        "by how much it may make steps longer; `tf-libra run --max-slowdown` sets it",
+        "share by which it may slow steps down; `tf-libra run --max-slowdown` sets it",
     ),
     EnvVar(
         "TF_LIBRA_BACKGROUND_RANK",
         "not set",
-        "tells a background job beside which rank it runs; nothing to set by hand",
+        "rank of a background job; set for the job, not by hand",
     ),
     EnvVar(
         "TF_LIBRA_BACKGROUND_COUNT",
         "not set",
-        "tells a background job which file holds the number of its steps, eight bytes, a"
-        " little-endian integer; nothing to set by hand",
+        "file with a background job's number of steps, an eight-byte little-endian integer; set"
+        " for the job, not by hand",
     ),
     EnvVar(
         "TF_LIBRA_LAUNCHED",
         "not set",
-        "set by `tf-libra run` for its workers, which then end as it says; nothing to set by hand",
+        "set by `tf-libra run` for its workers, not by hand",
     ),
 )
 
 
 def table() -> str:
-    """The variables as a table for docs/options.md."""
+    """Returns the variables as a table for docs/options.md."""
     rows = [f"| `{one.name}` | {one.default} | {one.what} |" for one in VARIABLES]
-    return "\n".join(["| variable | where it is not set | what it does |", "|---|---|---|", *rows])
+    return "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
 
 
 def text() -> str:
-    """The variables as text for a terminal."""
+    """Returns the variables as text for a terminal."""
     width = max(len(one.name) for one in VARIABLES)
     return "\n".join(f"  {one.name:<{width}}  {one.what.replace('`', '')}" for one in VARIABLES)

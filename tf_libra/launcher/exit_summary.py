@@ -1,7 +1,7 @@
-"""Summary of how a job ended, from what its workers and Horovod's launcher have printed.
+"""Summary of how a job ended, from the output of its workers and of Horovod's launcher.
 
-Horovod puts a worker's number before each of its lines (`[1]<stderr>:`, or `[0,1]<stderr>:` under
-mpirun) and prints the exit status of those that failed. A worker's traceback ends in the error.
+Horovod prefixes each line with the worker's number (`[1]<stderr>:`, or `[0,1]<stderr>:` under
+mpirun) and prints the exit status of failed workers. A worker's traceback ends in the error.
 """
 
 import itertools
@@ -14,25 +14,26 @@ _STATUS = re.compile(r"Process (\d+) exit with status code (\d+)\.")
 _ENDING = "Terminating remaining workers after failure of Process"
 _TRACEBACK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"\s*([A-Za-z_][\w.]*)(?:: (.*))?\Z")
-# After which TensorFlow tells the rest in lines of its own.
+# Messages of TensorFlow that continue in the following lines.
 _MORE_FOLLOWS = ("in user code:", "Graph execution error:")
 _KERAS = "Exception encountered when calling"
-# Of TensorFlow or absl: `I0000 00:00:1.2 7 port.cc:153] ...`, `2026-01-31 12:00:00.1: I tensor...`.
-# Our own lines tell of errors by raising them.
+# Log lines of TensorFlow or absl: `I0000 00:00:1.2 7 port.cc:153] ...`,
+# `2026-01-31 12:00:00.1: I tensor...`.
+# TF-Libra logs no error that it does not raise.
 _NO_ERROR = re.compile(
     r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log |tf_libra: "
 )
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# Between the tracebacks of two errors of which one has led to the other.
+# Lines between the tracebacks of chained errors.
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-# Errors of these modules may quote another rank's, or Python code that TensorFlow has called, with
-# the traceback.
+# Errors of these modules may quote a traceback: of another rank, or of Python code that TensorFlow
+# has called.
 _QUOTING = ("tensorflow.", "horovod.", "tf_libra.")
-# What a rank raises because of another: always, and if the message names a rank.
+# Errors that follow from another rank's: always, or if the message names a rank.
 _CONSEQUENCES = ("HorovodInternalError", "LostRankError", "ElsewhereError")
 _CONSEQUENCES_BY_NAME = ("AbortedError", "DeadlineExceededError", "UnavailableError")
 _NAMES_A_RANK = re.compile(r"\brank\(?s?\)? \d")
-# TensorFlow's, before the message of an error.
+# Prefix of TensorFlow before the message of an error.
 _NODE = re.compile(r"\{\{\w+ [^}]*\}\}\s*")
 _KEPT_LINES = 500
 # Exit status of Python after an uncaught error.
@@ -41,23 +42,23 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 class ExitSummary:
-    """Summary of how a job ends, as far as known."""
+    """Summary of how a job ended, from the lines so far."""
 
     def __init__(self) -> None:
         """Starts before any line was printed."""
         self._last: dict[int, str] = {}  # by rank: the last line on stderr
-        self._raised: dict[int, list[str]] = {}  # by rank: what followed its last "Traceback"
-        self._order: dict[int, int] = {}  # by rank: how many lines there were before that
+        self._raised: dict[int, list[str]] = {}  # by rank: lines after its last "Traceback"
+        self._order: dict[int, int] = {}  # by rank: number of lines before that
         self._num_lines = 0
         self._statuses: dict[int, int] = {}  # by rank, in the order in which they ended
 
     def read(self, line: str) -> bool:
-        """Takes note of a line; returns whether it is to be shown."""
+        """Reads a line; returns whether to show it."""
         text = line.rstrip("\r\n")
         self._num_lines += 1
         if found := _WORKER.search(text):
             rank, stream, said = int(found[1]), found[2], found[3]
-            if stream == "stderr" and said == "Terminated":  # the shell's, of a worker it ended
+            if stream == "stderr" and said == "Terminated":  # printed by the shell
                 return False
             if stream == "stderr":
                 self._read_stderr(rank, said)
@@ -78,18 +79,15 @@ class ExitSummary:
             self._raised[rank].append(said)
 
     def _is_quoted(self, rank: int) -> bool:
-        """Return whether a traceback that begins now is a part of the message of an error."""
+        """Returns whether a traceback that begins now is part of an error message."""
         before = [line for line in self._raised.get(rank, []) if line.strip()]
         if not before or before[-1].startswith(_CHAINED):
             return False
         error = next((line for line in before if not line[0].isspace()), "")
         return error.startswith(_QUOTING)
 
-    def told(self) -> list[str]:
-        """A line for each rank that failed, in the order in which they did.
-
-        Those come first whose failure the others follow from.
-        """
+    def lines(self) -> list[str]:
+        """Returns a line for each failed rank: causes first, in the order of failure."""
         failed = {rank: self._failure(rank) for rank in self._statuses or self._raised}
         failed = {rank: what for rank, what in failed.items() if what}
         causes = {rank: what for rank, what in failed.items() if not _is_consequence(what)}
@@ -111,14 +109,14 @@ class ExitSummary:
     def _failure(self, rank: int) -> str:
         status = self._statuses.get(rank, _UNCAUGHT)
         raised = _error(self._raised.get(rank, []))
-        if raised and (status == _UNCAUGHT or status > 128):  # else the script has caught it
+        if raised and (status == _UNCAUGHT or status > 128):  # otherwise the script has caught it
             return raised
-        if status in (0, _TERMINATED):  # by the launcher, because of another
+        if status in (0, _TERMINATED):  # ended by the launcher after another rank's failure
             return ""
         if status > 128:
             number = status - 128
-            names = {int(one): one.name for one in signal.Signals}
-            why = ", as where memory runs out" if number == signal.SIGKILL else ""
+            names = {int(known): known.name for known in signal.Signals}
+            why = ", as when memory runs out" if number == signal.SIGKILL else ""
             return f"ended by {names.get(number, f'signal {number}')}{why}"
         last = f": {self._last[rank]}" if rank in self._last else ""
         return f"exit status {status}{last}"
@@ -131,7 +129,7 @@ def _is_consequence(what: str) -> bool:
 
 
 def _error(lines: list[str]) -> str:
-    """`Type: message` of what follows a "Traceback" line; empty where there is none."""
+    """Returns `Type: message` of the error after a "Traceback" line; empty if there is none."""
     after = iter(lines)
     for line in after:
         if line and not line[0].isspace():
@@ -139,17 +137,17 @@ def _error(lines: list[str]) -> str:
                 return ""
             kind, message = found[1].rpartition(".")[2], found[2] or ""
             if message.strip() in _MORE_FOLLOWS:
-                kind, message = _told_further(kind, message, after)
+                kind, message = _continued(kind, message, after)
             message = _NODE.sub("", message)
             return f"{kind}: {message}" if message else kind
     return ""
 
 
-def _told_further(kind: str, message: str, lines: Iterator[str]) -> tuple[str, str]:
-    """The error at the end of what TensorFlow says of where it came from."""
+def _continued(kind: str, message: str, lines: Iterator[str]) -> tuple[str, str]:
+    """Returns the error at the end of TensorFlow's description of its origin."""
     rest = [line for line in lines if line.strip()]
     for before, line in itertools.pairwise(rest):
-        if line.lstrip().startswith("[["):  # the nodes of a graph; before them stands the error
+        if line.lstrip().startswith("[["):  # nodes of the graph follow the error
             return kind, before.strip()
     inner = [
         found
@@ -158,7 +156,7 @@ def _told_further(kind: str, message: str, lines: Iterator[str]) -> tuple[str, s
     ]
     if inner:
         kind, message = inner[-1][1].rpartition(".")[2], inner[-1][2].strip()
-        if message.startswith(_KERAS):  # what went wrong stands below
+        if message.startswith(_KERAS):  # the cause stands below
             below = rest[rest.index(inner[-1].string) + 1 :]
             message = _COLOR.sub("", below[0]).strip() if below else message
         return kind, message

@@ -1,7 +1,6 @@
-"""Transports that Horovod was built with, read from its library alone.
+"""Transports that Horovod was built with, read from its library.
 
-Horovod's launcher finds them by starting TensorFlow, once for MPI and once more for Gloo, before it
-starts anything.
+Horovod's launcher finds them by starting TensorFlow twice, for MPI and for Gloo.
 """
 
 import importlib.util
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _DEADLINE_SECONDS = 60.0
-# In a process of its own: neither libraries of this size stay in the launcher, nor what they print.
+# Runs in another process, so that the launcher keeps neither the large libraries nor their output.
 _ASK = """
 import ctypes, json, sys
 *needed, library = sys.argv[1:]
@@ -33,7 +32,7 @@ class HorovodBuildInfo:
 
 
 def built_with() -> HorovodBuildInfo | None:
-    """Returns what Horovod's TensorFlow library reports; None if it cannot be queried alone."""
+    """Returns what Horovod's TensorFlow library reports; None if it cannot be loaded."""
     folders = {name: _folder(name) for name in ("tensorflow", "horovod")}
     tensorflow, horovod = folders["tensorflow"], folders["horovod"]
     if tensorflow is None or horovod is None:
@@ -41,7 +40,7 @@ def built_with() -> HorovodBuildInfo | None:
     libraries = sorted((horovod / "tensorflow").glob("mpi_lib*.so"))
     if len(libraries) != 1:
         return None
-    # The framework first: the other is linked with it.
+    # The framework first: the other library is linked with it.
     needed = sorted(tensorflow.glob("libtensorflow_*.so.*"), key=lambda path: "_cc." in path.name)
     command = [sys.executable, "-c", _ASK, *map(str, needed), str(libraries[0])]
     try:

@@ -1,9 +1,9 @@
-"""Checks of a command line's hosts, made before anything is started."""
+"""Validation of the command line's hosts, before any worker is started."""
 
 import re
 from pathlib import Path
 
-# As Horovod takes them.
+# Horovod's formats.
 _HOST = re.compile(r"\s*[\w.-]+:([0-9]+)\s*")
 _LINE = re.compile(r"\s*[\w.-]+\s+slots=([0-9]+)\s*")
 
@@ -11,18 +11,18 @@ _LINE = re.compile(r"\s*[\w.-]+\s+slots=([0-9]+)\s*")
 def check_hosts(
     hosts: str | None, hostfile: str | None, num_processes: int | None, elastic: bool = False
 ) -> None:
-    """Rejects hosts that cannot be, and more processes than they have slots.
+    """Rejects invalid hosts, and more processes than the hosts have slots.
 
     Args:
-        hosts: of `-H`, such as "one:2,other:2"; None where it was not given.
-        hostfile: of `--hostfile`, the path of a file of lines such as "one slots=2"; None where it
-            was not given.
-        num_processes: of `-np`; None where it was not given.
-        elastic: whether hosts may come and go, so that their slots may be too few for now.
+        hosts: value of `-H`, such as "host1:2,host2:2"; None if not passed.
+        hostfile: value of `--hostfile`, a file with lines such as "host1 slots=2"; None if not
+            passed.
+        num_processes: value of `-np`; None if not passed.
+        elastic: whether hosts may join later, so that there may be too few slots at first.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: something is wrong; named.
+        ValueError: a host, a line or the number of processes is invalid; names it.
     """
     if hosts:
         named, slots = f"-H {hosts}", _slots_of_hosts(hosts)
@@ -48,7 +48,7 @@ def _slots_of_file(path: Path) -> int:
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"hostfile {str(path)!r} is no text") from None
+        raise ValueError(f"hostfile {str(path)!r} is not a text file") from None
     total = 0
     for number, line in enumerate(lines, start=1):
         found = _LINE.fullmatch(line)
