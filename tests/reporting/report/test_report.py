@@ -225,25 +225,25 @@ def test_foreign_event_file_is_reported_and_skipped(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("has_other_files", [True, False])
 def test_damaged_files_are_named(
-    tmp_path: Path, beside: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, has_other_files: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logdir, out = tmp_path / "run", tmp_path / "report.html"
-    if beside:
+    if has_other_files:
         written(logdir)
     bad = logdir / "rank_0" / "events.out.tfevents.9.damaged"
     bad.parent.mkdir(parents=True, exist_ok=True)
     bad.write_bytes(b"\xff" * 99)
-    assert main(["report", str(logdir), "--out", str(out)]) == (0 if beside else 2)
+    assert main(["report", str(logdir), "--out", str(out)]) == (0 if has_other_files else 2)
     what = f"{str(bad)!r}: not an event file (a checksum is wrong)"
     assert what in capsys.readouterr().err
-    if beside:
+    if has_other_files:
         assert answers(out)["runs"]["problems"] == [
             {"file": str(bad), "message": "not an event file (a checksum is wrong)"}
         ]
     trace = tmp_path / "t.json"
-    assert main(["timeline", str(logdir), "--out", str(trace)]) == (0 if beside else 2)
+    assert main(["timeline", str(logdir), "--out", str(trace)]) == (0 if has_other_files else 2)
     assert what in capsys.readouterr().err
 
 

@@ -79,14 +79,14 @@ def read(path: Path) -> EventFile:
     """
     summaries: list[Summary] = []
     graph_written, problem = None, ""
-    of_series: dict[str, Any] = {}
+    series_metadata: dict[str, Any] = {}
     try:
         for event in _events(path):
             if event.HasField("graph_def"):
                 graph_written = event.wall_time
             for value in event.summary.value:
                 # The metadata of a series comes with its first value.
-                metadata = of_series.setdefault(value.tag, value.metadata)
+                metadata = series_metadata.setdefault(value.tag, value.metadata)
                 if metadata.plugin_data.plugin_name != PLUGIN_NAME:
                     continue
                 content, is_scalar = metadata.plugin_data.content, metadata.data_class == _SCALAR

@@ -25,7 +25,7 @@ class PlanRecord(RecordDocument):
     Attributes:
       function: name of the training function.
       step: first step under the plan.
-      origin: "made" by this job, "kept" from an earlier one, or "given" by the user.
+      origin: "made": tuned by this job; "kept": cached by an earlier job; "given": by the user.
       strategy: requested strategy; the plan's may differ.
       threads: R, the allowed numbers of communication threads.
       conclusion: the tuning result. Its fields are on the top level of the JSON document.

@@ -109,8 +109,8 @@ class TimelineRecord(RecordDocument):
         if not timelines:
             return None
         shapes = [tuple((g.group, g.num_threads, g.num_bytes) for g in t.groups) for t in timelines]
-        usual = statistics.mode(shapes)
-        counted = [t for t, shape in zip(timelines, shapes, strict=True) if shape == usual]
+        most_common = statistics.mode(shapes)
+        counted = [t for t, shape in zip(timelines, shapes, strict=True) if shape == most_common]
         spans = tuple(
             SpanRecord(
                 *shape,
@@ -118,7 +118,7 @@ class TimelineRecord(RecordDocument):
                 start=Spread.from_values([t.groups[i].start_seconds for t in counted]),
                 end=Spread.from_values([t.groups[i].end_seconds for t in counted]),
             )
-            for i, shape in enumerate(usual)
+            for i, shape in enumerate(most_common)
         )
         return cls(
             function=steps[-1].function,

@@ -88,13 +88,15 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
     """Returns the event files of a run, without those of runs inside its folder."""
     runs = run_folders(folder)
     names = {str(run.relative_to(folder)): run for run in runs}
-    told = ", ".join(map(repr, list(names)[:10]))
-    told += f" and {len(runs) - 10} more" if len(runs) > 10 else ""
+    listing = ", ".join(map(repr, list(names)[:10]))
+    listing += f" and {len(runs) - 10} more" if len(runs) > 10 else ""
     if name is None and len(runs) > 1:
-        raise ValueError(f"{str(folder)!r} holds {len(runs)} runs, name one with --run: {told}")
+        raise ValueError(f"{str(folder)!r} holds {len(runs)} runs, name one with --run: {listing}")
     own = runs[0] if name is None else names.get(str(Path(name)))
     if own is None:
-        raise ValueError(f"run must be one of those in {str(folder)!r}, {told}, got {name!r:.80}")
+        raise ValueError(
+            f"run must be one of those in {str(folder)!r}, {listing}, got {name!r:.80}"
+        )
     below = {run for run in runs if own in run.parents}
     return [path for path in own.glob(event_reader.PATTERN) if not below.intersection(path.parents)]
 

@@ -51,13 +51,13 @@ def draw_figures(answers: Answers, folder: Path, kind: str, name: str) -> list[s
     if not last:
         raise ValueError("no plan to draw")
     jobs = [job_folder(run) for run, _ in last]
-    left_out: list[str] = []
+    skipped: list[str] = []
     taken: set[Path] = set()
     for (run, function), plan in last.items():
         job = job_folder(run)
-        beside = jobs.count(job)
-        own = folder / job if beside < len(last) else folder
-        if beside > 1:
+        num_functions = jobs.count(job)
+        own = folder / job if num_functions < len(last) else folder
+        if num_functions > 1:
             own /= re.sub(r"[^\w#-]+", "_", function)[:60]
         while own in taken:
             own = own.with_name(f"{own.name}_")
@@ -68,10 +68,10 @@ def draw_figures(answers: Answers, folder: Path, kind: str, name: str) -> list[s
         except ValueError as error:
             if len(last) == 1:
                 raise
-            left_out.append(f"{title!r:.80}: {error}")
-    if len(left_out) == len(last):
+            skipped.append(f"{title!r:.80}: {error}")
+    if len(skipped) == len(last):
         raise ValueError(f"nothing to draw of {len(last)} plans")
-    return left_out
+    return skipped
 
 
 def _short(text: str) -> str:
@@ -126,7 +126,7 @@ def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
     for axis, (name, timeline) in zip(axes, timelines, strict=True):
         end = timeline["compute"]["median"]
         for piece in timeline["computation"]:
-            slowed = piece["rate"] is not None and piece["rate"] < 1 and piece["beside"]
+            slowed = piece["rate"] is not None and piece["rate"] < 1 and piece["overlapped_groups"]
             axis.broken_barh(
                 [_milliseconds(piece["from"], piece["to"])], (1.1, 0.8),
                 color=_SLOWED if slowed else _COMPUTATION, edgecolor="white",

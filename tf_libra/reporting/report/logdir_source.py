@@ -26,14 +26,14 @@ class LogdirSource:
 
     Attributes:
         files: all event files below it, in order of creation within a folder.
-        of_records: records by run and series.
-        of_scalars: points by run and series.
+        record_series: records by run and series.
+        scalar_series: points by run and series.
         graphs: time of the last graph, by run.
     """
 
     files: tuple[EventFile, ...]
-    of_records: _BySeries
-    of_scalars: _BySeries
+    record_series: _BySeries
+    scalar_series: _BySeries
     graphs: Mapping[str, float]
 
     @classmethod
@@ -76,18 +76,18 @@ class LogdirSource:
 
     @functools.cached_property
     def _listed(self) -> tuple[_Listing, _Listing]:
-        return _listing(self.of_records), _listing(self.of_scalars)
+        return _listing(self.record_series), _listing(self.scalar_series)
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
         """Returns at most `count` records of a series; another content is a `ValueError`."""
-        found = self.of_records.get(run, {}).get(tag, ())
+        found = self.record_series.get(run, {}).get(tag, ())
         return [(summary.written, summary.text) for summary in _some(found, count)]
 
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
         """Returns at most `count` points (step, value) of each series of scalars."""
-        found = self.of_scalars.get(run, {})
+        found = self.scalar_series.get(run, {})
         return {
             tag: [(summary.step, summary.number) for summary in _some(found[tag], count)]
             for tag in tags

@@ -94,22 +94,22 @@ def parse_arguments(
       ValueError: an argument is missing, repeated, too long or no integer; named.
     """
     # The first parameter is the source.
-    wanted = itertools.islice(inspect.signature(answer).parameters.values(), 1, None)
+    declared = itertools.islice(inspect.signature(answer).parameters.values(), 1, None)
     return {
         parameter.name: _value(parameter, parameters.get(parameter.name, ()))
-        for parameter in wanted
+        for parameter in declared
         if parameter.default is inspect.Parameter.empty or parameter.name in parameters
     }
 
 
-def _value(wanted: inspect.Parameter, values: Sequence[str]) -> Any:
-    name = wanted.name
+def _value(parameter: inspect.Parameter, values: Sequence[str]) -> Any:
+    name = parameter.name
     if len(values) != 1:
         raise ValueError(f"{name} must be given once, got {len(values)}")
     text = values[0]
     if len(text) > _MAX_NAME:
         raise ValueError(f"{name} must have at most {_MAX_NAME} characters")
-    if wanted.annotation in (str, str | None):
+    if parameter.annotation in (str, str | None):
         return text
     # int() also takes "1_0", " 1" and digits of other scripts.
     if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:

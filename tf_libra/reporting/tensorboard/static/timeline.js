@@ -120,7 +120,7 @@ function rankTimeline({rank, host, computation, spans}) {
   const last = Math.max(...ends);
   return [`rank ${rank}${host ? `, ${short(host, 30)}` : ''}`, {
     kind: 'rank', num_steps: 1, backward: at(last), compute: at(computation?.to ?? last),
-    computation: computation === null ? [] : [{...computation, beside: null, rate: null}],
+    computation: computation === null ? [] : [{...computation, overlapped_groups: null, rate: null}],
     spans: spans.map((span) => ({...span, ready: at(span.ready), from: at(span.from), to: at(span.to), start: null, stop: null})),
   }];
 }

@@ -311,7 +311,7 @@ export class TimelineChart {
   }
 
   #computation(piece, timeline, y) {
-    const groups = piece.beside ?? [];
+    const groups = piece.overlapped_groups ?? [];
     const slow = piece.rate !== null && piece.rate < 1;
     const label = slow ? [`at ${percent(piece.rate, 0)}`] : [];
     return this.#bar(slow ? 'compute-slow' : 'compute', piece.from, piece.to, y, label, () =>

@@ -32,7 +32,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
         "step": record.step,
         "origin": record.origin,
         "strategy": plan.strategy,
-        "asked": record.strategy.name,
+        "requested": record.strategy.name,
         "fingerprint": plan.fingerprint,
         "num_workers": plan.num_workers,
         "num_tensors": len(plan.tensor_names),

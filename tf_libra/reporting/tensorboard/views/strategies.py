@@ -110,13 +110,13 @@ def strategy_like(
 
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
     """Returns the user's strategy, and every other with the arguments that it has."""
-    given = {
+    shared = {
         field.name: getattr(record.strategy, field.name)
         for field in dataclasses.fields(record.strategy)
         if field.name not in _THREADS
     }
     chosen: list[strategies.Strategy] = []
-    for other in every_strategy(given).values():
+    for other in every_strategy(shared).values():
         strategy = record.strategy if other.name == record.strategy.name else other
         if strategy.chooses_threads:
             chosen.append(strategy.with_threads(record.threads))

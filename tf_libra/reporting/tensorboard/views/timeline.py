@@ -88,7 +88,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
         "compute": dataclasses.asdict(measured.compute),
         # Productions of gradients are measured; slowdowns between them are not.
         "computation": [
-            {"from": earlier, "to": later, "beside": None, "rate": None}
+            {"from": earlier, "to": later, "overlapped_groups": None, "rate": None}
             for earlier, later in _pairs(
                 [0.0, *sorted(s.ready.median for s in measured.spans), measured.compute.median]
             )
@@ -121,19 +121,19 @@ def _computation(
     pieces = []
     for earlier, later in _pairs(sorted(edges)):
         middle = (earlier + later) / 2
-        beside = [
+        groups = [
             index
             for index, span in enumerate(timeline.groups)
             if span.start_seconds <= middle < span.end_seconds
         ]
-        threads = sum(plan.groups[index].num_threads for index in beside)
-        rate = float(cost.compute_rate(threads)) if beside else 1.0
-        pieces.append({"from": earlier, "to": later, "beside": beside, "rate": rate})
+        threads = sum(plan.groups[index].num_threads for index in groups)
+        rate = float(cost.compute_rate(threads)) if groups else 1.0
+        pieces.append({"from": earlier, "to": later, "overlapped_groups": groups, "rate": rate})
     return pieces
 
 
 def ranks_view(
-    record: PlanRecord, steps: Sequence[StepRecord], wanted: int | None = None
+    record: PlanRecord, steps: Sequence[StepRecord], selected: int | None = None
 ) -> dict[str, Any] | None:
     """Returns all ranks' all-reduces in one step; None without a recorded step.
 
@@ -144,7 +144,7 @@ def ranks_view(
     Args:
       record: the plan.
       steps: steps under the plan, of any ranks.
-      wanted: number of the step; None: the last one of most ranks, preferably traced.
+      selected: number of the step; None: the last one of most ranks, preferably traced.
     """
     if not steps:
         return None
@@ -156,7 +156,9 @@ def ranks_view(
     most = max(counts.values())
     complete = sorted(number for number, count in counts.items() if count == most)
     traced = {step.step for step in steps if step.backward_start_ns is not None}
-    number = wanted if wanted in counts else _last([n for n in complete if n in traced] or complete)
+    number = (
+        selected if selected in counts else _last([n for n in complete if n in traced] or complete)
+    )
     chosen = sorted((step for step in steps if step.step == number), key=lambda step: step.rank)
 
     def shift(rank: int) -> int:
