@@ -78,7 +78,7 @@ def untrained(**others: Any) -> StepCall:
     ("call", "facts"),
     [
         (untrained(), ["train_step", "tf.GradientTape"]),
-        (untrained(of_examples=("w0",)), ["train_step", "'w0'", "hvd.allreduce"]),
+        (untrained(gradients_per_example=("w0",)), ["train_step", "'w0'", "hvd.allreduce"]),
     ],
 )
 def test_step_without_gradients_is_rejected(call: StepCall, facts: list[str]) -> None:
