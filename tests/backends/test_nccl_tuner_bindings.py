@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.backends import nccl_tuner, nccl_tuner_bindings
+from tf_libra.backends import nccl_environment, nccl_tuner_bindings
 from tf_libra.backends.nccl_tuner_bindings import COUNTS, TunerLibrary
 
 
 @pytest.fixture
 def plugin() -> Iterator[TunerLibrary]:
-    loaded = nccl_tuner_bindings.load(nccl_tuner.PATH)
+    loaded = nccl_tuner_bindings.load(nccl_environment.PATH)
     loaded.clear_plan()
     yield loaded
     loaded.clear_plan()
@@ -23,7 +23,9 @@ def test_plugin_that_was_not_built_is_said(tmp_path: Path) -> None:
 
 
 def test_plugin_is_opened_once() -> None:
-    assert nccl_tuner_bindings.load(nccl_tuner.PATH) is nccl_tuner_bindings.load(nccl_tuner.PATH)
+    assert nccl_tuner_bindings.load(nccl_environment.PATH) is nccl_tuner_bindings.load(
+        nccl_environment.PATH
+    )
 
 
 def test_plan_in_force_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> None:

@@ -40,7 +40,7 @@ from harness import FOLDER, RANK, SIZE, write_json
 
 import tf_libra
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import nccl_tuner
+from tf_libra.backends import nccl_environment
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
@@ -226,7 +226,10 @@ def main() -> None:
     if HOW == "refused":
         options = {"strategy": "libra"}
         if RANK == LAST:  # what lanes and what Horovod's control find wrong before ranks meet
-            os.environ |= {"TF_LIBRA_PORTS": "none", "NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH)}
+            os.environ |= {
+                "TF_LIBRA_PORTS": "none",
+                "NCCL_TUNER_PLUGIN": str(nccl_environment.PATH),
+            }
     options["engine"] = os.environ.get("TF_LIBRA_JOB_ENGINE", "lanes")
     if HOW in ("stop", "leave"):
         options["timeout_seconds"] = 15.0

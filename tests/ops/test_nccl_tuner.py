@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_libra.backends import horovod_fusion, nccl_tuner
+from tf_libra.backends import horovod_fusion, nccl_environment, nccl_tuner
 from tf_libra.specs.plan import Plan, TensorGroup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ class FakeNccl:
 
     def __init__(self, version: int, num_ranks: int = RANKS) -> None:
         # As NCCL does it: the file is opened once more, by its path.
-        library = ctypes.CDLL(str(nccl_tuner.PATH), mode=ctypes.RTLD_LOCAL)
+        library = ctypes.CDLL(str(nccl_environment.PATH), mode=ctypes.RTLD_LOCAL)
         self._version = version
         self._tuner = _table(version).in_dll(library, f"ncclTunerPlugin_v{version}")
         self._context = ctypes.c_void_p()
@@ -242,10 +242,10 @@ def test_the_library_needs_neither_tensorflow_nor_nccl() -> None:
     """Its exports are those that NCCL and Python look for; its dependencies are on any Linux."""
     script = f"""
 import ctypes, sys
-library = ctypes.CDLL({str(nccl_tuner.PATH)!r})
+library = ctypes.CDLL({str(nccl_environment.PATH)!r})
 for version in range(1, 7):
     ctypes.c_char_p.in_dll(library, f"ncclTunerPlugin_v{{version}}")
-from tf_libra.backends import nccl_tuner
+from tf_libra.backends import nccl_environment, nccl_tuner
 nccl_tuner.counters()
 assert "tensorflow" not in sys.modules and "horovod" not in sys.modules
 mapped = open("/proc/self/maps").read()

@@ -7,7 +7,7 @@ import pytest
 
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.trial_comparison import Candidate, Race
-from tf_libra.backends import nccl_tuner
+from tf_libra.backends import nccl_environment, nccl_tuner
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.internal import formatting
 from tf_libra.planning import make_plan
@@ -261,6 +261,6 @@ def test_many_thread_counts_are_wrapped() -> None:
 def test_nccl_requests_are_reported_under_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
     assert "NCCL" not in describe(RunSnapshot())
-    monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_tuner.PATH))
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_environment.PATH))
     # Earlier requests of NCCL in this process are part of the counters.
     assert " ".join(describe(RunSnapshot()).split()).endswith(nccl_tuner.counters().describe())

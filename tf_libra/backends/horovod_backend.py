@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra.backends import backend, horovod_fusion, nccl_tuner
+from tf_libra.backends import backend, horovod_fusion, nccl_environment, nccl_tuner
 from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.specs.plan import Plan
 from tf_libra.strategies import Strategy
@@ -29,9 +29,9 @@ class Horovod(ExternalOpBackend):
         Raises:
             ValueError: NCCL's settings leave no thread counts.
         """
-        if not nccl_tuner.in_use():
+        if not nccl_environment.in_use():
             return strategy
-        counts = nccl_tuner.default_threads()
+        counts = nccl_environment.default_threads()
         return strategy.with_threads(counts if strategy.chooses_threads else counts[-1:])
 
     def applicable(self, strategy: Strategy) -> Strategy:
@@ -40,14 +40,14 @@ class Horovod(ExternalOpBackend):
         Raises:
             ValueError: NCCL can have no such thread counts.
         """
-        if nccl_tuner.in_use():
-            nccl_tuner.threads_per_channel(strategy.allowed_threads)
+        if nccl_environment.in_use():
+            nccl_environment.threads_per_channel(strategy.allowed_threads)
             return strategy
         return super().applicable(strategy)
 
     def agreed(self) -> Mapping[str, Any]:
         """Returns which component chooses NCCL's threads."""
-        return {"threads for NCCL": nccl_tuner.statement()}
+        return {"threads for NCCL": nccl_environment.statement()}
 
     def begin_step(self) -> None:
         """NCCL's tuner finds the order of all-reduces by it."""
@@ -59,7 +59,7 @@ class Horovod(ExternalOpBackend):
         Raises:
             ValueError: NCCL can have no such thread counts.
         """
-        if nccl_tuner.in_use():
+        if nccl_environment.in_use():
             nccl_tuner.apply(plan)
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Horovod(ExternalOpBackend):
 
     def describe(self) -> str:
         """Says whether the thread counts of plans are applied, and if not, why."""
-        if nccl_tuner.in_use():
+        if nccl_environment.in_use():
             return "Horovod executes the plan; its thread counts are handed to NCCL"
         import horovod.tensorflow as hvd
 
@@ -86,7 +86,7 @@ def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[s
     a group that is larger than its fusion buffer into several all-reduces, unless that is a single
     tensor.
     """
-    fusion = horovod_fusion.of_environment(environment, on_gpu=nccl_tuner.in_use(environment))
+    fusion = horovod_fusion.of_environment(environment, on_gpu=nccl_environment.in_use(environment))
     groups = [plan.num_bytes[group.start : group.stop] for group in plan.groups]
     largest = max((sum(map(fusion.padded, one)) for one in groups if len(one) > 1), default=0)
     if not largest:

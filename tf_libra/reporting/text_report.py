@@ -13,7 +13,7 @@ from tf_libra.autotune.trial_comparison import (
     describe_plan,
     explain_strategy_change,
 )
-from tf_libra.backends import backend, nccl_tuner
+from tf_libra.backends import backend, nccl_environment, nccl_tuner
 from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
@@ -44,7 +44,7 @@ def describe(run: RunSnapshot) -> str:
     engine = "" if conclusion is None else backend.resolve(run.engine).describe()
     if engine:
         lines += _wrapped(f"engine: {engine}")
-    if nccl_tuner.in_use():
+    if nccl_environment.in_use():
         lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)
 
