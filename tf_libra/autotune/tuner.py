@@ -16,7 +16,7 @@ from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
-from tf_libra.internal.registry import Registry, lacking
+from tf_libra.internal.registry import ClassRegistry, lacking
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
 
@@ -77,7 +77,7 @@ class TunerKind(Protocol):
         ...
 
 
-REGISTRY: Registry[TunerKind] = Registry("tf_libra.autotune.tuner", "tuned_by", TunerKind)
+REGISTRY: ClassRegistry[TunerKind] = ClassRegistry("tf_libra.autotune.tuner", "tuned_by", TunerKind)
 register = REGISTRY.register
 
 

@@ -1,19 +1,57 @@
-"""Registries by name: planners and backends register themselves, so no module lists them."""
+"""Registries: entries by name. A module registers what it adds, so no other module lists it."""
 
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+_Entry = TypeVar("_Entry")
 _Member = TypeVar("_Member")
 _Kind = TypeVar("_Kind", bound=type[Any])
 
 
-class Registry(Generic[_Member]):
-    """Frozen dataclasses by their `name`, in the order in which they were registered.
+class Registry(Generic[_Entry]):
+    """Entries by name, in the order of registration.
 
     Attributes:
-      by_name: what is registered, read-only.
+      by_name: read-only view of the entries.
     """
+
+    def __init__(self, field: str) -> None:
+        """Starts empty.
+
+        Args:
+          field: argument or field that holds a name, for error messages.
+        """
+        self._field = field
+        self._entries: dict[str, _Entry] = {}
+        self.by_name: Mapping[str, _Entry] = types.MappingProxyType(self._entries)
+
+    def add(self, name: str, entry: _Entry) -> None:
+        """Adds an entry; adding the same entry again has no effect.
+
+        Raises:
+          ValueError: another entry has the name.
+        """
+        known = self._entries.setdefault(name, entry)
+        if known is not entry:
+            raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
+
+    def get(self, name: str) -> _Entry:
+        """Returns the entry of a name; a `ValueError` lists the names if there is none."""
+        if name not in self._entries:
+            raise ValueError(
+                f"{self._field} must be one of {', '.join(self._entries)}, got {name!r}"
+            )
+        return self._entries[name]
+
+    def forget(self, name: str) -> None:
+        """Removes the entry of a name; a `ValueError` lists the names if there is none."""
+        self.get(name)
+        del self._entries[name]
+
+
+class ClassRegistry(Registry[type[_Member]]):
+    """Frozen dataclasses by their class variable `name`."""
 
     def __init__(
         self,
@@ -22,36 +60,33 @@ class Registry(Generic[_Member]):
         protocol: type[Any] = object,
         usual: Sequence[type[Any]] = (),
     ) -> None:
-        """Begins empty.
+        """Starts empty.
 
         Args:
-          described: what objects of it are, for messages.
-          field: the argument by which users choose one, for messages.
-          protocol: whose members they have to have.
-          usual: classes that bring some of them to those who inherit one, for messages.
+          described: description of the objects, for error messages.
+          field: argument by which users choose one, for error messages.
+          protocol: protocol of the objects.
+          usual: base classes that implement parts of the protocol, for error messages.
         """
+        super().__init__(field)
         self._described = described
-        self._field = field
         self._protocol = protocol
         self._usual = usual
-        self._kinds: dict[str, type[_Member]] = {}
-        self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._kinds)
 
     def register(self, kind: _Kind) -> _Kind:
-        """A decorator: makes a kind known by its name, here and in every table.
+        """Registers a class; a decorator.
 
         Raises:
-          ValueError: it is no frozen dataclass with a name and defaults for all arguments, another
-            has the name, or it lacks what the protocol says.
+          ValueError: not a frozen dataclass with a name and defaults for all arguments, another
+            class has the name, or a member of the protocol is missing.
         """
         name = getattr(kind, "name", None)
         if not isinstance(name, str) or not name:
             raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
         if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
             raise ValueError(f"{self._field} {name!r} must be a frozen dataclass, got {kind!r}")
-        known = self._kinds.get(name, kind)
-        if known is not kind:
-            raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
+        if self.by_name.get(name, kind) is not kind:
+            self.add(name, kind)  # raises
         try:
             kind()
         except TypeError as error:
@@ -61,46 +96,41 @@ class Registry(Generic[_Member]):
         missing = lacking(kind, self._protocol)
         if missing:
             raise ValueError(
-                f"{self._field} {name!r} must have {', '.join(missing)}:"
-                f" {_dotted(self._protocol)} says what they are{self._who_brings(missing)}"
+                f"{self._field} {name!r} must have {', '.join(missing)}, as in"
+                f" {_dotted(self._protocol)}{self._base_hint(missing)}"
             )
-        self._kinds[name] = kind
+        self.add(name, kind)
         return kind
 
-    def _who_brings(self, missing: list[str]) -> str:
+    def _base_hint(self, missing: list[str]) -> str:
+        """Returns the base classes that implement missing members, for an error message."""
         found = [
-            _dotted(one) for one in self._usual if set(missing) - set(lacking(one, self._protocol))
+            _dotted(base)
+            for base in self._usual
+            if set(missing) - set(lacking(base, self._protocol))
         ]
-        return f"; inherit {' or '.join(found)} to have what is usual" if found else ""
-
-    def forget(self, name: str) -> None:
-        """Makes one unknown again; `ValueError` where none has the name."""
-        if self._kinds.pop(name, None) is None:
-            raise self._unknown(name)
+        return f"; inherit {' or '.join(found)} for defaults" if found else ""
 
     def find(self, member: Any) -> _Member | None:
-        """The object itself, or the one of that name with its default arguments; else None."""
+        """Returns an object of a registered class, or makes one from its name; else None."""
         if isinstance(member, str):
-            return self._kinds[member]() if member in self._kinds else None
-        return member if type(member) in self._kinds.values() else None
+            return self.by_name[member]() if member in self.by_name else None
+        return member if type(member) in self.by_name.values() else None
 
     def resolve(self, member: _Member | str) -> _Member:
-        """As `find`.
+        """Returns an object of a registered class, or makes one from its name.
 
         Raises:
-          ValueError: none has this name.
+          ValueError: unknown name or class.
         """
         found = self.find(member)
         if found is not None:
             return found
         if isinstance(member, str):
-            raise self._unknown(member)
+            return self.get(member)()  # raises
         raise ValueError(
             f"{self._field} must be a name or an object of {self._described}, got {member!r}"
         )
-
-    def _unknown(self, name: str) -> ValueError:
-        return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")
 
 
 def _dotted(kind: type[Any]) -> str:
@@ -108,9 +138,9 @@ def _dotted(kind: type[Any]) -> str:
 
 
 def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
-    """The members of a protocol that a dataclass lacks, in the order in which they are declared."""
-    declared = [vars(one) for one in reversed(protocol.__mro__)]
-    members = [name for one in declared for name in (*one.get("__annotations__", ()), *one)]
+    """Returns the protocol members that a dataclass lacks, in the order of declaration."""
+    declared = [vars(base) for base in reversed(protocol.__mro__)]
+    members = [name for base in declared for name in (*base.get("__annotations__", ()), *base)]
     return [
         name
         for name in dict.fromkeys(members)

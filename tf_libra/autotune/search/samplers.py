@@ -6,10 +6,11 @@ the steps of the others.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tf_libra.autotune.search.space import Space
+from tf_libra.internal.registry import Registry
 from tf_libra.planning.comm_config import CommConfig
 
 # Individuals per generation. A search of about fifty steps has several generations.
@@ -168,10 +169,10 @@ class Hyperband(_Study):
 
 
 Factory = Callable[[Space, int], Searcher]
-# In the paper's order.
-SEARCHERS: Mapping[str, Factory] = {
-    "grid": lambda space, seed: Grid(space),
-    "population": _population,
-    "bayesian": _bayesian,
-    "hyperband": Hyperband,
-}
+REGISTRY: Registry[Factory] = Registry("searcher")
+SEARCHERS = REGISTRY.by_name
+# In the paper's order, which decides between equal scores.
+REGISTRY.add("grid", lambda space, seed: Grid(space))
+REGISTRY.add("population", _population)
+REGISTRY.add("bayesian", _bayesian)
+REGISTRY.add("hyperband", Hyperband)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.internal.registry import Registry
+from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import AtLeastOne, Value
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.burst.assignment import ChainRun
@@ -73,7 +73,7 @@ class Limited(Value):
         return None
 
 
-REGISTRY: Registry[BurstStrategy] = Registry(
+REGISTRY: ClassRegistry[BurstStrategy] = ClassRegistry(
     "a burst strategy of tf_libra.strategies", protocol=BurstStrategy, usual=(Limited,)
 )
 BY_NAME = REGISTRY.by_name

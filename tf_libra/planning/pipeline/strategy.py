@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.internal.registry import Registry
+from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import Int32Count, Value
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
@@ -79,7 +79,7 @@ class Microbatches(Value):
         return (self.draft(layers, cluster, num_microbatches),)
 
 
-REGISTRY: Registry[PipelineStrategy] = Registry(
+REGISTRY: ClassRegistry[PipelineStrategy] = ClassRegistry(
     "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy, usual=(Microbatches,)
 )
 BY_NAME = REGISTRY.by_name
