@@ -2,13 +2,17 @@
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
+from tf_libra.model_parallel.execution.metrics import Metric, accumulated_variables
+from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 
 
@@ -96,6 +100,102 @@ class GatheredOutput:
     def _reduce(self, values: list[Any]) -> Any:
         total = functools.reduce(operator.add, values)
         return total / tf.cast(len(values), total.dtype) if self.is_floating else total
+
+
+class OutputGather:
+    """Gathers the results of microbatches in every step, on one rank.
+
+    Attributes:
+        names: names of the tensors that the step returns and every microbatch computes.
+        averaged_metrics: by returned tensor, the variables of metrics that it depends on together
+            with other values. Its values are averaged over replicas.
+    """
+
+    def __init__(
+        self, layout: Layout, sized: SizedPartition, num_examples: int, transport: Transport
+    ) -> None:
+        """Plans the assembly of all outputs.
+
+        Args:
+            layout: the replicas of each stage.
+            sized: the step in the layout's stages, traced for any batch size.
+            num_examples: number of examples of the joint batch.
+            transport: transport to the other ranks.
+
+        Raises:
+            ValueError: values of an output cannot be combined.
+        """
+        self._layout = layout
+        self._partition = partition = sized.partition
+        self._num_examples = num_examples
+        self._transport = transport
+        tensors = {tensor.name: tensor for tensor in partition.graph.microbatch_outputs}
+        self.names = tuple(tensors)
+        self._outputs = {
+            name: GatheredOutput.from_tensor(partition, sized.axes, tensor)
+            for name, tensor in tensors.items()
+        }
+        replica_totals = [
+            name
+            for name, output in self._outputs.items()
+            if output.is_running_total
+            and not output.is_replicated
+            and len(self._ranks_of_output(name)) > 1
+        ]
+        self._metrics = {
+            name: metric
+            for name in replica_totals
+            if (metric := Metric.from_tensor(partition, sized.extractor, tensors[name])) is not None
+        }
+        self.averaged_metrics = {
+            name: accumulated_variables(partition.graph, tensors[name])
+            for name in replica_totals
+            if self._outputs[name].is_floating and name not in self._metrics
+        }
+
+    def gather(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns the step's results for the joint batch, on every rank.
+
+        Args:
+            outputs: by microbatch, the results that this rank has computed.
+        """
+        results: dict[str, Any] = {}
+        for name, output in self._outputs.items():
+            root = self._ranks_of_output(name)[0]
+            results[name] = broadcast_tensor(
+                self._transport,
+                self._combine(name, outputs),
+                root,
+                self._layout.num_ranks,
+                self._partition.tensor(name).dtype,
+                output.shape(self._num_examples),
+                name,
+            )
+        return results
+
+    def _combine(self, name: str, outputs: Sequence[Mapping[str, Any]]) -> Any:
+        """Returns a result on the first rank that computes it; None on other ranks."""
+        ranks, own = self._ranks_of_output(name), self._transport.rank
+        if own not in ranks:
+            return None
+        if name in self._metrics:
+            return self._metrics[name].compute_over_replicas(ranks, self._transport)
+        output = self._outputs[name]
+        part = output.combine_microbatches([values[name] for values in outputs])
+        message = f"returned {name}"
+        if own != ranks[0]:
+            self._transport.send(part, ranks[0], message)
+            return None
+        parts = [part]
+        parts += [
+            self._transport.receive(part.dtype, part.shape, rank, message) for rank in ranks[1:]
+        ]
+        return output.combine_replicas(parts, len(outputs))
+
+    def _ranks_of_output(self, name: str) -> tuple[int, ...]:
+        """Returns the ranks that compute an output."""
+        phase = self._partition.phase_of_tensor(self._partition.tensor(name))
+        return self._layout.ranks[self._partition.stage_of_phase(phase)]
 
 
 def resize_axis(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:

@@ -10,8 +10,7 @@ import tensorflow as tf
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
 from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
 from tf_libra.model_parallel.execution.input_scatter import InputScatter, Values
-from tf_libra.model_parallel.execution.metrics import Metric, accumulated_variables
-from tf_libra.model_parallel.execution.output_gather import GatheredOutput
+from tf_libra.model_parallel.execution.output_gather import OutputGather
 from tf_libra.model_parallel.execution.stage_tasks import (
     StageComputation,
     StageComputationBuilder,
@@ -21,12 +20,11 @@ from tf_libra.model_parallel.execution.stage_tasks import (
     sum_key,
     transfer_name,
 )
-from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
 from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
-from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 
 
@@ -55,8 +53,6 @@ class StageExecutor:
     Attributes:
         layout: the replicas of each stage, and the order of tasks.
         stages: stages of this rank.
-        averaged_metrics: by returned tensor, the variables of metrics that it depends on together
-            with other values. Its values are averaged over replicas.
         task_spans: computations of the last step.
         reduction_span: start and stop, in seconds since the last step began, of the all-reduces
             after the backward computation; None if there were none.
@@ -93,31 +89,11 @@ class StageExecutor:
         self._order = layout.orders[transport.rank]
         for each in partitions.values():
             check_resharding(each.partition, layout, each.axes)
-        outputs = _unique_outputs(partition)
-        self._outputs = {
-            name: GatheredOutput.from_tensor(partition, sized.axes, tensor)
-            for name, tensor in outputs.items()
-        }
-        replica_totals = [
-            name
-            for name, output in self._outputs.items()
-            if output.is_running_total
-            and not output.is_replicated
-            and len(self._ranks_of_output(name)) > 1
-        ]
-        self._metrics = {
-            name: metric
-            for name in replica_totals
-            if (metric := Metric.from_tensor(partition, sized.extractor, outputs[name])) is not None
-        }
-        self.averaged_metrics = {
-            name: accumulated_variables(partition.graph, outputs[name])
-            for name in replica_totals
-            if self._outputs[name].is_floating and name not in self._metrics
-        }
+        num_examples = examples_per_rank * layout.num_ranks
+        self._output_gather = OutputGather(layout, sized, num_examples, transport)
         kinds = dict.fromkeys(task.kind for task in self._order)
         self._last_kind = "backward" if "backward" in kinds else "forward"
-        builder = StageComputationBuilder(self._shards, list(self._outputs), transport)
+        builder = StageComputationBuilder(self._shards, self._output_gather.names, transport)
         self._computations = {
             (kind, stage): builder.build(
                 partitions[self._shards.examples_per_replica(stage)], kind, stage
@@ -172,6 +148,11 @@ class StageExecutor:
             if partition.tensor(f"{name}:0").shape.rank != 0
         }
         return InputScatter(self._shards, needs, axes, arguments, self._transport)
+
+    @property
+    def averaged_metrics(self) -> dict[str, tuple[str, ...]]:
+        """See `OutputGather`."""
+        return self._output_gather.averaged_metrics
 
     @property
     def captures(self) -> frozenset[str]:
@@ -233,7 +214,7 @@ class StageExecutor:
                 live.pop((stage, microbatch)).clear()
         self.task_spans = tuple(spans)
         self._synchronize_idle_ranks()
-        results = self._gather_outputs(outputs)
+        results = self._output_gather.gather(outputs)
         start = time.perf_counter()
         averages = self._average_gradients(sums)
         stop = time.perf_counter()
@@ -297,53 +278,6 @@ class StageExecutor:
                 if not self.layout.rank_stages(rank):
                     self._transport.send(done, rank, "computed")
 
-    # Results of microbatches.
-
-    def _gather_outputs(self, outputs: list[Values]) -> Values:
-        """Returns the step's results for the joint batch, on every rank.
-
-        Args:
-            outputs: by microbatch, the results that this rank computed.
-        """
-        results: Values = {}
-        own = self._transport.rank
-        num_examples = self._shards.microbatch_size * self.layout.num_microbatches
-        for name, output in self._outputs.items():
-            ranks = self._ranks_of_output(name)
-            message = f"returned {name}"
-            if own in ranks and name in self._metrics:
-                results[name] = self._metrics[name].compute_over_replicas(ranks, self._transport)
-            elif own in ranks:
-                part = output.combine_microbatches([values[name] for values in outputs])
-                if own != ranks[0]:
-                    self._transport.send(part, ranks[0], message)
-                else:
-                    parts = [part] + [
-                        self._transport.receive(part.dtype, part.shape, rank, message)
-                        for rank in ranks[1:]
-                    ]
-                    results[name] = output.combine_replicas(parts, len(outputs))
-            dtype = self._partition.tensor(name).dtype
-            self._broadcast(results, name, ranks[0], dtype, output.shape(num_examples))
-        return results
-
-    def _ranks_of_output(self, name: str) -> tuple[int, ...]:
-        """Returns the ranks that compute a tensor that the step returns."""
-        phase = self._partition.phase_of_tensor(self._partition.tensor(name))
-        return self.layout.ranks[self._partition.stage_of_phase(phase)]
-
-    def _broadcast(
-        self, values: Values, name: str, root: int, dtype: Any, shape: Sequence[int]
-    ) -> None:
-        """Sends a tensor of one rank to all others, where it is added to the values."""
-        message = f"broadcast {name}"
-        if self._transport.rank != root:
-            values[name] = self._transport.receive(dtype, shape, root, message)
-            return
-        for rank in range(self.layout.num_ranks):
-            if rank != root:
-                self._transport.send(values[name], rank, message)
-
     # Update.
 
     def _average_gradients(self, sums: Values) -> Values:
@@ -379,10 +313,15 @@ class StageExecutor:
         return results
 
     def _broadcast_from_stage(self, values: Values, name: str, stage: int) -> None:
+        """Adds a tensor of one stage to the values of all ranks."""
         tensor = self._partition.tensor(name)
-        self._broadcast(values, name, self.layout.ranks[stage][0], tensor.dtype, tensor.shape)
-
-
-def _unique_outputs(partition: StagePartition) -> dict[str, Any]:
-    """Returns the tensors of a microbatch that the step returns, by name."""
-    return {tensor.name: tensor for tensor in partition.graph.microbatch_outputs}
+        root = self.layout.ranks[stage][0]
+        values[name] = broadcast_tensor(
+            self._transport,
+            values.get(name),
+            root,
+            self.layout.num_ranks,
+            tensor.dtype,
+            tensor.shape,
+            name,
+        )

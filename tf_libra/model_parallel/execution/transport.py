@@ -40,6 +40,35 @@ class Transport(Protocol):
         ...
 
 
+def broadcast_tensor(
+    transport: Transport,
+    tensor: Any,
+    root: int,
+    num_ranks: int,
+    dtype: Any,
+    shape: Sequence[int],
+    name: str,
+) -> Any:
+    """Returns a tensor of one rank on all ranks, all of which call this.
+
+    Args:
+        transport: transport between the ranks.
+        tensor: the tensor on the root; ignored on other ranks.
+        root: the rank that sends.
+        num_ranks: number of ranks.
+        dtype: dtype of the tensor.
+        shape: shape of the tensor.
+        name: name of the tensor.
+    """
+    message = f"broadcast {name}"
+    if transport.rank != root:
+        return transport.receive(dtype, shape, root, message)
+    for rank in range(num_ranks):
+        if rank != root:
+            transport.send(tensor, rank, message)
+    return tensor
+
+
 class LanesTransport:
     """Transport over lanes, without gradients: a step in stages computes its own."""
 
