@@ -1,4 +1,4 @@
-"""`optimize`: one line over a training step."""
+"""The decorator `optimize`, and the decorated step."""
 
 import copy
 import functools
@@ -34,7 +34,7 @@ def optimize(
     strategy: strategies.Strategy | PipelineStrategy | BurstStrategy | str = "libra",
     **options: Unpack[config.OptimizeKwargs],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
-    """Makes a training step data-parallel, under a plan made for this model on these machines.
+    """Makes a training step distributed, under a plan for this model on these machines.
 
         hvd.init()
 
@@ -44,23 +44,23 @@ def optimize(
 
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
-    Under a strategy of pipelines, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank
-    runs a stage of the step (docs/pipeline.md), under one of bursts, such as
-    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, each layer runs on its own number of
-    ranks (docs/burst.md).
+    Under a pipeline strategy, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank
+    runs a stage of the step (docs/pipeline.md). Under a burst strategy, such as
+    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, each layer has its own number of ranks
+    (docs/burst.md).
 
     Args:
-        strategy: what plans: a name or an object of `tf_libra.strategies`.
-        **options: by name, those of docs/options.md; `help` lists them, too.
+        strategy: a name or an object of `tf_libra.strategies`.
+        **options: options of docs/options.md, by name; `help` also lists them.
 
     Returns:
-        A decorator for a `tf.function` or a plain function, which it makes one.
+        A decorator for a `tf.function`, or for a plain function, which becomes one.
 
     Raises:
-        ValueError: an argument is out of its range; names it, its value and what is allowed.
+        ValueError: an argument is invalid; names it, its value and the allowed values.
     """
     if callable(strategy):
-        raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
+        raise ValueError("optimize must be called to decorate: write @tf_libra.optimize()")
     pipeline, burst = pipeline_lib.find(strategy), burst_lib.find(strategy)
     if pipeline is not None:
         of_stages = _options_of_stages(config.PIPELINES, pipeline.name, options)
@@ -83,7 +83,7 @@ def optimize(
 
 
 def runs_in_stages(strategy: Any) -> bool:
-    """Returns whether a strategy, or the one of that name, gives each rank layers of its own."""
+    """Returns whether a strategy, or its name, distributes layers over the ranks."""
     return pipeline_lib.find(strategy) is not None or burst_lib.find(strategy) is not None
 
 
@@ -103,12 +103,12 @@ def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> co
     """Returns the options, with a data-parallel strategy that is never used.
 
     Args:
-        kind: of the strategy.
-        strategy: its name.
-        given: what the user requested, except for burst plans.
+        kind: kind of the strategy.
+        strategy: name of the strategy.
+        given: the user's options, without a burst plan.
 
     Raises:
-        ValueError: an option is given that this kind does not have, or that is out of its range.
+        ValueError: an option is invalid, or not supported by this kind.
     """
     config.reject_unsupported_options(kind, strategy, given)
     engine = given.get("engine", "auto")
@@ -121,17 +121,17 @@ class Optimized:
     """A training step under a plan. Called like the function it wraps.
 
     Attributes:
-        phase: where in its life it is; a string such as "measure" or "run".
-        plan: what it runs under; None before a plan is active.
-        profile: measured backward computation; None before, and where none was measured.
-        cost_model: fitted contention model; None before, and if none was fitted.
-        tuned: all that tuning came to, in this job or in an earlier one whose plan was kept; None
-            before, and for a plan that was given.
-        settled: whether nothing is tried out or measured any more.
+        phase: phase of tuning; a string such as "measure" or "run".
+        plan: active plan; None before there is one.
+        profile: measured backward computation; None if there is none.
+        cost_model: fitted contention model; None if there is none.
+        tuned: result of tuning, in this job or, for a cached plan, in an earlier one; None before,
+            and for a user-provided plan.
+        settled: whether trials and measurements have ended.
     """
 
-    # By it AutoGraph knows what it has nothing to convert in, where a function calls a step in
-    # `tf.init_scope`, say.
+    # Marks the object for AutoGraph as not to be converted, for example when a function calls a
+    # step in `tf.init_scope`.
     autograph_info__: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -146,15 +146,14 @@ class Optimized:
 
         Args:
             function: a `tf.function` or a plain function.
-            options: what the user requested.
-            tuner: called like `tf_libra.autotune.tune`, decides instead of it what is tried; None
-                for that itself.
-            make_planner: makes what plans a pipeline, or bursts; None for data parallelism.
-            weights: returns those of a Keras model that the steps train. The graph may hold their
-                values as constants, so it does not name all of them.
+            options: the user's options.
+            tuner: makes the tuner, called like `tf_libra.autotune.tune`, which None stands for.
+            make_planner: makes a pipeline or burst planner; None for data parallelism.
+            weights: returns the weights of the Keras model. The graph may hold values of weights as
+                constants, and so does not show all weights.
 
         Raises:
-            ValueError: `function` cannot be called, or is compiled by XLA.
+            ValueError: `function` is not callable, or is compiled by XLA.
         """
         from tf_libra.model_parallel.staged_step import StagedTraining
         from tf_libra.runtime.training_step import TrainingFunction
@@ -163,7 +162,7 @@ class Optimized:
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
         self._made_of = (function, options, tuner, make_planner)
-        # Threads that call it concurrently take turns: the ranks' steps are one after the other.
+        # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._training: TrainingStep
@@ -177,10 +176,10 @@ class Optimized:
         return self._step(1, args, kwargs)
 
     def several(self, num_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function where these arguments make it a graph of `num_steps` training steps.
+        """Runs the function with arguments for which its graph holds `num_steps` training steps.
 
-        All-reduces of different steps are never fused. Until `settled`, only single steps should
-        run: what is measured and planned is one step.
+        All-reduces of different steps are never fused. Run single steps until `settled`, since
+        measurements and plans are those of one step.
         """
         return self._step(num_steps, args, kwargs)
 
@@ -203,46 +202,46 @@ class Optimized:
         return types.MethodType(self._of(instance), instance)
 
     def _of(self, instance: Any) -> "Optimized":
-        """The decorated function of an object.
+        """Returns the decorated function of an object.
 
-        In stages each object has layers, a plan and variables of its own; those of the first one
-        are the class's, too.
+        Under a model-parallel strategy, each object has its own layers, plan and variables. The
+        class shares those of the first object.
         """
         *_, make_planner = self._made_of
         is_first, self._training.is_method = not self._training.is_method, True
         if make_planner is None:
             return self
         if instance not in self._of_objects:
-            one = self if is_first else type(self)(*self._made_of)
-            one._training.is_method = True
-            self._of_objects[instance] = one
+            bound = self if is_first else type(self)(*self._made_of)
+            bound._training.is_method = True
+            self._of_objects[instance] = bound
         return self._of_objects[instance]
 
     def __getattr__(self, name: str) -> Any:
-        """Says what a `tf.function` has and this has not."""
+        """Raises `AttributeError`, with advice for attributes of a `tf.function`."""
         called = self.__dict__.get("__name__", "the step")
         message = f"{called!r}, decorated with tf_libra.optimize, has no {name!r}"
         if hasattr(self.__dict__.get("__wrapped__"), name):
             message += (
                 ": its graphs are traced by calling it, and rewritten for a plan;"
-                f" {called}.__wrapped__.{name} is that of the function as it was written, which"
-                " averages nothing"
+                f" {called}.__wrapped__.{name} belongs to the original function, which averages"
+                " nothing"
             )
         raise AttributeError(message, name=name, obj=self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Optimized":
-        """Another decorated function, of a copy: with the object that it is a method of, say."""
+        """Returns a decorated copy of the function, and of the object whose method it is."""
         function, *others = self._made_of
         return type(self)(copy.deepcopy(function, memo), *others)
 
     @property
     def phase(self) -> Phase:
-        """The phase that it is in."""
+        """Phase of tuning."""
         return self._training.state.phase
 
     @property
     def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
-        """The plan that it runs under; None before one is active."""
+        """Active plan; None before there is one."""
         return self._training.plan
 
     @property
@@ -259,20 +258,20 @@ class Optimized:
 
     @property
     def tuned(self) -> TuningResult | None:
-        """All that tuning came to, in this job or in an earlier one; None before."""
+        """Result of tuning, in this job or in an earlier one; None before."""
         state = self._training.state
         return None if state.origin is PlanSource.USER else state.conclusion
 
     @property
     def settled(self) -> bool:
-        """True once nothing is tried out or measured any more; from the same step on every rank."""
+        """True once trials and measurements have ended; from the same step on every rank."""
         return self._training.settled
 
     def check_variables(self) -> None:
-        """Compares the variables of the step with those of every other rank.
+        """Compares the replicated variables of the step between ranks.
 
-        Before the first step that is done anyway. Call it, on all ranks, after variables were
-        changed between steps, as by restoring a checkpoint.
+        Call it on all ranks after variables were changed between steps, as by restoring a
+        checkpoint. The first step compares them in any case.
 
         Raises:
             ValueError: on every rank: the first variable that differs.
@@ -280,11 +279,11 @@ class Optimized:
         self._training.check_variables()
 
     def synchronize_variables(self) -> None:
-        """Brings the variables of the step up to date on every rank.
+        """Synchronizes the variables of the step on every rank.
 
-        Ranks of a pipeline, or of bursts, update those of their own layers only: call it, on all
-        ranks, before variables are read, as for a checkpoint or an evaluation. Under data
-        parallelism they are up to date.
+        Ranks of a pipeline, or of bursts, update only the variables of their own layers. Call it on
+        all ranks before variables are read, as for a checkpoint or an evaluation. Under data
+        parallelism it does nothing.
 
         Raises:
             HorovodInternalError: a rank is gone, late, or gave up.
@@ -292,9 +291,9 @@ class Optimized:
         self._training.synchronize_variables()
 
     def close(self) -> None:
-        """Says how training went and closes files in `logdir`, as the end of the process does.
+        """Reports the summary and closes files in `logdir`, as the end of the process does.
 
-        Steps may still be run; they are not written down any more.
+        Later steps are not recorded.
         """
         self._training.close()
 

@@ -1,8 +1,8 @@
-"""State for Horovod's elastic mode, with TensorFlow 2.
+"""State for Horovod's elastic mode with TensorFlow 2.
 
-`hvd.elastic.TensorFlowState` broadcasts its variables when it is made, which a worker that joins
-does alone, and not when states are synchronised; so in TensorFlow 2 a job cannot grow with it. This
-one does it the other way round.
+`hvd.elastic.TensorFlowState` broadcasts its variables when it is created, which a joining worker
+does alone, and not when states are synchronized, so with TensorFlow 2 a job cannot grow. The state
+here broadcasts when states are synchronized.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tf_libra.variable_sync import elastic_hooks as commits
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and other things by name, that are committed and restored together.
+    """Variables and named attributes that are committed and restored together.
 
         state = tf_libra.elastic.TensorFlowState(variables, step=0)
 
@@ -28,17 +28,17 @@ class TensorFlowState(ObjectState):
                 if state.step % 10 == 0:
                     state.commit()
 
-    When workers are lost, the others go on from the last commit; when workers join, they take over
-    the state of rank 0. The variables of an optimizer that is not built do not exist yet: build it
-    first. What ranks train in stages is brought up to date on all of them before it is committed.
+    After workers are lost, the others go on from the last commit. Joining workers take over the
+    state of rank 0. Build the optimizer first, since its variables do not exist before. Commits
+    synchronize variables that model-parallel steps train.
     """
 
     def __init__(self, variables: Iterable[Any], **kwargs: Any) -> None:
-        """Commits the variables as they are.
+        """Commits the present values.
 
         Args:
             variables: `tf.Variable`s or Keras variables, the same on every worker.
-            **kwargs: attributes of the state, of any type that can be pickled.
+            **kwargs: attributes of the state, of types that can be pickled.
         """
         self.variables = [plain(variable) for variable in variables]
         self._keep()
@@ -59,7 +59,7 @@ class TensorFlowState(ObjectState):
     def sync(self) -> None:
         """Takes over rank 0's variables and attributes, and commits them."""
         commits.synchronize_all_ranks()
-        super().save()  # what rank 0 has now: else variables alone were ahead of the last commit
+        super().save()  # else rank 0's variables would be ahead of its attributes
         hvd.broadcast_variables(self.variables, root_rank=0)
         self._keep()
         super().sync()
