@@ -5,12 +5,18 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import Count, Natural, Value
+
+
+def _check_seconds(name: str, value: Any) -> float:
+    return math.inf if value == math.inf else validation.real(name, value, above=0)
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Value):
     """Limits of tuning before a plan is active.
 
     Attributes:
@@ -22,15 +28,9 @@ class Budget:
         ValueError: a limit is out of its range.
     """
 
-    max_steps: int = 60
-    max_seconds: float = 30.0
-    min_steps: int = 0
-
-    def __post_init__(self) -> None:
-        validation.integer("max_steps", self.max_steps, minimum=1)
-        if self.max_seconds != math.inf:
-            validation.real("max_seconds", self.max_seconds, above=0)
-        validation.integer("min_steps", self.min_steps)
+    max_steps: Count = 60
+    max_seconds: Annotated[float, _check_seconds] = 30.0
+    min_steps: Natural = 0
 
 
 class BudgetTracker:

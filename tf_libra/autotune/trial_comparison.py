@@ -4,7 +4,6 @@ Steps at different times differ for many reasons, so plans are compared only by 
 alternated in a race.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from tf_libra.autotune.paired_timing import PairedTimings, estimate_paired_timings
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import Naturals, Positive, Value, parse_items, plain
 from tf_libra.specs.plan import Plan
 
 # Fewer rounds cannot separate two plans from noise.
@@ -22,7 +22,7 @@ SIGNIFICANCE = 0.02
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Value):
     """Plan in a race.
 
     Attributes:
@@ -33,9 +33,13 @@ class Candidate:
     """
 
     plan: Plan
-    predicted_seconds: float | None
-    seconds: tuple[float, ...]
-    places: tuple[int, ...] = ()
+    predicted_seconds: Positive | None
+    seconds: tuple[Positive, ...]
+    places: Naturals = ()
+
+    def _validate(self) -> None:
+        if self.places:  # earlier versions stored none
+            validation.same_length("places", self.places, "step", len(self.seconds))
 
     @property
     def median_seconds(self) -> float | None:
@@ -44,7 +48,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Race:
+class Race(Value):
     """Result of a race: interleaved trials of several plans.
 
     Attributes:
@@ -156,43 +160,17 @@ class Race:
             texts.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(texts)}"
 
-    def to_document(self) -> list[dict[str, Any]]:
-        """Returns the candidates as JSON values, which `from_document` reads back unchanged."""
-        return [
-            {
-                "plan": json.loads(candidate.plan.to_json()),
-                "predicted_seconds": candidate.predicted_seconds,
-                "seconds": list(candidate.seconds),
-                "places": list(candidate.places),
-            }
-            for candidate in self.candidates
-        ]
+    def to_document(self) -> Any:
+        """Returns the list of candidates as JSON values, which `parse` reads back unchanged."""
+        return plain(self.candidates)
 
     @classmethod
-    def from_document(cls, document: Any) -> "Race":
+    def parse(cls, name: str, value: Any) -> "Race":
         """Reads the result of `to_document`; a `ValueError` names the field that is wrong."""
-        candidates = []
-        for index, entry in enumerate(validation.sequence("race", document)):
-            field = f"race[{index}]"
-            validation.keys(field, entry, ("plan", "predicted_seconds", "seconds"), ("places",))
-            predicted = entry["predicted_seconds"]
-            if predicted is not None:
-                predicted = validation.real(f"{field}.predicted_seconds", predicted, above=0)
-            seconds = validation.sequence(f"{field}.seconds", entry["seconds"])
-            places = validation.sequence(f"{field}.places", entry.get("places", ()))
-            if places:  # optional in files of earlier versions
-                validation.same_length(f"{field}.places", places, "step", len(seconds))
-            candidates.append(
-                Candidate(
-                    Plan.from_json(json.dumps(entry["plan"])),
-                    predicted,
-                    tuple(validation.real(f"{field}.seconds", value, above=0) for value in seconds),
-                    tuple(validation.integer(f"{field}.places", place) for place in places),
-                )
-            )
+        candidates = parse_items(name, value, Candidate)
         if not candidates:
-            raise ValueError("race must hold at least one plan, got none")
-        return cls(tuple(candidates))
+            raise ValueError(f"{name} must hold at least one plan, got none")
+        return cls(candidates)
 
 
 @dataclass(frozen=True)

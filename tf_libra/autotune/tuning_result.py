@@ -2,10 +2,9 @@
 
 import dataclasses
 import functools
-import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,17 +14,15 @@ from tf_libra.cost_model import (
     CostModel,
     Evidence,
     OverlapSample,
-    cost_model_from_json,
     prediction_errors,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import AtLeastOne, NonNegative, Positive
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
-
-_FORMAT = "tf-libra conclusion"
-_VERSION = 1
 
 
 class PlanSource(StrEnum):
@@ -37,7 +34,7 @@ class PlanSource(StrEnum):
 
 
 @dataclass(frozen=True)
-class TuningResult:
+class TuningResult(Document):
     """Plan with the measurements and the model that it rests on.
 
     Attributes:
@@ -65,44 +62,18 @@ class TuningResult:
     plan: Plan
     profile: BackwardProfile | None = None
     cost_model: CostModel | None = None
-    held_out_error: float | None = None
+    held_out_error: NonNegative | None = None
     samples: tuple[OverlapSample, ...] = ()
     notes: tuple[str, ...] = ()
     is_complete: bool = False
-    rest_seconds: float | None = None
+    rest_seconds: NonNegative | None = None
     race: Race | None = None
     search: Search | None = None
-    max_model_error: float = MAX_MODEL_ERROR
-    contention: float | None = None
-    bytes_per_second: float | None = None
+    max_model_error: Positive = MAX_MODEL_ERROR
+    contention: AtLeastOne | None = None
+    bytes_per_second: Positive | None = None
 
-    def __post_init__(self) -> None:
-        validation.instance("plan", self.plan, Plan)
-        for field, kind in (("profile", BackwardProfile), ("cost_model", CostModel)):
-            if getattr(self, field) is not None:
-                validation.instance(field, getattr(self, field), kind)
-        for field in ("held_out_error", "rest_seconds"):
-            value = getattr(self, field)
-            if value is not None:
-                object.__setattr__(self, field, validation.real(field, value, minimum=0))
-        most = validation.real("max_model_error", self.max_model_error, above=0)
-        object.__setattr__(self, "max_model_error", most)
-        if self.contention is not None:
-            contention = validation.real("contention", self.contention, minimum=1)
-            object.__setattr__(self, "contention", contention)
-        if self.bytes_per_second is not None:
-            rate = validation.real("bytes_per_second", self.bytes_per_second, above=0)
-            object.__setattr__(self, "bytes_per_second", rate)
-        object.__setattr__(self, "samples", validation.sequence("samples", self.samples))
-        for sample in self.samples:
-            validation.instance("samples", sample, OverlapSample)
-        notes = validation.sequence("notes", self.notes)
-        object.__setattr__(self, "notes", tuple(validation.text("notes", note) for note in notes))
-        validation.boolean("is_complete", self.is_complete)
-        if self.race is not None:
-            validation.instance("race", self.race, Race)
-        if self.search is not None:
-            validation.instance("search", self.search, Search)
+    FORMAT: ClassVar = "tf-libra conclusion"
 
     def predicted(self, plan: Plan) -> Timeline | None:
         """Returns the predicted timeline of a plan; None if nothing can be predicted.
@@ -170,50 +141,9 @@ class TuningResult:
         """True if there is a model and its error is known."""
         return self.cost_model is not None and self.median_error is not None
 
-    def to_document(self) -> dict[str, Any]:
-        """Returns the fields as JSON values, which `from_document` reads back unchanged."""
-        profile, model = self.profile, self.cost_model
-        return {
-            "plan": json.loads(self.plan.to_json()),
-            "profile": None if profile is None else json.loads(profile.to_json()),
-            "cost_model": None if model is None else json.loads(model.to_json()),
-            "held_out_error": self.held_out_error,
-            "samples": [dataclasses.asdict(sample) for sample in self.samples],
-            "notes": list(self.notes),
-            "is_complete": self.is_complete,
-            "rest_seconds": self.rest_seconds,
-            "race": None if self.race is None else self.race.to_document(),
-            "search": None if self.search is None else self.search.to_document(),
-            "max_model_error": self.max_model_error,
-            "contention": self.contention,
-            "bytes_per_second": self.bytes_per_second,
-        }
-
     @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "TuningResult":
-        """Reads the result of `to_document`; a `ValueError` names the field that is wrong."""
-        # Files of early versions hold the median error, which follows from the samples.
-        known = {name: field for name, field in document.items() if name != "median_error"}
-        value = dict(validation.keys("conclusion", known, *validation.field_names(cls)))
-        value["plan"] = Plan.from_json(json.dumps(value["plan"]))
-        for field, read in (
-            ("profile", BackwardProfile.from_json),
-            ("cost_model", cost_model_from_json),
-        ):
-            if value.get(field) is not None:
-                value[field] = read(json.dumps(value[field]))
-        if value.get("race") is not None:
-            value["race"] = Race.from_document(value["race"])
-        if value.get("search") is not None:
-            value["search"] = Search.from_document(value["search"])
-        value["samples"] = validation.items("samples", value.get("samples", ()), OverlapSample)
-        return cls(**value)
-
-    def to_json(self) -> str:
-        """Returns the result as JSON text, which `from_json` reads back unchanged."""
-        return json.dumps({"format": _FORMAT, "version": _VERSION} | self.to_document())
-
-    @classmethod
-    def from_json(cls, document: str) -> "TuningResult":
-        """Reads the result of `to_json`; a `ValueError` names the field that is wrong."""
-        return cls.from_document(validation.json_document(_FORMAT, _VERSION, document))
+    def from_fields(cls, name: str, fields: Any) -> "TuningResult":
+        """Builds a result from its JSON values; a `ValueError` names the field that is wrong."""
+        fields = dict(validation.mapping(name, fields))
+        fields.pop("median_error", None)  # in files of early versions; follows from the samples
+        return super().from_fields(name, fields)

@@ -17,12 +17,22 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import (
+    Count,
+    Int32,
+    Int32Counts,
+    Natural,
+    NonNegative,
+    Positive,
+    Value,
+)
 from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -43,7 +53,7 @@ _UNKNOWN_RATE_DISTANCE = 0.5
 
 
 @dataclass(frozen=True)
-class LayerSignature:
+class LayerSignature(Value):
     """Node of the model graph.
 
     Attributes:
@@ -51,16 +61,12 @@ class LayerSignature:
       dtype: dtype of the first of them.
     """
 
-    num_bytes: int
+    num_bytes: Natural
     dtype: str
-
-    def __post_init__(self) -> None:
-        validation.integer("num_bytes", self.num_bytes)
-        validation.text("dtype", self.dtype)
 
 
 @dataclass(frozen=True)
-class JobSignature:
+class JobSignature(Value):
     """Description of a job, for comparison with others.
 
     Attributes:
@@ -75,21 +81,15 @@ class JobSignature:
     """
 
     layers: tuple[LayerSignature, ...]
-    num_workers: int
-    workers_per_host: int
-    bytes_per_second: float | None = None
+    num_workers: Count
+    workers_per_host: Count
+    bytes_per_second: Positive | None = None
 
-    def __post_init__(self) -> None:
-        layers = validation.sequence("layers", self.layers)
-        for layer in layers:
-            validation.instance("layers", layer, LayerSignature)
-        if not layers:
+    SPARSE: ClassVar = ("bytes_per_second",)
+
+    def _validate(self) -> None:
+        if not self.layers:
             raise ValueError("layers must hold at least one layer, got none")
-        validation.integer("num_workers", self.num_workers, minimum=1)
-        validation.integer("workers_per_host", self.workers_per_host, minimum=1)
-        if self.bytes_per_second is not None:
-            rate = validation.real("bytes_per_second", self.bytes_per_second, above=0)
-            object.__setattr__(self, "bytes_per_second", rate)
 
     @classmethod
     def from_tensors(
@@ -114,7 +114,7 @@ class JobSignature:
 
 
 @dataclass(frozen=True)
-class PlanOutline:
+class PlanOutline(Value):
     """Part of a plan that applies to other tensors as well.
 
     Attributes:
@@ -126,26 +126,16 @@ class PlanOutline:
       ValueError: a field is out of its range.
     """
 
-    stops: tuple[float, ...]
-    num_threads: tuple[int, ...]
-    streams: tuple[int, ...]
+    stops: tuple[NonNegative, ...]
+    num_threads: Int32Counts
+    streams: tuple[Int32, ...]
 
-    def __post_init__(self) -> None:
-        stops = tuple(
-            validation.real("stops", x, minimum=0) for x in validation.sequence("stops", self.stops)
-        )
-        threads = validation.sequence("num_threads", self.num_threads)
-        streams = validation.sequence("streams", self.streams)
+    def _validate(self) -> None:
+        stops = self.stops
         if not stops or list(stops) != sorted(stops) or stops[-1] > 1:
             raise ValueError(f"stops must ascend to 1, at least one, got {stops}")
-        validation.same_length("num_threads", threads, "stop", len(stops))
-        validation.same_length("streams", streams, "stop", len(stops))
-        for field, values, least in (("num_threads", threads, 1), ("streams", streams, 0)):
-            values = tuple(
-                validation.integer(field, value, least, validation.MAX_INT32) for value in values
-            )
-            object.__setattr__(self, field, values)
-        object.__setattr__(self, "stops", stops)
+        validation.same_length("num_threads", self.num_threads, "stop", len(stops))
+        validation.same_length("streams", self.streams, "stop", len(stops))
 
     @classmethod
     def from_plan(cls, plan: Plan) -> "PlanOutline":
@@ -173,7 +163,7 @@ class PlanOutline:
 
 
 @dataclass(frozen=True)
-class WarmStart:
+class WarmStart(Document):
     """Result of a job that similar jobs may start with.
 
     Attributes:
@@ -187,6 +177,17 @@ class WarmStart:
     strategy: str
     outline: PlanOutline
     settings: tuple[CommConfig, ...] = ()
+
+    FORMAT: ClassVar = "tf-libra start"
+
+    @classmethod
+    def from_fields(cls, name: str, fields: Any) -> "WarmStart":
+        """Builds a result from its JSON values; a `ValueError` names the field that is wrong."""
+        fields = dict(validation.mapping(name, fields))
+        setting = fields.pop("setting", None)
+        if setting is not None:  # earlier versions stored the best setting alone
+            fields["settings"] = [setting]
+        return super().from_fields(name, fields)
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 
 from tf_libra.internal import validation
 
 Check = Callable[[str, Any], Any]
+_Value = TypeVar("_Value", bound="Value")
 
 Natural = Annotated[int, validation.integer]
 Naturals = Annotated[tuple[int, ...], validation.integers]
@@ -37,6 +38,10 @@ Counts = Annotated[tuple[int, ...], functools.partial(validation.integers, minim
 Int32 = Annotated[int, functools.partial(validation.integer, maximum=validation.MAX_INT32)]
 Int32Count = Annotated[
     int, functools.partial(validation.integer, minimum=1, maximum=validation.MAX_INT32)
+]
+Int32Counts = Annotated[
+    tuple[int, ...],
+    functools.partial(validation.integers, minimum=1, maximum=validation.MAX_INT32),
 ]
 NonNegative = Annotated[float, functools.partial(validation.real, minimum=0)]
 Positive = Annotated[float, functools.partial(validation.real, above=0)]
@@ -80,7 +85,7 @@ class Value:
             or not _is_default(getattr(self, field.name), field.default)
         }
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> Any:
         """Returns the value as JSON values in a field of another one."""
         return self._to_fields()
 
@@ -115,6 +120,11 @@ def field_names(kind: type[Any]) -> tuple[list[str], list[str]]:
     for field in dataclasses.fields(kind):
         (required if field.default is dataclasses.MISSING else optional).append(field.name)
     return required, optional
+
+
+def parse_items(name: str, value: Any, kind: type[_Value]) -> tuple[_Value, ...]:
+    """Reads a JSON list of values of one class; errors begin with the item's name."""
+    return cast(tuple[_Value, ...], _items(kind.parse)(name, value))
 
 
 def plain(value: Any) -> Any:

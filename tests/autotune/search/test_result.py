@@ -25,7 +25,7 @@ def made(steps) -> Search:
 @given(steps)
 def test_reads_what_it_wrote(steps) -> None:
     found = made(steps)
-    assert Search.from_document(json.loads(json.dumps(found.to_document()))) == found
+    assert Search.parse("search", json.loads(json.dumps(found.to_document()))) == found
 
 
 @given(steps)
@@ -62,4 +62,4 @@ def test_what_a_search_begins_with_is_nobodys_credit() -> None:
 def test_what_is_damaged_is_named(field: str, value, message: str) -> None:
     [document] = made([("grid", SETTINGS[0], 0.1)]).to_document()
     with pytest.raises(ValueError, match=message):
-        Search.from_document([{**document, field: value}])
+        Search.parse("search", [{**document, field: value}])

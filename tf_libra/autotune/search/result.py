@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tf_libra.autotune.search.bandit import Use
-from tf_libra.internal import formatting, validation
-from tf_libra.internal.values import Positive, Value
+from tf_libra.internal import formatting
+from tf_libra.internal.values import Positive, Value, parse_items, plain
 from tf_libra.planning.comm_config import CommConfig
 
 # Searcher name of the initial settings.
@@ -36,7 +36,7 @@ class SettingTrial(Value):
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Value):
     """Trials of a search.
 
     Attributes:
@@ -92,14 +92,11 @@ class Search:
         )
         return f"{text}; steps by searcher (new bests): {by}" if by else text
 
-    def to_document(self) -> list[dict[str, Any]]:
-        """Returns the trials as JSON values, which `from_document` reads back unchanged."""
-        return [trial.to_document() for trial in self.trials]
+    def to_document(self) -> Any:
+        """Returns the list of trials as JSON values, which `parse` reads back unchanged."""
+        return plain(self.trials)
 
     @classmethod
-    def from_document(cls, document: Any) -> "Search":
+    def parse(cls, name: str, value: Any) -> "Search":
         """Reads the result of `to_document`; a `ValueError` names the field that is wrong."""
-        entries = validation.sequence("search", document)
-        return cls(
-            tuple(SettingTrial.parse(f"search[{i}]", entry) for i, entry in enumerate(entries))
-        )
+        return cls(parse_items(name, value, SettingTrial))

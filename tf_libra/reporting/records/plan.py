@@ -2,14 +2,13 @@
 
 import platform
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from typing import Annotated, Any, ClassVar
 
 from tf_libra import strategies
 from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.internal import validation
-from tf_libra.internal.values import Count, field_names, one_of
+from tf_libra.internal.values import Count, Int32Counts, field_names, one_of
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import RecordDocument, series_tag
 from tf_libra.specs.plan import Plan
@@ -39,9 +38,7 @@ class PlanRecord(RecordDocument):
     step: Count
     origin: Annotated[str, one_of(ORIGINS)]
     strategy: strategies.Strategy
-    threads: Annotated[
-        tuple[int, ...], partial(validation.integers, minimum=1, maximum=validation.MAX_INT32)
-    ]
+    threads: Int32Counts
     conclusion: TuningResult
     versions: tuple[str, ...] = ()
 
@@ -73,8 +70,8 @@ class PlanRecord(RecordDocument):
     def _to_fields(self) -> dict[str, Any]:
         fields = super()._to_fields()
         fields["strategy"] = {"name": self.strategy.name} | fields["strategy"]
-        del fields["conclusion"]
-        return fields | self.conclusion.to_document()
+        conclusion = fields.pop("conclusion")
+        return fields | validation.without_header(TuningResult.FORMAT, 1, conclusion)
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "PlanRecord":
@@ -87,7 +84,7 @@ class PlanRecord(RecordDocument):
         own = {name: value.pop(name) for name in (*required, *optional) if name in value}
         validation.keys(cls.FORMAT, own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
-        return cls(**own, conclusion=TuningResult.from_document(value))
+        return cls(**own, conclusion=TuningResult.from_fields("conclusion", value))
 
 
 def _strategy(value: Any) -> strategies.Strategy:

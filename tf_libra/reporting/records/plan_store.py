@@ -1,6 +1,5 @@
 """Files of `cache_dir`: tuning results for the same job, warm starts for similar jobs."""
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -11,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.autotune import TensorSpec, TuningResult
-from tf_libra.autotune.warm_start import JobSignature, LayerSignature, PlanOutline, WarmStart
+from tf_libra.autotune.warm_start import WarmStart
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.internal import validation
-from tf_libra.planning.comm_config import CommConfig
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
-_START_FORMAT = "tf-libra start"
-_START_VERSION = 1
 _START_PATTERN = "tf_libra_start-*.json"
 # Most recent warm starts that are read.
 MAX_STARTS = 64
@@ -93,17 +89,14 @@ def _plan_path(folder: Path, key: str) -> Path:
 
 def store_warm_start(folder: Path, start: WarmStart) -> Path:
     """Stores a warm start atomically, replacing that of the same job and strategy."""
-    document = dataclasses.asdict(start)
-    job, rate = document["job"], start.job.bytes_per_second
-    graphs = {name: value for name, value in job.items() if name != "bytes_per_second"}
+    fields = start.to_document()
+    rate = fields["job"].pop("bytes_per_second", None)
     # Measured rates of one network vary, so their octave is part of the key.
     octave = [] if rate is None else [round(math.log2(rate))]
-    identity = json.dumps([graphs, start.strategy, *octave], sort_keys=True)
-    if rate is None:
-        document["job"] = graphs
+    identity = json.dumps([fields["job"], start.strategy, *octave], sort_keys=True)
     key = hashlib.sha256(identity.encode()).hexdigest()[:32]
     path = folder / _START_PATTERN.replace("*", key)
-    _replace(path, json.dumps({"format": _START_FORMAT, "version": _START_VERSION} | document))
+    _replace(path, start.to_json())
     return path
 
 
@@ -113,7 +106,7 @@ def load_warm_starts(folder: Path) -> tuple[list[WarmStart], list[str]]:
     paths = sorted(folder.glob(_START_PATTERN), key=_modified, reverse=True)
     for path in paths[:MAX_STARTS]:
         try:
-            starts.append(_parse_warm_start(path.read_text()))
+            starts.append(WarmStart.from_json(path.read_text()))
         except (OSError, ValueError) as error:
             problems.append(f"{path.name}: {error}")
     return starts, problems
@@ -124,29 +117,6 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:  # removed since the listing
         return 0.0
-
-
-def _parse_warm_start(text: str) -> WarmStart:
-    value: dict[str, Any] = validation.keys(
-        _START_FORMAT,
-        validation.json_document(_START_FORMAT, _START_VERSION, text),
-        required=("job", "strategy", "outline"),
-        optional=("settings", "setting"),
-    )
-    job = dict(validation.keys("job", value["job"], *validation.field_names(JobSignature)))
-    job["layers"] = validation.items("layers", job["layers"], LayerSignature)
-    outline = PlanOutline(
-        **validation.keys("outline", value["outline"], *validation.field_names(PlanOutline))
-    )
-    settings = validation.sequence("settings", value.get("settings", ()))
-    if value.get("setting") is not None:  # earlier versions stored the best setting alone
-        settings = (value["setting"],)
-    return WarmStart(
-        JobSignature(**job),
-        validation.text("strategy", value["strategy"]),
-        outline,
-        tuple(CommConfig.from_fields("setting", setting) for setting in settings),
-    )
 
 
 def _replace(path: Path, text: str) -> None:
