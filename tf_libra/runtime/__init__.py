@@ -1,1 +1,1 @@
-"""The life of a decorated step: meet, trace, tune, run, end."""
+"""Life of a decorated step: rendezvous, trace, tuning, run, end."""

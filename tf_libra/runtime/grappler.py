@@ -1,7 +1,7 @@
-"""Activates a plan: the pass library gets it once, TensorFlow's calls name it.
+"""Interface to the Grappler pass: plans are registered once, and function calls name them.
 
-The name travels in the config of every function call, which is part of TensorFlow's cache key:
-another plan is another instantiation of the same trace, with no retracing.
+The name is part of the config of a function call, and so of TensorFlow's cache key: another plan is
+another instantiation of the same trace, without retracing.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ class PlacedTensor:
     """A tensor of a group as the pass found it in the graph.
 
     Attributes:
-        name: of the tensor, as in the plan.
-        producer: node that computes it, as TensorFlow's profiler names it.
+        name: name of the tensor, as in the plan.
+        producer: name, in TensorFlow's profiler, of the node that computes the tensor.
     """
 
     name: str
@@ -42,11 +42,11 @@ class PlacedGroup:
     Attributes:
         index: the group's index in the plan.
         node: name of the node.
-        num_threads: its thread count.
-        copy: of the step, where one graph holds several, from 0.
-        dtype: of the tensors, as TensorFlow names it.
-        tensors: what it reduces, in backward order.
-        control_inputs: nodes that must have run before it.
+        num_threads: thread count of the group.
+        copy: number of the step, from 0, if the graph holds several steps.
+        dtype: TensorFlow's name for the tensors' dtype.
+        tensors: the tensors, in backward order.
+        control_inputs: nodes that run before it.
     """
 
     index: int
@@ -65,15 +65,15 @@ class PlacedGroup:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """Report of what the pass did to one graph, and what became of it.
+    """Report of the pass on one graph.
 
     Attributes:
-        name: of the graph: the traced function's, which another rank may number otherwise.
-        in_force: whether all that the pass wrote is in what TensorFlow executes; None if
-            TensorFlow has not got that far.
-        groups: the all-reduces that it has written, in the order in which they run.
-        left: tensors that are all-reduced as they were traced, by name.
-        skipped: what it left alone, with reasons, each in words.
+        name: name of the traced function, which another rank may number differently.
+        in_force: whether TensorFlow executes all that the pass has written; None before the graph
+            is instantiated.
+        groups: all-reduces that the pass has written, in the order in which they run.
+        left: names of tensors that are all-reduced as traced.
+        skipped: texts about what the pass has left unchanged, with reasons.
     """
 
     name: str
@@ -84,7 +84,7 @@ class GraphReport:
 
     @property
     def digest(self) -> str:
-        """Equal on ranks that execute the same all-reduces in the same order; see `digest`."""
+        """Digest, equal on ranks that execute the same all-reduces in the same order."""
         written = [
             [group.copy, group.index, group.num_threads, group.dtype, group.tensor_names]
             for group in self.groups
@@ -95,25 +95,25 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class RewriteReport:
-    """Report of what the pass did under one plan.
+    """Report of the pass under one plan.
 
     Attributes:
-        graphs: those that TensorFlow has instantiated under the plan, the latest last. A step that
-            is traced once more, for inputs of another shape, is a graph of its own.
+        graphs: graphs that TensorFlow has instantiated under the plan, the latest last. Each trace
+            of a step, for inputs of another shape, is another graph.
     """
 
     graphs: tuple[GraphReport, ...] = ()
 
     @property
     def latest(self) -> GraphReport:
-        """The graph that was instantiated last; one without groups where there is none."""
+        """Latest graph; an empty report if there is none."""
         return self.graphs[-1] if self.graphs else GraphReport("", None, (), (), ())
 
 
 def register(plan: Plan) -> None:
-    """Hands a plan to the pass library, where it stays, read-only, until it is unregistered.
+    """Registers a plan with the pass library, which keeps it until it is unregistered.
 
-    Each call counts: as many calls of `unregister` undo it.
+    Registrations are counted: as many calls of `unregister` undo them.
 
     Raises:
         ValueError: the library rejects it.
@@ -143,11 +143,10 @@ def register(plan: Plan) -> None:
 
 
 def unregister(plan: Plan) -> None:
-    """Undoes one `register`; with the last, the library forgets the plan and its report.
+    """Undoes one `register`; the last one deletes the plan and its report.
 
-    For plans that no call is going to be made under. TensorFlow keeps what it has instantiated,
-    so a known step under a forgotten plan runs as before; but inputs of a new shape would be
-    instantiated without fusing: register the plan again before a call may name it.
+    TensorFlow keeps instantiated graphs, so a known step would still run under a deleted plan. But
+    inputs of a new shape would be instantiated without fusion: register the plan again first.
 
     Raises:
         ValueError: the plan is not registered.
@@ -158,20 +157,20 @@ def unregister(plan: Plan) -> None:
 
 
 def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
-    """Function call options under which TensorFlow rewrites graphs by the plan.
+    """Returns function call options under which TensorFlow rewrites graphs by the plan.
 
-    They hold the user's own config, to which the pass is added.
+    They are the user's config with the pass added.
 
     Args:
-        plan: registered.
-        op: what the pass writes for a group: "LibraAllReduce" or "HorovodGroupedAllreduce".
+        plan: a registered plan.
+        op: op that the pass writes for a group: "LibraAllReduce" or "HorovodGroupedAllreduce".
     """
     config = tf.compat.v1.ConfigProto()
     config.CopyFrom(tf_internal.eager_context().config)
     rewrite = config.graph_options.rewrite_options
     rewrite.min_graph_nodes = -1
-    # It infers shapes, and where it fails Grappler does nothing at all: so with `tf.nn.ctc_loss` of
-    # two shapes, whose loops TensorFlow takes for one. What follows infers shapes by itself.
+    # The optimizer infers shapes. If that fails, Grappler does nothing at all, as for `tf.nn.ctc_loss`
+    # of two shapes, whose loops TensorFlow mistakes for one. Later passes infer shapes themselves.
     rewrite.disable_tfg_optimizer = True
     optimizer = rewrite.custom_optimizers.add()
     optimizer.name = OPTIMIZER
@@ -183,7 +182,7 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
 
 @contextlib.contextmanager
 def calling(options: Any) -> Iterator[None]:
-    """While it lasts, function calls of this thread are made under `options`."""
+    """Makes function calls of this thread under `options`, while the context lasts."""
     context = tf_internal.eager_context()
     previous = context.function_call_options
     context.function_call_options = options
@@ -201,7 +200,7 @@ def is_switched_off() -> bool:
 def is_clustered_by_xla() -> bool:
     """Returns whether the user has enabled TensorFlow's auto-clustering, by options or flags."""
     flags = os.environ.get("TF_XLA_FLAGS", "")
-    if flags and not flags.startswith("-"):  # the name of a file that has them
+    if flags and not flags.startswith("-"):  # name of a file with the flags
         flags = Path(flags).read_text() if Path(flags).is_file() else ""
     flag = re.search(r"--tf_xla_auto_jit[= ](\S+)", flags)
     return bool(tf.config.optimizer.get_jit()) or bool(flag and flag[1] not in ("0", "-1"))
@@ -218,17 +217,12 @@ def report(plan: Plan) -> RewriteReport:
 
 
 def digest(plan: Plan) -> str:
-    """Names what the graph that was instantiated last under the plan executes.
+    """Returns a digest of the all-reduces in the latest graph under the plan.
 
-    The ranks have equal digests where TensorFlow rewrote their graphs alike: the same tensors of
-    each copy of the step in the same groups, in the same order, by the same threads, and the same
-    tensors left as they were traced. A rank whose Grappler failed or ran out of time, after which
-    TensorFlow executes the graph as it was, differs. What the graphs differ in besides (names of
-    functions and nodes, what computes a gradient) does not count.
-
-    To compare: after the first call under a plan, gather it from all ranks
-    (`engine.all_gather(grappler.digest(plan))`), and where one differs, raise on every rank,
-    with `report(plan).latest.skipped` of the ranks that differ.
+    Ranks have equal digests if TensorFlow rewrote their graphs alike: the same tensors of each step
+    in the same groups, in the same order, by the same threads, and the same tensors as traced. The
+    digest differs on a rank whose Grappler failed or ran out of time, so that TensorFlow executes
+    the traced graph. Names of functions and nodes, and producers of gradients, are not compared.
     """
     return report(plan).latest.digest
 
@@ -251,7 +245,7 @@ def _graph_report(graph: dict[str, Any]) -> GraphReport:
 
 
 def _in_words(skipped: dict[str, str]) -> str:
-    """One entry of the report, such as "tensor 'w0': has no all-reduce"."""
+    """Returns one entry of the report as text, such as "tensor 'w0': has no all-reduce"."""
     reason = skipped["reason"]
     subjects = [f"{kind} {name!r}" for kind, name in skipped.items() if kind != "reason"]
     return ": ".join([*subjects, reason])
