@@ -169,8 +169,9 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     config.CopyFrom(tf_internal.eager_context().config)
     rewrite = config.graph_options.rewrite_options
     rewrite.min_graph_nodes = -1
-    # The optimizer infers shapes. If that fails, Grappler does nothing at all, as for `tf.nn.ctc_loss`
-    # of two shapes, whose loops TensorFlow mistakes for one. Later passes infer shapes themselves.
+    # The optimizer infers shapes. If that fails, Grappler does nothing at all, as for
+    # `tf.nn.ctc_loss` of two shapes, whose loops TensorFlow mistakes for one. Later passes infer
+    # shapes themselves.
     rewrite.disable_tfg_optimizer = True
     optimizer = rewrite.custom_optimizers.add()
     optimizer.name = OPTIMIZER
