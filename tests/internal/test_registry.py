@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 
 import pytest
 
-from tf_libra.internal.registry import Registry
+from tf_libra.internal.registry import ClassRegistry
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Second:
 
 
 @pytest.fixture
-def registry() -> Registry[object]:
-    made: Registry[object] = Registry("the tests", "kind")
+def registry() -> ClassRegistry[object]:
+    made: ClassRegistry[object] = ClassRegistry("the tests", "kind")
     for kind in (First, Second):
         assert made.register(kind) is kind
     return made
 
 
-def test_names_lead_to_objects_and_objects_to_themselves(registry: Registry[object]) -> None:
+def test_names_lead_to_objects_and_objects_to_themselves(registry: ClassRegistry[object]) -> None:
     assert list(registry.by_name) == ["first", "second"]
     assert registry.resolve("first") == First(1)
     mine = First(2)
@@ -36,17 +36,17 @@ def test_names_lead_to_objects_and_objects_to_themselves(registry: Registry[obje
     assert registry.find(mine) is mine
 
 
-def test_nobody_is_found_by_another_name_or_object(registry: Registry[object]) -> None:
+def test_nobody_is_found_by_another_name_or_object(registry: ClassRegistry[object]) -> None:
     for other in ("third", None, First, 3):
         assert registry.find(other) is None
 
 
-def test_the_same_may_be_registered_again(registry: Registry[object]) -> None:
+def test_the_same_may_be_registered_again(registry: ClassRegistry[object]) -> None:
     registry.register(First)
     assert list(registry.by_name) == ["first", "second"]
 
 
-def test_what_is_forgotten_is_unknown(registry: Registry[object]) -> None:
+def test_what_is_forgotten_is_unknown(registry: ClassRegistry[object]) -> None:
     registry.forget("first")
     assert list(registry.by_name) == ["second"]
     for use in (registry.resolve, registry.forget):
@@ -56,7 +56,7 @@ def test_what_is_forgotten_is_unknown(registry: Registry[object]) -> None:
         registry.resolve(First())
 
 
-def test_what_cannot_be_known_by_a_name_is_refused(registry: Registry[object]) -> None:
+def test_what_cannot_be_known_by_a_name_is_refused(registry: ClassRegistry[object]) -> None:
     @dataclass(frozen=True)
     class Nameless:
         name: ClassVar[str] = ""
@@ -101,7 +101,7 @@ class Shrinking(Sized, Protocol):
 
 
 def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
-    made: Registry[Sized] = Registry("the tests", "kind", Shrinking)
+    made: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Shrinking)
 
     @dataclass(frozen=True)
     class Half:
@@ -110,7 +110,7 @@ def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
 
         def shrink(self) -> None: ...
 
-    told = r"kind 'half' must have unit, grow: .*\.Shrinking says what they are"
+    told = r"kind 'half' must have unit, grow: .*\.Shrinking documents them"
     with pytest.raises(ValueError, match=told):
         made.register(Half)
 
@@ -136,7 +136,7 @@ def test_who_brings_what_is_missing_is_named() -> None:
     class Of:
         sizes: list[int] = field(default_factory=list)
 
-    made: Registry[Sized] = Registry("the tests", "kind", Sized, usual=(InMetres, Of))
+    made: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, bases=(InMetres, Of))
 
     @dataclass(frozen=True)
     class Bare:
@@ -153,12 +153,12 @@ def test_who_brings_what_is_missing_is_named() -> None:
         name: ClassVar[str] = "still"
         unit: ClassVar[str] = "s"
 
-    told = r"; inherit \S+\.InMetres or \S+\.Of to have what is usual$"
+    told = r"; inherit \S+\.InMetres or \S+\.Of for defaults$"
     with pytest.raises(ValueError, match=told):
         made.register(Bare)
     for one in (Growing, Still):
-        with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres to have what is usual$"):
+        with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres for defaults$"):
             made.register(one)
-    nobody: Registry[Sized] = Registry("the tests", "kind", Sized, usual=(Of,))
-    with pytest.raises(ValueError, match=r"says what they are$"):
+    nobody: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, bases=(Of,))
+    with pytest.raises(ValueError, match=r"documents them$"):
         nobody.register(Growing)

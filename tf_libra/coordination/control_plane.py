@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.coordination.world import World
 from tf_libra.internal import formatting
-from tf_libra.internal.registry import Registry
+from tf_libra.internal.registry import ClassRegistry
 
 
 class EngineError(RuntimeError):
@@ -252,7 +252,9 @@ class ControlTransport(Protocol):
         ...
 
 
-REGISTRY: Registry[ControlTransport] = Registry("tf_libra.coordination.control_plane", "control")
+REGISTRY: ClassRegistry[ControlTransport] = ClassRegistry(
+    "tf_libra.coordination.control_plane", "control"
+)
 register = REGISTRY.register
 resolve = REGISTRY.resolve
 

@@ -1,18 +1,65 @@
-"""Registries by name: planners and backends register themselves, so no module lists them."""
+"""Registries by name: members register themselves, so no module lists them."""
 
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 _Member = TypeVar("_Member")
 _Kind = TypeVar("_Kind", bound=type[Any])
 
 
-class Registry(Generic[_Member]):
-    """Frozen dataclasses by their `name`, in the order in which they were registered.
+class Registry(Mapping[str, _Member]):
+    """Members by name, in the order of their registration."""
+
+    def __init__(self, field: str, load: Callable[[], None] = lambda: None) -> None:
+        """Creates an empty registry.
+
+        Args:
+          field: argument by which users name a member, for messages.
+          load: called before every lookup; imports the modules that register optional members.
+        """
+        self._field = field
+        self._load = load
+        self._members: dict[str, _Member] = {}
+
+    def __getitem__(self, name: str) -> _Member:
+        self._load()
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._members)
+
+    def add(self, name: str, member: _Member) -> None:
+        """Registers a member; a name that is invalid or has another member is a `ValueError`."""
+        self._check_name(name, member)
+        self._members[name] = member
+
+    def _check_name(self, name: Any, member: _Member) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
+        known = self._members.get(name, member)
+        if known is not member:
+            raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
+
+    def forget(self, name: str) -> None:
+        """Removes a member; an unknown name is a `ValueError`."""
+        if self._members.pop(name, None) is None:
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> ValueError:
+        return ValueError(f"{self._field} must be one of {', '.join(self)}, got {name!r}")
+
+
+class ClassRegistry(Registry[type[_Member]]):
+    """Frozen dataclasses by their `name`, such as planners and backends.
 
     Attributes:
-      by_name: what is registered, read-only.
+      by_name: the classes by name, read-only.
     """
 
     def __init__(
@@ -20,76 +67,64 @@ class Registry(Generic[_Member]):
         described: str,
         field: str = "strategy",
         protocol: type[Any] = object,
-        usual: Sequence[type[Any]] = (),
+        bases: Sequence[type[Any]] = (),
     ) -> None:
-        """Begins empty.
+        """Creates an empty registry.
 
         Args:
-          described: what objects of it are, for messages.
-          field: the argument by which users choose one, for messages.
-          protocol: whose members they have to have.
-          usual: classes that bring some of them to those who inherit one, for messages.
+          described: description of its objects, for messages.
+          field: argument by which users name a class, for messages.
+          protocol: members that every class must have.
+          bases: classes that provide defaults for some of these members, for messages.
         """
+        super().__init__(field)
+        self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._members)
         self._described = described
-        self._field = field
         self._protocol = protocol
-        self._usual = usual
-        self._kinds: dict[str, type[_Member]] = {}
-        self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._kinds)
+        self._bases = bases
 
     def register(self, kind: _Kind) -> _Kind:
-        """A decorator: makes a kind known by its name, here and in every table.
+        """Registers a class under its `name`; a decorator.
 
         Raises:
           ValueError: it is no frozen dataclass with a name and defaults for all arguments, another
-            has the name, or it lacks what the protocol says.
+            class has the name, or it lacks a member of the protocol.
         """
-        name = getattr(kind, "name", None)
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
+        name: Any = getattr(kind, "name", None)
         if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
             raise ValueError(f"{self._field} {name!r} must be a frozen dataclass, got {kind!r}")
-        known = self._kinds.get(name, kind)
-        if known is not kind:
-            raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
+        self._check_name(name, kind)
         try:
             kind()
         except TypeError as error:
             raise ValueError(
                 f"{self._field} {name!r} must have a default for every argument: {error}"
             ) from None
-        missing = lacking(kind, self._protocol)
+        missing = missing_members(kind, self._protocol)
         if missing:
             raise ValueError(
                 f"{self._field} {name!r} must have {', '.join(missing)}:"
-                f" {_dotted(self._protocol)} says what they are{self._who_brings(missing)}"
+                f" {_dotted(self._protocol)} documents them{self._advice(missing)}"
             )
-        self._kinds[name] = kind
+        self.add(name, kind)
         return kind
 
-    def _who_brings(self, missing: list[str]) -> str:
+    def _advice(self, missing: list[str]) -> str:
         found = [
-            _dotted(one) for one in self._usual if set(missing) - set(lacking(one, self._protocol))
+            _dotted(base)
+            for base in self._bases
+            if set(missing) - set(missing_members(base, self._protocol))
         ]
-        return f"; inherit {' or '.join(found)} to have what is usual" if found else ""
-
-    def forget(self, name: str) -> None:
-        """Makes one unknown again; `ValueError` where none has the name."""
-        if self._kinds.pop(name, None) is None:
-            raise self._unknown(name)
+        return f"; inherit {' or '.join(found)} for defaults" if found else ""
 
     def find(self, member: Any) -> _Member | None:
-        """The object itself, or the one of that name with its default arguments; else None."""
+        """Returns the object itself, or the default object of a name; None if unknown."""
         if isinstance(member, str):
-            return self._kinds[member]() if member in self._kinds else None
-        return member if type(member) in self._kinds.values() else None
+            return self._members[member]() if member in self._members else None
+        return member if type(member) in self._members.values() else None
 
     def resolve(self, member: _Member | str) -> _Member:
-        """As `find`.
-
-        Raises:
-          ValueError: none has this name.
-        """
+        """Returns what `find` returns; an unknown member is a `ValueError`."""
         found = self.find(member)
         if found is not None:
             return found
@@ -99,18 +134,15 @@ class Registry(Generic[_Member]):
             f"{self._field} must be a name or an object of {self._described}, got {member!r}"
         )
 
-    def _unknown(self, name: str) -> ValueError:
-        return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")
-
 
 def _dotted(kind: type[Any]) -> str:
     return f"{kind.__module__}.{kind.__name__}"
 
 
-def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
-    """The members of a protocol that a dataclass lacks, in the order in which they are declared."""
-    declared = [vars(one) for one in reversed(protocol.__mro__)]
-    members = [name for one in declared for name in (*one.get("__annotations__", ()), *one)]
+def missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
+    """Returns the members of a protocol that a dataclass lacks, in their order of declaration."""
+    declared = [vars(base) for base in reversed(protocol.__mro__)]
+    members = [name for names in declared for name in (*names.get("__annotations__", ()), *names)]
     return [
         name
         for name in dict.fromkeys(members)

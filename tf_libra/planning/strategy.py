@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal.registry import Registry
+from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import Int32Count, Value, ascending_counts
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -173,8 +173,8 @@ class ChosenThreads(StrategyBase):
         return dataclasses.replace(self, threads=threads)
 
 
-REGISTRY: Registry[Strategy] = Registry(
-    "tf_libra.strategies", protocol=Strategy, usual=(FixedThreads, ChosenThreads)
+REGISTRY: ClassRegistry[Strategy] = ClassRegistry(
+    "tf_libra.strategies", protocol=Strategy, bases=(FixedThreads, ChosenThreads)
 )
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
+from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
 
 VERSION = 1
 PLUGIN_NAME = "libra"
@@ -69,14 +69,12 @@ class Record(Readable, Protocol):
 
 
 _Kind = TypeVar("_Kind", bound=type[Readable])
-_kinds: dict[str, type[Readable]] = {}
-# By kind; complete once all packages with records are imported.
-KINDS: Mapping[str, type[Readable]] = MappingProxyType(_kinds)
+KINDS: Registry[type[Readable]] = Registry("kind", load_systems)
 
 
 def register(kind: _Kind) -> _Kind:
     """Registers a record type under its `KIND`; a decorator."""
-    _kinds[kind.KIND] = kind
+    KINDS.add(kind.KIND, kind)
     return kind
 
 
