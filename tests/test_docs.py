@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tf_libra import config
+from tf_libra.runtime.strategy_kinds import all_options
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -76,7 +76,7 @@ def dotted_names(page: Path) -> list[str]:
     """Returns the names in inline code: after `tf_libra` anywhere, after a room if they fill it."""
     rooms = [one.parent.name for one in PACKAGE.glob("*/__init__.py")]
     room = "|".join(sorted(set(rooms) - set(NO_ROOMS)))
-    fields = {f"{option.group}.{option.name}" for option in config.declared()}
+    fields = {f"{option.group}.{option.name}" for option in all_options()}
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     found = []
     for code in QUOTED.findall(text):
@@ -100,7 +100,12 @@ def test_a_name_that_is_gone_is_noticed() -> None:
         "model_parallel.partition.layout.Layout.from_burst_plan",
         "optimize",
     )
-    assert all(map(resolves, (*there, "keras.optimize", "planning.burst", "strategies.Libra")))
+    assert all(
+        map(
+            resolves,
+            (*there, "keras.optimize", "model_parallel.planning.burst", "strategies.Libra"),
+        )
+    )
     gone = (
         "autotune.search_tuner.tune",
         "autotune.by_magic",

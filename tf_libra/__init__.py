@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     )
     from tf_libra.decorator import Optimized, optimize
     from tf_libra.model_parallel.capture.trace_hooks import boundary
+    from tf_libra.model_parallel.planning.burst import make_burst_plan
+    from tf_libra.model_parallel.planning.pipeline import make_pipeline_plan
+    from tf_libra.model_parallel.simulation import simulate_pipeline
     from tf_libra.planning import make_plan
-    from tf_libra.planning.burst import make_burst_plan
-    from tf_libra.planning.pipeline import make_pipeline_plan
-    from tf_libra.simulation import simulate, simulate_pipeline
+    from tf_libra.simulation import simulate
     from tf_libra.specs.backward_profile import BackwardProfile, GradientTensor
     from tf_libra.specs.burst import BurstPlan
     from tf_libra.specs.cluster import Cluster
@@ -89,12 +90,12 @@ _HOME = {
     "background": "tf_libra.background_jobs.manager",
     "boundary": "tf_libra.model_parallel.capture.trace_hooks",
     "cost_model_from_json": "tf_libra.cost_model",
-    "make_burst_plan": "tf_libra.planning.burst",
-    "make_pipeline_plan": "tf_libra.planning.pipeline",
+    "make_burst_plan": "tf_libra.model_parallel.planning.burst",
+    "make_pipeline_plan": "tf_libra.model_parallel.planning.pipeline",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
     "simulate": "tf_libra.simulation",
-    "simulate_pipeline": "tf_libra.simulation",
+    "simulate_pipeline": "tf_libra.model_parallel.simulation",
 }
 
 
@@ -106,7 +107,14 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"tf_libra.{name}")
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            system = ".".join(_HOME[name].split(".")[:2])
+            if error.name != system:
+                raise
+            message = f"module {__name__!r} has no attribute {name!r}: {system} is not installed"
+            raise AttributeError(message) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

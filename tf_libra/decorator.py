@@ -1,37 +1,38 @@
 """The decorator `optimize`, and the decorated step."""
 
+import contextlib
 import copy
 import functools
 import textwrap
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
-from tf_libra import config, strategies
+from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource, TuningResult
-from tf_libra.background_jobs.manager import of_this_process, waiting
 from tf_libra.cost_model import CostModel
-from tf_libra.planning import burst as burst_lib
-from tf_libra.planning import pipeline as pipeline_lib
-from tf_libra.planning.burst import BurstStrategy
-from tf_libra.planning.pipeline import PipelineStrategy
+from tf_libra.runtime.step_hooks import active_hooks
+from tf_libra.runtime.strategy_kinds import (
+    DATA_PARALLELISM,
+    AnyStrategy,
+    StrategyKind,
+    all_options,
+    resolve_options,
+    resolve_strategy,
+)
 from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.burst import BurstPlan
-from tf_libra.specs.pipeline import PipelinePlan
-from tf_libra.specs.plan import Plan
 
 if TYPE_CHECKING:
-    from tf_libra.model_parallel.planning.protocol import Planner
     from tf_libra.runtime.protocol import TrainingStep
 
 _COLUMNS = 100
 
 
-@config.with_option_signature()
+@config.with_option_signature(all_options())
 def optimize(
-    strategy: strategies.Strategy | PipelineStrategy | BurstStrategy | str = "libra",
+    strategy: AnyStrategy | str = "libra",
     **options: Unpack[config.OptimizeKwargs],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step distributed, under a plan for this model on these machines.
@@ -61,60 +62,9 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize must be called to decorate: write @tf_libra.optimize()")
-    pipeline, burst = pipeline_lib.find(strategy), burst_lib.find(strategy)
-    if pipeline is not None:
-        of_stages = _options_of_stages(config.PIPELINES, pipeline.name, options)
-        return functools.partial(
-            Optimized,
-            options=of_stages,
-            make_planner=functools.partial(_pipeline_planner, pipeline, of_stages.memory_bytes),
-        )
-    if burst is not None:
-        given = options.pop("plan", None)
-        plan = None if given is None else config.load_burst_plan(given)
-        return functools.partial(
-            Optimized,
-            options=_options_of_stages(config.BURSTS, burst.name, options),
-            make_planner=functools.partial(_burst_planner, burst, plan),
-        )
-    resolved = config.resolve({"strategy": strategy, **options})
-    config.reject_unsupported_options(config.DATA_PARALLELISM, resolved.strategy.name, options)
-    return functools.partial(Optimized, options=resolved)
-
-
-def runs_in_stages(strategy: Any) -> bool:
-    """Returns whether a strategy, or its name, distributes layers over the ranks."""
-    return pipeline_lib.find(strategy) is not None or burst_lib.find(strategy) is not None
-
-
-def _pipeline_planner(strategy: PipelineStrategy, memory_bytes: float | None) -> "Planner":
-    from tf_libra.model_parallel.planning.pipeline_planner import PipelinePlanner
-
-    return PipelinePlanner(strategy, memory_bytes)
-
-
-def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner":
-    from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
-
-    return BurstPlanner(strategy, plan)
-
-
-def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> config.Options:
-    """Returns the options, with a data-parallel strategy that is never used.
-
-    Args:
-        kind: kind of the strategy.
-        strategy: name of the strategy.
-        given: the user's options, without a burst plan.
-
-    Raises:
-        ValueError: an option is invalid, or not supported by this kind.
-    """
-    config.reject_unsupported_options(kind, strategy, given)
-    engine = given.get("engine", "auto")
-    if engine not in ("auto", "lanes"):
-        raise ValueError(f"engine must be 'lanes' for {kind}, got {engine!r}")
-    return config.resolve({"strategy": strategies.SynEasgd(), **given, "engine": "lanes"})
+    kind, chosen = resolve_strategy(strategy)
+    resolved = resolve_options(kind, {"strategy": chosen, **options})
+    return functools.partial(Optimized, options=resolved, kind=kind)
 
 
 class Optimized:
@@ -139,7 +89,7 @@ class Optimized:
         function: Callable[..., Any],
         options: config.Options,
         tuner: Any = None,
-        make_planner: "Callable[[], Planner] | None" = None,
+        kind: StrategyKind = DATA_PARALLELISM,
         weights: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         """Wraps `function`; nothing runs before the first call.
@@ -148,28 +98,29 @@ class Optimized:
             function: a `tf.function` or a plain function.
             options: the user's options.
             tuner: makes the tuner, called like `tf_libra.autotune.tune`, which None stands for.
-            make_planner: makes a pipeline or burst planner; None for data parallelism.
+            kind: kind of the strategy.
             weights: returns the weights of the Keras model. The graph may hold values of weights as
                 constants, and so does not show all weights.
 
         Raises:
             ValueError: `function` is not callable, or is compiled by XLA.
         """
-        from tf_libra.model_parallel.staged_step import StagedTraining
         from tf_libra.runtime.training_step import TrainingFunction
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._made_of = (function, options, tuner, make_planner)
+        self._kind = kind
+        self._made_of = (function, options, tuner, kind)
         # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._training: TrainingStep
-        if make_planner is None:
-            self._training = TrainingFunction(function, options, tuner, weights)
+        if kind.make_step is not None:
+            self._training = kind.make_step(function, options)
         else:
-            self._training = StagedTraining(function, make_planner, options, waiting)
+            assert isinstance(options, config.DataParallelOptions)
+            self._training = TrainingFunction(function, options, tuner, weights)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -184,15 +135,15 @@ class Optimized:
         return self._step(num_steps, args, kwargs)
 
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        background = of_this_process().background
-        with self._turn:
-            if background is None:
-                return self._training.step(args, kwargs, num_steps)
-            with background.beside(lambda: self.settled):
-                result = self._training.step(args, kwargs, num_steps)
-        got = background.news()
-        if got is not None:
-            self._training.background(got)
+        hooks = active_hooks()
+        with self._turn, contextlib.ExitStack() as stack:
+            for hook in hooks:
+                stack.enter_context(hook.around_step(lambda: self.settled))
+            result = self._training.step(args, kwargs, num_steps)
+        for hook in hooks:
+            make_record = hook.next_record()
+            if make_record is not None:
+                self._training.record(make_record)
         return result
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
@@ -207,9 +158,8 @@ class Optimized:
         Under a model-parallel strategy, each object has its own layers, plan and variables. The
         class shares those of the first object.
         """
-        *_, make_planner = self._made_of
         is_first, self._training.is_method = not self._training.is_method, True
-        if make_planner is None:
+        if not self._kind.is_staged:
             return self
         if instance not in self._of_objects:
             bound = self if is_first else type(self)(*self._made_of)
@@ -240,7 +190,7 @@ class Optimized:
         return self._training.state.phase
 
     @property
-    def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
+    def plan(self) -> Any:
         """Active plan; None before there is one."""
         return self._training.plan
 
@@ -299,8 +249,7 @@ class Optimized:
 
     def explain(self) -> str:
         """Returns the facts known so far as text (100 columns): model, plan, times, background."""
-        text = self._training.explain()
-        background = of_this_process().background
-        if background is None:
-            return text
-        return "\n".join([text, *textwrap.wrap(f"background: {background.describe()}", _COLUMNS)])
+        lines = [self._training.explain()]
+        for hook in active_hooks():
+            lines += textwrap.wrap(hook.explain(), _COLUMNS)
+        return "\n".join(lines)

@@ -1,15 +1,35 @@
-"""The strategies a user may choose: one frozen dataclass for each, with a name as a string."""
+"""The strategies that a user may choose: one frozen dataclass each, with a name as a string.
 
-from tf_libra.planning.burst import DeepPool
-from tf_libra.planning.data_parallel.aiacc import Aiacc
-from tf_libra.planning.data_parallel.asc_wfbp import AscWfbp
-from tf_libra.planning.data_parallel.auto import Auto
-from tf_libra.planning.data_parallel.libra import Libra
-from tf_libra.planning.data_parallel.libra_m import LibraM
-from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
-from tf_libra.planning.data_parallel.static_rules import HorovodFusion, SynEasgd, Wfbp
-from tf_libra.planning.pipeline import DataParallel, GPipe, HetPipe, PipeDream, Spp
-from tf_libra.planning.strategy import BY_NAME, Strategy, register, resolve
+Strategies of optional systems, such as pipelines, are looked up when they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tf_libra.planning.data_parallel import (
+    BY_NAME,
+    Aiacc,
+    AscWfbp,
+    Auto,
+    HorovodFusion,
+    Libra,
+    LibraM,
+    MgWfbp,
+    Strategy,
+    SynEasgd,
+    Wfbp,
+    register,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from tf_libra.model_parallel.planning.burst import DeepPool
+    from tf_libra.model_parallel.planning.pipeline import (
+        DataParallel,
+        GPipe,
+        HetPipe,
+        PipeDream,
+        Spp,
+    )
 
 __all__ = [
     "BY_NAME",
@@ -32,3 +52,12 @@ __all__ = [
     "register",
     "resolve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from tf_libra.runtime.strategy_kinds import strategy_classes
+
+    found = strategy_classes()
+    if name not in found:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found[name]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tf_libra.backends import nccl_tuner
+from tf_libra.backends import nccl_environment
 from tf_libra.specs.plan import Plan, TensorGroup
 
 # Loads the plugin by the environment: 2.19 and 2.20 by the first name.
@@ -148,7 +148,11 @@ def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for path in sys.argv[1:]:
-        env = {"CHECK_NCCL_TUNER": "1", "NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH), **os.environ}
+        env = {
+            "CHECK_NCCL_TUNER": "1",
+            "NCCL_TUNER_PLUGIN": str(nccl_environment.PATH),
+            **os.environ,
+        }
         done = subprocess.run([sys.executable, __file__, path], env=env)
         if done.returncode:
             print(f"{path}: failed with status {done.returncode}")

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def train(network: str, steps: int, path: str) -> None:
         weights = _train_case(network, optimizer, strategy, steps, hvd.rank())
         found |= {f"{optimizer} {strategy} {i}": value for i, value in enumerate(weights)}
     if hvd.rank() == 0:
-        np.savez(path, **found)
+        np.savez(path, **cast(Any, found))
 
 
 def _train_case(

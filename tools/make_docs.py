@@ -45,12 +45,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def options() -> str:
     """Returns the table of the options of `optimize`."""
-    from tf_libra import config
+    from tf_libra.runtime.strategy_kinds import all_options
 
     rows = []
-    for option in config.declared():
+    for option in all_options():
         name = f"{option.group}.{option.name}" if option.group else option.name
-        spelled = f"`{name}`" + (f", alone `{option.alone}`" if option.group else "")
+        spelled = f"`{name}`" + (f", alone `{option.flat_name}`" if option.group else "")
         default = option.default if isinstance(option.default, str) else repr(option.default)
         rows.append((spelled, f"`{default}`", option.doc))
     return table(("option", "default", "effect"), rows)
@@ -95,7 +95,10 @@ def patches() -> str:
 def imported_modules(path: Path) -> set[str]:
     """Returns the full names that a file of the package imports from the package."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if path == PACKAGE / "strategies.py":  # without names that are for type checkers alone
+        tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):

@@ -14,7 +14,7 @@ from absl import app, flags
 import tf_libra
 from benchmarks.deeppool import document, evaluation, models, pictures
 from benchmarks.paper.document import fill, picture
-from tf_libra.simulation.viz.burst_plot import plot_burst
+from tf_libra.model_parallel.simulation.burst_plot import plot_burst
 
 
 def run(

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field, replace
 import tf_libra
 from benchmarks.deeppool import models
 from benchmarks.deeppool.models import NETWORKS, Parameters
-from tf_libra.planning.burst import data_parallel, static_partitions, strong_scaling_limit
-from tf_libra.simulation import (
+from tf_libra.model_parallel.planning.burst import (
+    data_parallel,
+    static_partitions,
+    strong_scaling_limit,
+)
+from tf_libra.model_parallel.simulation import (
     BackgroundJob,
     Interference,
     Multiplexed,

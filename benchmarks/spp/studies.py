@@ -8,9 +8,9 @@ import numpy as np
 import tf_libra
 from benchmarks.spp import parameters
 from tf_libra import strategies
-from tf_libra.planning.pipeline.baselines import equal_groups
-from tf_libra.planning.pipeline.device_ordering import device_order
-from tf_libra.planning.pipeline.partitioning import Partitions
+from tf_libra.model_parallel.planning.pipeline.baselines import equal_groups
+from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
+from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
 
 STRATEGIES = {
     "SPP": strategies.Spp(),

@@ -9,7 +9,6 @@ import pytest
 
 import tf_libra
 from tests.worker_processes import Job
-from tf_libra import config
 from tf_libra.backends import backend
 from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -40,7 +39,7 @@ def test_options_know_it_by_its_name(toy: type) -> None:
     found = tf_libra.optimize("libra", engine="toy", threads=(1, 5)).keywords["options"]
     assert found.engine == "toy"
     assert found.backend == toy()
-    assert config.most_threads(found) == 5
+    assert found.num_lanes == 5
     with pytest.raises(ValueError, match="threads must be between 1 and 5, got 6"):
         tf_libra.optimize("libra", engine="toy", threads=6)
     with pytest.raises(ValueError, match="engine must be one of auto, lanes, horovod, toy, got"):

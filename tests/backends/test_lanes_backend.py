@@ -19,7 +19,11 @@ def plan(*threads: int, streams: int = 1) -> Plan:
 
 
 def test_is_what_executes_unless_another_is_asked_for() -> None:
-    assert config.Options().backend == config.Options(engine="lanes").backend == Lanes()
+    assert (
+        config.DataParallelOptions().backend
+        == config.DataParallelOptions(engine="lanes").backend
+        == Lanes()
+    )
 
 
 def test_a_group_has_at_most_all_lanes() -> None:

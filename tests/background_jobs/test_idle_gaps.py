@@ -104,11 +104,11 @@ def test_process_goes_on_in_long_gaps_alone(
     ran_in_gaps = 0
     for step in range(4 * CYCLE):
         is_alone = step % CYCLE < ALONE
-        with job.beside(lambda: True):
+        with job.around_step(lambda: True):
             assert not job.runs
-            with job.gap("short"):
+            with job.around_wait("short"):
                 assert not job.runs
-            with job.gap("long"):
+            with job.around_wait("long"):
                 ran_in_gaps += job.runs
                 assert not (is_alone and job.runs)
                 now += 0.005

@@ -54,11 +54,11 @@ def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> Non
         (["--verbose", "-np", "two", "python"], "-np must be .* got 'two'"),
         (["-np"], "-np must be .* got ''"),
         (["--background", "", "-np", "2", "python"], "--background must be a command line, got ''"),
-        (["--background"], "--background must be given a value"),
+        (["--background"], "--background must have a value"),
         (["--background=absent one", "python"], "--background must be .* no program 'absent'"),
-        (["--background=python other.py"], "there is nothing to run beside --background"),
+        (["--background=python other.py"], "nothing to run after --background"),
         (["--max-slowdown=0", "python"], "max_slowdown must be a share above 0, got '0'"),
-        (["--max-slowdown", "0.1", "-np", "2"], "--max-slowdown is of a background job"),
+        (["--max-slowdown", "0.1", "-np", "2"], "--max-slowdown must be given with --background"),
     ],
 )
 def test_number_of_workers_is_checked(
@@ -102,7 +102,7 @@ def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
         "job = of_this_process().background\n"
         f"begun = f'{tmp_path}/begun.{{rank}}'\n"
         "while not os.path.exists(begun) or not os.path.getsize(begun):\n"
-        "    with job.beside(lambda: True):\n"
+        "    with job.around_step(lambda: True):\n"
         "        pass\n"
         "    while job.runs and not os.path.exists(begun):\n"
         "        time.sleep(0.01)\n"

@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from tf_libra.config.option_spec import (
-    BURSTS,
-    DATA_PARALLELISM,
-    PIPELINES,
-    Option,
-    check_all,
-    option,
-)
+from tf_libra.config.option_spec import Option, check_all, option
 
 
 def positive(name: str, value: Any) -> int:
@@ -30,23 +23,21 @@ class Declared:
         """What it does,
            on two lines.""",
     )
-    second: int = option(
-        2, "int", positive, "More.", agreed=True, alone="two", of=(PIPELINES, BURSTS)
-    )
+    second: int = option(2, "int", positive, "More.", agreed=True, flat_name="two")
 
     def __post_init__(self) -> None:
         check_all(self)
 
 
-def test_what_is_declared_is_known_of_each_field() -> None:
+def test_declaration_is_in_the_metadata_of_each_field() -> None:
     first, second = (one.metadata for one in dataclasses.fields(Declared))
     assert first["doc"] == "What it does, on two lines."
-    assert (first["agreed"], first["alone"], first["of"]) == (False, "", (DATA_PARALLELISM,))
-    assert (second["agreed"], second["alone"], second["of"]) == (True, "two", (PIPELINES, BURSTS))
+    assert (first["agreed"], first["flat_name"]) == (False, "")
+    assert (second["agreed"], second["flat_name"]) == (True, "two")
     for field in dataclasses.fields(Declared):
         metadata: Any = field.metadata
         one = Option(field.name, field.default, **metadata)
-        assert one.given_as == (field.metadata["alone"] or field.name)
+        assert one.keyword == (field.metadata["flat_name"] or field.name)
 
 
 def test_every_field_is_what_its_check_makes_of_it() -> None:

@@ -25,7 +25,7 @@ PLAN = Plan(
 )
 
 
-def resolved(strategy: Any = "libra", **given: Any) -> config.Options:
+def resolved(strategy: Any = "libra", **given: Any) -> config.DataParallelOptions:
     return config.resolve({"strategy": strategy, **given})
 
 
@@ -38,7 +38,7 @@ def test_defaults() -> None:
     assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
     assert resolved(max_tuning_seconds=2.5).budget == Budget(60, 2.5)
     assert found.faults.timeout_seconds == 600
-    assert config.most_threads(found) == 4
+    assert found.num_lanes == 4
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_threads_replace_those_of_the_strategy() -> None:
     assert resolved("libra", threads=[2, 1]).strategy == strategies.Libra(threads=(1, 2))
     assert resolved("libra", threads=3).strategy == strategies.Libra(threads=(3,))
     assert resolved("wfbp", threads=3).strategy == strategies.Wfbp(num_threads=3)
-    assert config.most_threads(resolved("libra", threads=64)) == 64
+    assert resolved("libra", threads=64).num_lanes == 64
 
 
 def test_lanes_are_those_of_a_given_plan() -> None:
-    assert config.most_threads(resolved("libra", plan=PLAN)) == 3
+    assert resolved("libra", plan=PLAN).num_lanes == 3
 
 
 def test_liveness_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,11 +245,11 @@ def test_plan_of_two_streams_runs_on_lanes_alone(tmp_path: Path) -> None:
     path.write_text(plan.to_json())
     with pytest.raises(ValueError, match=r"plan: groups\[1\].stream is 1; .*only 0 is allowed"):
         resolved(plan=path, engine="horovod")
-    assert config.most_threads(resolved(plan=path)) == 2
+    assert resolved(plan=path).num_lanes == 2
 
 
 def test_streams_share_the_lanes_that_there_may_be() -> None:
-    assert config.most_threads(resolved("asc-wfbp", threads=3)) == 6
+    assert resolved("asc-wfbp", threads=3).num_lanes == 6
     with pytest.raises(ValueError, match="between 1 and 32 for 2 all-reduces at once, got 33"):
         resolved("asc-wfbp", threads=33)
     for strategy in (strategies.Aiacc(streams=(1, 65)), strategies.Auto(streams=(65,))):

@@ -8,8 +8,9 @@ import pytest
 import tf_libra
 from tf_libra import config
 from tf_libra.decorator import optimize
+from tf_libra.runtime.strategy_kinds import all_options
 
-ALL = tuple(config.declared())
+ALL = tuple(all_options())
 
 
 def functions() -> list[Any]:
@@ -18,9 +19,9 @@ def functions() -> list[Any]:
     return [optimize, of_keras]
 
 
-@pytest.mark.parametrize("option", ALL, ids=lambda one: one.alone or one.name)
+@pytest.mark.parametrize("option", ALL, ids=lambda one: one.keyword)
 def test_functions_take_every_option_and_say_what_it_does(option: config.Option) -> None:
-    name = option.alone or option.name
+    name = option.keyword
     for function in functions():
         assert name in inspect.signature(function).parameters
         told = " ".join(inspect.getdoc(function).split())
@@ -31,7 +32,7 @@ def test_functions_take_every_option_and_say_what_it_does(option: config.Option)
 def test_defaults_in_signatures_are_those_declared() -> None:
     ours, of_keras = (inspect.signature(function).parameters for function in functions())
     assert {name: one.default for name, one in ours.items()} == {
-        one.alone or one.name: one.default for one in ALL
+        one.keyword: one.default for one in ALL
     }
     others = {name for name in ours if ours[name].default != of_keras[name].default}
     assert others == {"progress"}
@@ -42,7 +43,7 @@ def test_static_checkers_know_every_option_as_declared() -> None:
     known = {
         name: one.__forward_arg__ for name, one in config.OptimizeKwargs.__annotations__.items()
     }
-    assert known == {one.alone or one.name: one.kind for one in ALL if one.name != "strategy"}
+    assert known == {one.keyword: one.kind for one in ALL if one.name != "strategy"}
     assert not config.OptimizeKwargs.__required_keys__
 
 

@@ -27,16 +27,21 @@ def registry() -> ClassRegistry[object]:
     return made
 
 
-def test_entries_with_a_known_name_are_rejected_unless_identical() -> None:
-    entries: Registry[object] = Registry("card")
+def test_members_with_a_known_name_are_rejected_unless_identical() -> None:
+    members: Registry[object] = Registry("card")
     plan, other = object(), object()
-    entries.add("plan", plan)
-    entries.add("plan", plan)
-    assert entries.get("plan") is plan and dict(entries.by_name) == {"plan": plan}
+    members.add("plan", plan)
+    members.add("plan", plan)
+    assert dict(members) == {"plan": plan}
     with pytest.raises(ValueError, match="card: name must be new, got 'plan'"):
-        entries.add("plan", other)
+        members.add("plan", other)
     with pytest.raises(ValueError, match="card must be one of plan, got 'burst'"):
-        entries.get("burst")
+        members.forget("burst")
+
+
+def test_optional_members_are_loaded_before_a_lookup() -> None:
+    members: Registry[int] = Registry("card", lambda: members.add("late", 1))
+    assert members["late"] == 1 and list(members) == ["late"] and len(members) == 1
 
 
 def test_names_lead_to_objects_and_objects_to_themselves(registry: ClassRegistry[object]) -> None:
@@ -122,7 +127,8 @@ def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
 
         def shrink(self) -> None: ...
 
-    with pytest.raises(ValueError, match=r"'half' must have unit, grow, .*\.Shrinking"):
+    told = r"kind 'half' must have unit, grow: .*\.Shrinking documents them"
+    with pytest.raises(ValueError, match=told):
         made.register(Half)
 
     @made.register
@@ -147,7 +153,7 @@ def test_who_brings_what_is_missing_is_named() -> None:
     class Of:
         sizes: list[int] = field(default_factory=list)
 
-    made: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, usual=(InMetres, Of))
+    made: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, bases=(InMetres, Of))
 
     @dataclass(frozen=True)
     class Bare:
@@ -170,6 +176,6 @@ def test_who_brings_what_is_missing_is_named() -> None:
     for one in (Growing, Still):
         with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres for defaults$"):
             made.register(one)
-    nobody: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, usual=(Of,))
-    with pytest.raises(ValueError, match=r"must have unit, as in .*Sized$"):
+    nobody: ClassRegistry[Sized] = ClassRegistry("the tests", "kind", Sized, bases=(Of,))
+    with pytest.raises(ValueError, match=r"documents them$"):
         nobody.register(Growing)

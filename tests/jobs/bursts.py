@@ -11,7 +11,7 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
-from tf_libra.planning.burst import DataParallel, SearchLinear
+from tf_libra.model_parallel.planning.burst import DataParallel, SearchLinear
 from tf_libra.strategies import DeepPool
 
 hvd.init()

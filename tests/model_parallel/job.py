@@ -23,9 +23,9 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.planning.gradient_buckets import in_production_order
-from tf_libra.planning.burst import given_devices
-from tf_libra.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.burst import given_devices
+from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.runtime.gradient_buckets import in_production_order
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 from tf_libra.specs.scaling_profile import ScalingProfile

@@ -11,8 +11,8 @@ from tests.model_parallel import models
 from tests.model_parallel.job import make_burst_plan, train_alone
 from tests.worker_processes import Job
 from tf_libra.internal import formatting
-from tf_libra.model_parallel.planning.burst_planner import BurstPlanner
-from tf_libra.planning.burst import BurstStrategy, DataParallel
+from tf_libra.model_parallel.planning.burst import BurstStrategy, DataParallel
+from tf_libra.model_parallel.runtime.burst_planner import BurstPlanner
 from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
 from tf_libra.specs.burst import BurstPlan

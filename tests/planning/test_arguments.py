@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Optional
 import pytest
 
 from tf_libra import strategies
+from tf_libra.model_parallel.planning.burst import BY_NAME as BURSTS
+from tf_libra.model_parallel.planning.pipeline import BY_NAME as PIPELINES
 from tf_libra.planning.arguments import Argument, argument, arguments_of
-from tf_libra.planning.burst import BY_NAME as BURSTS
-from tf_libra.planning.pipeline import BY_NAME as PIPELINES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from tests.reporting.tensorboard import examples
 from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
 from tf_libra.autotune.drift_detector import DriftDetector
 from tf_libra.autotune.trial_comparison import Candidate, Race
-from tf_libra.config import Options
+from tf_libra.config import DataParallelOptions
 from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.reporting.text_report import ORIGIN_NAMES
@@ -22,8 +22,8 @@ from tf_libra.specs.plan import Plan
 CONCLUSION = examples.plan_record().conclusion
 
 
-def options_for(**options: Any) -> Options:
-    found: Options = tf_libra.optimize(**options).keywords["options"]
+def options_for(**options: Any) -> DataParallelOptions:
+    found: DataParallelOptions = tf_libra.optimize(**options).keywords["options"]
     return found
 
 

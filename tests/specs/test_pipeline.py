@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.pipeline import reference
+from tests.model_parallel.planning.pipeline import reference
 from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra import strategies
 from tf_libra.autotune.concurrent_all_reduces import (
     adapt_to_engine,
     max_lanes,
@@ -22,6 +21,7 @@ from tf_libra.autotune.concurrent_all_reduces import (
 )
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from tf_libra import strategies
 from tf_libra.autotune.concurrent_all_reduces import (
     adapt_to_engine,
     max_lanes,
@@ -24,6 +23,7 @@ from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
 from tf_libra.cost_model import fit as fit_model
 from tf_libra.internal import formatting
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import make_plan
 from tf_libra.profiling.gradient_timing import MeasuredProfile
 from tf_libra.profiling.overlap_samples import exclude_waiting, measured_timeline, overlap_samples

@@ -19,7 +19,7 @@ from tf_libra.autotune.search.space import SearchableStrategy
 from tf_libra.autotune.search_tuner import SearchTuner, best_plans
 from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
-from tf_libra.internal.registry import lacking
+from tf_libra.internal.registry import missing_members
 from tf_libra.planning import make_plan
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
@@ -115,7 +115,8 @@ def _searchable(strategy: PortfolioStrategy) -> list[SearchableStrategy]:
     return [
         cast(SearchableStrategy, other)
         for other in strategy.others().values()
-        if other.tuned_by == SearchTuner.name and not lacking(type(other), SearchableStrategy)
+        if other.tuned_by == SearchTuner.name
+        and not missing_members(type(other), SearchableStrategy)
     ]
 
 

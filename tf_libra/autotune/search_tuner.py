@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from tf_libra import strategies
 from tf_libra.autotune.model_tuner import BASELINE_STEPS, race_candidates
 from tf_libra.autotune.observations import Observations
 from tf_libra.autotune.sampling_plans import TensorSpec, one_group_plan
@@ -14,6 +13,7 @@ from tf_libra.autotune.search.space import SearchableStrategy, Space
 from tf_libra.autotune.trial_schedule import baseline_trials, measuring_trials, run_trials
 from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan

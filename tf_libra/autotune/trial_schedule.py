@@ -4,7 +4,6 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
-from tf_libra import strategies
 from tf_libra.autotune.budget import BudgetTracker
 from tf_libra.autotune.candidates import MAX_CANDIDATES
 from tf_libra.autotune.interleaved_trials import ROUNDS_BEFORE_ELIMINATION
@@ -18,6 +17,7 @@ from tf_libra.autotune.sampling_plans import (
     tensor_specs,
 )
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 

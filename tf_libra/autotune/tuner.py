@@ -16,7 +16,7 @@ from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
-from tf_libra.internal.registry import ClassRegistry, lacking
+from tf_libra.internal.registry import ClassRegistry, missing_members
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
 
@@ -88,7 +88,7 @@ def tuner_for(strategy: Strategy) -> TunerKind:
         ValueError: unknown name, or the strategy lacks members that this kind needs.
     """
     kind = REGISTRY.resolve(strategy.tuned_by)
-    missing = lacking(type(strategy), kind.accepts)
+    missing = missing_members(type(strategy), kind.accepts)
     if missing:
         raise ValueError(
             f"strategy {strategy.name!r} must have {', '.join(missing)} to be tuned by"

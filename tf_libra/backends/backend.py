@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tf_libra.coordination.world import World
 from tf_libra.internal.registry import ClassRegistry
+from tf_libra.planning.strategy import Strategy
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.gradient_timing import StepProduction
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
-from tf_libra.strategies import Strategy
 
 if TYPE_CHECKING:
     from tf_libra.profiling.executed_graph import PlacedAllReduce

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from tf_libra.backends import backend
 from tf_libra.coordination.horovod_control_plane import HorovodControlTransport
 from tf_libra.coordination.world import World
+from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan, check_whole_tensors
 from tf_libra.specs.telemetry import AllReduceRecord
-from tf_libra.strategies import Strategy
 
 # Of an all-reduce on a GPU (LIBRA, section VI).
 MAX_THREADS = 4096

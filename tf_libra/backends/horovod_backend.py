@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from tf_libra.backends import backend, horovod_fusion, nccl_environment, nccl_tuner
 from tf_libra.backends.external_op_backend import ExternalOpBackend
+from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
-from tf_libra.strategies import Strategy
 
 _AUTOTUNE = "HOROVOD_AUTOTUNE"
 

@@ -10,9 +10,9 @@ from tf_libra.backends import backend, lanes_bootstrap
 from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.world import World
+from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
-from tf_libra.strategies import Strategy
 
 MAX_LANES = 64
 

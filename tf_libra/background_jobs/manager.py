@@ -7,6 +7,7 @@ cost: caches, memory bandwidth and preemption latency.
 
 import atexit
 import contextlib
+import dataclasses
 import importlib
 import logging
 import os
@@ -21,11 +22,11 @@ from typing import Any
 
 from tf_libra.background_jobs.idle_gaps import IdleGaps, SchedulingMode
 from tf_libra.background_jobs.process import BackgroundProcess
+from tf_libra.background_jobs.statistics import BackgroundRecord, BackgroundStats
 from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
 from tf_libra.background_jobs.throttle import Throttle
 from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.process_state import STATE
-from tf_libra.specs.telemetry import BackgroundStats
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
 MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"
@@ -83,12 +84,8 @@ class Background:
         return process is not None and process.status is None and not process.is_paused
 
     @contextlib.contextmanager
-    def beside(self, is_settled: Callable[[], bool]) -> Iterator[None]:
-        """Wrap a call of a training function, which the job may overlap.
-
-        Args:
-            is_settled: returns True if the function measures nothing, before and after the call.
-        """
+    def around_step(self, is_settled: Callable[[], bool]) -> Iterator[None]:
+        """See `StepHook`: the job may overlap the step, unless the function measures."""
         settled = is_settled()
         runs = settled and self.pacing.runs
         self._uses_gaps = runs and self._manner.in_gaps
@@ -107,12 +104,8 @@ class Background:
         self._look()
 
     @contextlib.contextmanager
-    def gap(self, what: str) -> Iterator[None]:
-        """Wrap a wait for another rank within a call; a job limited to gaps may run in it.
-
-        Args:
-            what: name of the wait, the same in every step.
-        """
+    def around_wait(self, what: str) -> Iterator[None]:
+        """See `StepHook`: a job limited to gaps may run during the wait."""
         uses = self._uses_gaps and self._gaps.is_long(what)
         start = time.perf_counter()
         if uses:
@@ -182,6 +175,18 @@ class Background:
             num_steps=None if self._count is None else self._count.read(),
         )
 
+    def next_record(self) -> Callable[[str, int], BackgroundRecord] | None:
+        """See `StepHook`: statistics at intervals and once the job is over."""
+        stats = self.news()
+        if stats is None:
+            return None
+        fields = dataclasses.asdict(stats)
+        return lambda function, rank: BackgroundRecord(function=function, rank=rank, **fields)
+
+    def explain(self) -> str:
+        """See `StepHook`."""
+        return f"background: {self.describe()}"
+
     def describe(self) -> str:
         """Describe the run time and cost in one line."""
         share = formatting.percent(self.pacing.share_of_steps)
@@ -221,12 +226,6 @@ class BackgroundManager:
     def __init__(self, given: Background | None) -> None:
         """Hold the job from the launcher, or none."""
         self.background = given
-
-
-def waiting(what: str) -> contextlib.AbstractContextManager[None]:
-    """Wrap a wait for another rank, which the background job may use."""
-    beside = of_this_process().background
-    return contextlib.nullcontext() if beside is None else beside.gap(what)
 
 
 @STATE.value()

@@ -17,6 +17,8 @@ import numpy as np
 from absl import flags
 
 from tf_libra.internal import validation
+from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
 
 BAD, FAILED = 2, 1
 # Failures of the machine rather than of the command line.
@@ -41,6 +43,22 @@ class Command:
     define: Callable[[flags.FlagValues], None]
     run: Callable[[flags.FlagValues, list[str]], None]
     positionals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Commands of one system: `tf-libra FAMILY COMMAND [flags]`.
+
+    Attributes:
+        summary: description for the list of commands.
+        main: runs the arguments after the family's name; returns the exit status.
+    """
+
+    summary: str
+    main: Callable[[list[str]], int]
+
+
+FAMILIES: Registry[Family] = Registry("command", load_systems)
 
 
 def version() -> str:

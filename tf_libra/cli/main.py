@@ -4,7 +4,6 @@ Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
 
 import dataclasses
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -13,12 +12,13 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra import strategies
 from tf_libra.cli import inspect_commands
 from tf_libra.cli.command import (
     BAD,
     FAILED,
+    FAMILIES,
     Command,
+    Family,
     carry_out,
     define_plot,
     given,
@@ -40,19 +40,13 @@ from tf_libra.cli.strategy_flags import (
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
 from tf_libra.internal import formatting, validation
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
-
-# What has commands of its own, or hands its arguments on: module, and what it is for.
-_OTHERS = {
-    "run": ("tf_libra.cli.run", "start a training job on several ranks"),
-    "burst": ("tf_libra.cli.burst", "plan, simulate and compare burst parallelism"),
-    "pipeline": ("tf_libra.cli.pipeline", "plan, simulate and compare pipelines"),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,18 +70,29 @@ def _main(arguments: list[str]) -> int:
     if name == "--version":
         print(f"tf-libra {version()}")
         return 0
-    if name in _OTHERS:
-        return int(importlib.import_module(_OTHERS[name][0]).main(arguments[1:]) or 0)
+    if name in FAMILIES:
+        return FAMILIES[name].main(arguments[1:])
     if name in COMMANDS:
         return carry_out(f"tf-libra {name}", COMMANDS[name], arguments[1:])
     summaries = {one: command.summary for one, command in COMMANDS.items()}
-    told = usage("tf-libra", summaries | {one: what for one, (_, what) in _OTHERS.items()})
+    told = usage(
+        "tf-libra", summaries | {name: family.summary for name, family in FAMILIES.items()}
+    )
     told += "\n`tf-libra --version` says which version this is."
     if name in ("--help", "-h", "help"):
         print(told)
         return 0
     print(f"tf-libra: no command {name!r}\n{told}" if name else told, file=sys.stderr)
     return BAD
+
+
+def _run(arguments: list[str]) -> int:
+    from tf_libra.cli import run
+
+    return run.main(arguments)
+
+
+FAMILIES.add("run", Family("start a training job on several ranks", _run))
 
 
 def _define_inputs(values: flags.FlagValues, default: str = "required") -> None:

@@ -4,37 +4,64 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tf_libra.background_jobs.manager import (
-    COMMAND_VARIABLE,
-    MAX_SLOWDOWN,
-    MAX_SLOWDOWN_VARIABLE,
-    command_of,
-    limit_of,
-)
+from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
 from tf_libra.launcher import env_vars
 
 PROGRAM = "horovodrun"
-USAGE = (
-    "usage: tf-libra run [--background COMMAND] [--max-slowdown SHARE] -np 2 python train.py"
-    "   (all other arguments go to horovodrun)"
-)
-HELP = f"""{USAGE}
+_NUM_PROCESSES = ("-np", "--num-proc")
 
-  --background COMMAND      what runs beside training on every rank, on what that leaves
-  --max-slowdown SHARE      by how much it may make steps longer ({MAX_SLOWDOWN:g})
 
+@dataclass(frozen=True)
+class RunFlag:
+    """Flag of `tf-libra run` itself, which sets an environment variable of the workers.
+
+    Attributes:
+        value: placeholder of its value in the help.
+        help: one line.
+        variable: environment variable.
+        check: called with the flag's name and value; raises `ValueError`.
+        needs: name of a flag without which this one has no effect; empty for none.
+    """
+
+    value: str
+    help: str
+    variable: str
+    check: Callable[[str, str], object]
+    needs: str = ""
+
+
+FLAGS: Registry[RunFlag] = Registry("flag", load_systems)
+
+
+def usage() -> str:
+    """Returns the usage line."""
+    flags = "".join(f"[{name} {flag.value}] " for name, flag in FLAGS.items())
+    return (
+        f"usage: tf-libra run {flags}-np 2 python train.py   (all other arguments go to horovodrun)"
+    )
+
+
+def help_text() -> str:
+    """Returns the help that precedes horovodrun's own."""
+    flags = "".join(
+        f"  {f'{name} {flag.value}':<24}  {flag.help}\n" for name, flag in FLAGS.items()
+    )
+    return f"""{usage()}
+
+{flags}
 In the environment of the workers:
 {env_vars.text()}
 
-The exit status is 0 where every worker ended well, 1 where one failed, 2 where the command line is
-wrong, and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
+The exit status is 0 if every worker ended well, 1 if one failed, 2 if the command line is wrong,
+and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
 
 What follows is horovodrun's own help.
 """
-_NUM_PROCESSES = ("-np", "--num-proc")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,10 +71,10 @@ def main(arguments: Sequence[str]) -> int:
         arguments: what stands behind `tf-libra run`.
     """
     if not arguments:
-        print(USAGE, file=sys.stderr)
+        print(usage(), file=sys.stderr)
         return 2
     try:
-        beside, arguments = _beside(arguments)
+        own, arguments = _parse_flags(arguments)
     except ValueError as error:
         print(f"tf-libra: {error}", file=sys.stderr)
         return 2
@@ -56,10 +83,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tf-libra: {problem}", file=sys.stderr)
         return 2
     if arguments[0] in ("-h", "--help"):
-        print(HELP)
+        print(help_text())
     # Workers write into pipes, where Python would hold its output back; and what TensorFlow notes
     # at level info, such as every begin and end of a trace, is no help.
-    variables = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **beside}
+    variables = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **own}
     sys.stdout.flush()
     if importlib.util.find_spec("horovod") is not None:
         # The launcher starts "python" and itself by name: of this environment, unless PATH says so.
@@ -80,31 +107,30 @@ def main(arguments: Sequence[str]) -> int:
     os.execve(program, [str(program), *arguments], variables)
 
 
-def _beside(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """Returns the environment variables of a background job, and the arguments without ours.
+def _parse_flags(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """Returns the environment variables that our flags set, and the arguments after them.
 
-    Ours come first: what comes later may be the script's.
+    Only leading arguments are parsed: a later one may be the script's.
     """
+    found: dict[str, str] = {}
     environment: dict[str, str] = {}
     while arguments:
         name, equals, value = arguments[0].partition("=")
-        if name not in ("--background", "--max-slowdown"):
+        if name not in FLAGS:
             break
-        taken = 1 if equals else 2
-        if len(arguments) < taken:
-            raise ValueError(f"{name} must be given a value")
-        value = value if equals else arguments[1]
-        if name == "--background":
-            command_of(name, value)
-            environment[COMMAND_VARIABLE] = value
-        else:
-            limit_of(value)
-            environment[MAX_SLOWDOWN_VARIABLE] = value
-        arguments = arguments[taken:]
-    if MAX_SLOWDOWN_VARIABLE in environment and COMMAND_VARIABLE not in environment:
-        raise ValueError("--max-slowdown is of a background job: say which --background")
+        count = 1 if equals else 2
+        if len(arguments) < count:
+            raise ValueError(f"{name} must have a value")
+        found[name] = value if equals else arguments[1]
+        arguments = arguments[count:]
+    for name, value in found.items():
+        flag = FLAGS[name]
+        flag.check(name, value)
+        environment[flag.variable] = value
+        if flag.needs and flag.needs not in found:
+            raise ValueError(f"{name} must be given with {flag.needs}")
     if environment and not arguments:
-        raise ValueError("there is nothing to run beside --background")
+        raise ValueError(f"there is nothing to run after {', '.join(found)}")
     return environment, arguments
 
 

@@ -1,27 +1,30 @@
 """Options that a user may pass to `optimize`, checked before anything runs."""
 
 from tf_libra.config.asked import OptimizeKwargs
-from tf_libra.config.given import reject_unsupported_options, resolve
-from tf_libra.config.option_spec import BURSTS, DATA_PARALLELISM, PIPELINES, Option
-from tf_libra.config.options import Faults, Options, Tuning, declared, most_threads
+from tf_libra.config.option_spec import Option
+from tf_libra.config.options import (
+    DataParallelOptions,
+    Faults,
+    Options,
+    Tuning,
+    declared,
+    resolve,
+    resolve_as,
+)
 from tf_libra.config.signature import with_option_signature
-from tf_libra.config.validators import TIMEOUT_VARIABLE, load_burst_plan, load_plan
+from tf_libra.config.validators import TIMEOUT_VARIABLE, load_plan
 
 __all__ = [
-    "BURSTS",
-    "DATA_PARALLELISM",
-    "PIPELINES",
     "TIMEOUT_VARIABLE",
+    "DataParallelOptions",
     "Faults",
     "OptimizeKwargs",
     "Option",
     "Options",
     "Tuning",
     "declared",
-    "load_burst_plan",
     "load_plan",
-    "most_threads",
-    "reject_unsupported_options",
     "resolve",
+    "resolve_as",
     "with_option_signature",
 ]

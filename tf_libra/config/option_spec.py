@@ -7,24 +7,20 @@ from typing import Any
 
 Check = Callable[[str, Any], Any]
 
-DATA_PARALLELISM, PIPELINES, BURSTS = KINDS = ("data parallelism", "pipelines", "bursts")
-"""What strategies make of a job: each has options of its own."""
-
 
 @dataclass(frozen=True)
 class Option:
     """One option that a user may pass.
 
     Attributes:
-        name: by which it is given.
-        default: where it is not given.
-        kind: what may be given, as an annotation.
-        doc: what it does.
-        check: from its name and what was given to what it means; raises `ValueError`.
-        agreed: whether all ranks have to ask for the same.
-        group: of the options that it belongs to; empty for none.
-        alone: the name by which an option of a group may be given without it.
-        of: the kinds of strategies that have it.
+        name: field of its dataclass.
+        default: value if the user gives none.
+        kind: accepted types, as an annotation.
+        doc: description for docstrings and docs/options.md.
+        check: returns the meaning of a given value; raises `ValueError` with the given name.
+        agreed: True if all ranks must give the same value.
+        group: name of its group, such as "tuning"; empty for none.
+        flat_name: keyword argument of an option in a group; empty for others.
     """
 
     name: str
@@ -34,13 +30,12 @@ class Option:
     check: Check
     agreed: bool
     group: str = ""
-    alone: str = ""
-    of: tuple[str, ...] = (DATA_PARALLELISM,)
+    flat_name: str = ""
 
     @property
-    def given_as(self) -> str:
-        """The name by which it is given, without its group."""
-        return self.alone or self.name
+    def keyword(self) -> str:
+        """Keyword argument of `optimize`."""
+        return self.flat_name or self.name
 
 
 def option(
@@ -50,19 +45,18 @@ def option(
     doc: str,
     *,
     agreed: bool = False,
-    alone: str = "",
-    of: tuple[str, ...] = (DATA_PARALLELISM,),
+    flat_name: str = "",
 ) -> Any:
-    """A field of a dataclass of options; see `Option`."""
+    """Returns a field of an options dataclass; see `Option`."""
     doc = " ".join(doc.split())
     metadata = {
-        "kind": kind, "check": check, "doc": doc, "agreed": agreed, "alone": alone, "of": of
+        "kind": kind, "check": check, "doc": doc, "agreed": agreed, "flat_name": flat_name
     }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_all(value: Any) -> None:
-    """Replaces every field of a dataclass of options by what its option makes of it."""
+    """Replaces every field of an options dataclass by its checked value."""
     for field in dataclasses.fields(value):
         meaning = field.metadata["check"](field.name, getattr(value, field.name))
         object.__setattr__(value, field.name, meaning)

@@ -1,35 +1,28 @@
 """Options of `optimize`: the only place that declares them.
 
-They yield the signature and the documentation of `optimize` (`signature.py`), the checks of values,
-and the options that must be the same on all ranks. docs/options.md is checked against
-them, and so is `OptimizeKwargs`, by which static checkers know them.
+Each kind of strategy has a dataclass of options; those of data parallelism are here. The
+declarations give the signature and the documentation of `optimize` (`signature.py`), the checks of
+values, and the options that must be the same on all ranks.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from tf_libra import strategies
 from tf_libra.autotune import Budget, tuner_for
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
 from tf_libra.config import validators
-from tf_libra.config.option_spec import (
-    BURSTS,
-    DATA_PARALLELISM,
-    KINDS,
-    PIPELINES,
-    Option,
-    check_all,
-    option,
-)
+from tf_libra.config.option_spec import Option, check_all, option
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal import validation
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning.strategy import StrategyBase
 from tf_libra.specs.plan import Plan
 
+_Options = TypeVar("_Options", bound="Options")
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
 LEAST_STEPS = 5
 
@@ -58,7 +51,7 @@ class Tuning:
         validators.check_optional_steps,
         f"""steps that may go by before a plan is in force; by default what the strategy wants:
         {_wanted("tuning_steps")}.""",
-        alone="max_tuning_steps",
+        flat_name="max_tuning_steps",
     )
     max_seconds: float | None = option(
         None,
@@ -66,7 +59,7 @@ class Tuning:
         validators.check_optional_above_0,
         f"""seconds that may, likewise; whichever comes first. By default what the strategy wants:
         {_wanted("tuning_seconds")}; but {LEAST_STEPS} steps, however long these take.""",
-        alone="max_tuning_seconds",
+        flat_name="max_tuning_seconds",
     )
     max_model_error: float = option(
         MAX_MODEL_ERROR,
@@ -75,7 +68,7 @@ class Tuning:
         """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
         instead, and what the model proposes may race against that; likewise where the budget leaves
         no steps to test it on.""",
-        alone="max_model_error",
+        flat_name="max_model_error",
     )
 
     again_share: float = option(
@@ -86,7 +79,7 @@ class Tuning:
         less than expected for long, plans are tried out and raced anew, in small doses; 0 never
         does.""",
         agreed=True,
-        alone="tuning_again_share",
+        flat_name="tuning_again_share",
     )
 
     def __post_init__(self) -> None:
@@ -109,16 +102,14 @@ class Faults:
         validators.check_timeout,
         f"""how long to wait for another rank at most; by default what {validators.TIMEOUT_VARIABLE}
         says, else {validators.DEFAULT_TIMEOUT_SECONDS:g}.""",
-        alone="timeout_seconds",
-        of=KINDS,
+        flat_name="timeout_seconds",
     )
     stall_warning_seconds: float = option(
         30.0,
         "float",
         validators.check_wait,
         "after how long to warn that another rank has not arrived.",
-        alone="stall_warning_seconds",
-        of=KINDS,
+        flat_name="stall_warning_seconds",
     )
     liveness_seconds: float = option(
         None,
@@ -128,8 +119,7 @@ class Faults:
         default what {validators.LIVENESS_VARIABLE} says, else
         {validators.DEFAULT_LIVENESS_SECONDS:g}. Between {validators.LIVENESS_RANGE[0]:g} and
         {validators.LIVENESS_RANGE[1]:g}, of lanes alone.""",
-        alone="liveness_seconds",
-        of=KINDS,
+        flat_name="liveness_seconds",
     )
     check_numerics: str | None = option(
         None,
@@ -139,7 +129,7 @@ class Faults:
         FloatingPointError, "skip" warns and goes on; either way on all ranks, in the same step,
         which leaves no trace in any variable. None looks at nothing.""",
         agreed=True,
-        alone="check_numerics",
+        flat_name="check_numerics",
     )
 
     def __post_init__(self) -> None:
@@ -148,19 +138,18 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """All options of `optimize`: first as given, then with their meaning.
+    """Options of every kind of strategy: first as given, then checked.
 
     Raises:
         ValueError: names the option, its value and what is allowed.
     """
 
-    strategy: strategies.Strategy = option(
+    strategy: Any = option(
         "libra",
         "strategies.Strategy | str",
-        lambda name, value: strategies.resolve(value),
-        "what plans: a name or an object of `tf_libra.strategies`.",
+        lambda name, value: value,
+        "a name or an object of `tf_libra.strategies`.",
         agreed=True,
-        of=KINDS,
     )
     engine: str = option(
         "auto",
@@ -170,7 +159,101 @@ class Options:
         Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which
         is lanes but where Horovod can what they cannot, and says why.""",
         agreed=True,
-        of=KINDS,
+    )
+    logdir: Path | None = option(
+        None,
+        "str | os.PathLike[str] | None",
+        validators.check_folder,
+        """folder for profile, cost model and plan as JSON, written by rank 0, and for what
+        TensorBoard shows.""",
+    )
+    broadcast_variables: bool | None = option(
+        None,
+        "bool | None",
+        validators.check_optional_boolean,
+        """what happens where variables that training keeps equal differ between ranks. None copies
+        rank 0's values to all when the step first uses a variable, and refuses what differs later;
+        True copies at every trace that gets a plan of its own; False refuses.""",
+        agreed=True,
+    )
+    sparse_as_dense: bool = option(
+        False,
+        "bool",
+        validation.boolean,
+        """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
+        gathering their rows.""",
+        agreed=True,
+    )
+    progress: bool = option(
+        True,
+        "bool",
+        validation.boolean,
+        """show on a terminal every phase that takes longer than a second, in a line that goes when
+        it is over.""",
+    )
+    faults: Faults = option(
+        None,
+        "Faults | None",
+        validators.group(Faults),
+        "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of all-reduces; before it is decided, lanes, which need the least."""
+        return backend.resolve("lanes" if self.is_auto else self.engine)
+
+    @property
+    def is_auto(self) -> bool:
+        """True if the engine is to be chosen once the job is known."""
+        return self.engine == validators.AUTO_ENGINE
+
+    @property
+    def num_lanes(self) -> int:
+        """Most concurrent threads of all-reduces."""
+        return 1
+
+    @property
+    def max_tuning_steps(self) -> int:
+        """Most steps before a plan is active; 0 without tuning."""
+        return 0
+
+    @property
+    def all_reduce_plan(self) -> Plan | None:
+        """User-provided plan of all-reduces."""
+        return None
+
+    @property
+    def local_variables(self) -> tuple[Any, ...]:
+        """Names, patterns and variables that each rank keeps for itself."""
+        return ()
+
+    def with_backend_threads(self) -> Self:
+        """Returns the options with the backend's thread counts if the user gave none."""
+        return self
+
+    def agreed(self) -> dict[str, Any]:
+        """Returns what all ranks must request alike, except plans and variables, by option."""
+        return {
+            one.name: getattr(getattr(self, one.group) if one.group else self, one.name)
+            for one in declared(type(self))
+            if one.agreed
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallelOptions(Options):
+    """Options of data-parallel training, with planned all-reduces."""
+
+    strategy: strategies.Strategy = option(
+        "libra",
+        "strategies.Strategy | str",
+        lambda name, value: strategies.resolve(value),
+        "a name or an object of `tf_libra.strategies`.",
+        agreed=True,
     )
     threads: tuple[int, ...] | None = option(
         None,
@@ -184,15 +267,6 @@ class Options:
         "Plan | BurstPlan | str | os.PathLike[str] | None",
         validators.check_plan,
         "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
-        of=(DATA_PARALLELISM, BURSTS),
-    )
-    logdir: Path | None = option(
-        None,
-        "str | os.PathLike[str] | None",
-        validators.check_folder,
-        """folder for profile, cost model and plan as JSON, written by rank 0, and for what
-        TensorBoard shows.""",
-        of=KINDS,
     )
     cache_dir: Path | None = option(
         None,
@@ -200,16 +274,6 @@ class Options:
         validators.check_folder,
         """folder in which they are kept for the next job of the same model, machines and versions,
         and settings for jobs that are alike.""",
-    )
-    broadcast_variables: bool | None = option(
-        None,
-        "bool | None",
-        validators.check_optional_boolean,
-        """what happens where variables that training keeps equal differ between ranks. None copies
-        rank 0's values to all when the step first uses a variable, and refuses what differs later;
-        True copies at every trace that gets a plan of its own; False refuses.""",
-        agreed=True,
-        of=KINDS,
     )
     local_variables: tuple[Any, ...] = option(
         (),
@@ -221,15 +285,6 @@ class Options:
         it only reads need not be named.""",
         agreed=True,
     )
-    sparse_as_dense: bool = option(
-        False,
-        "bool",
-        validation.boolean,
-        """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
-        gathering their rows.""",
-        agreed=True,
-        of=KINDS,
-    )
     inner_gradients: str | None = option(
         None,
         "str | None",
@@ -239,47 +294,15 @@ class Options:
         them.""",
         agreed=True,
     )
-    release_variables: bool = option(
-        False,
-        "bool",
-        validation.boolean,
-        """of pipelines alone: free the memory of variables that are of other ranks' stages alone,
-        until `synchronize_variables()`.""",
-        agreed=True,
-        of=(PIPELINES,),
-    )
-    memory_bytes: float | None = option(
-        None,
-        "float | None",
-        validators.check_optional_above_0,
-        """of pipelines alone: what this rank has for the parameters of its stage and their
-        gradients; the least of all ranks counts. None: enough.""",
-        of=(PIPELINES,),
-    )
-    progress: bool = option(
-        True,
-        "bool",
-        validation.boolean,
-        """show on a terminal every phase that takes longer than a second, in a line that goes when
-        it is over.""",
-        of=KINDS,
-    )
     tuning: Tuning = option(
         None,
         "Tuning | None",
         validators.group(Tuning),
         "a `tf_libra.Tuning`: how long tuning may take.",
     )
-    faults: Faults = option(
-        None,
-        "Faults | None",
-        validators.group(Faults),
-        "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
-        of=KINDS,
-    )
 
     def __post_init__(self) -> None:
-        check_all(self)
+        super().__post_init__()
         tuner_for(self.strategy)
         if self.tuning.max_steps is None:
             steps = self.strategy.tuning_steps
@@ -307,47 +330,75 @@ class Options:
         return Budget(steps, self.strategy.tuning_seconds, LEAST_STEPS)
 
     @property
-    def backend(self) -> Backend:
-        """The backend of all-reduces; before it is decided, lanes, which need the least."""
-        return backend.resolve("lanes" if self.is_auto else self.engine)
+    def num_lanes(self) -> int:
+        """Most concurrent threads of all-reduces."""
+        return self.strategy.num_lanes if self.plan is None else self.plan.num_lanes
 
     @property
-    def is_auto(self) -> bool:
-        """True if the engine is to be chosen once the job is known."""
-        return self.engine == validators.AUTO_ENGINE
+    def max_tuning_steps(self) -> int:
+        """Most steps before a plan is active."""
+        return self.tuning.max_steps
 
     @property
-    def default_threads(self) -> bool:
-        """True if the user has chosen no thread counts, so that the backend may choose them."""
+    def all_reduce_plan(self) -> Plan | None:
+        """User-provided plan of all-reduces."""
+        return self.plan
+
+    def with_backend_threads(self) -> Self:
+        """Returns the options with the backend's thread counts if the user gave none."""
         chosen = self.strategy
-        return self.threads is None and (chosen.allowed_threads == type(chosen)().allowed_threads)
-
-    def agreed(self) -> dict[str, Any]:
-        """Returns what all ranks must request alike, except plans and variables, by option."""
-        return {
-            one.name: getattr(getattr(self, one.group) if one.group else self, one.name)
-            for one in declared()
-            if one.agreed
-        }
+        if self.threads is not None or chosen.allowed_threads != type(chosen)().allowed_threads:
+            return self
+        return dataclasses.replace(self, strategy=self.backend.default_threads(chosen))
 
 
 GROUPS: dict[str, type] = {"tuning": Tuning, "faults": Faults}
 
 
-def declared() -> Iterator[Option]:
-    """All options in the order in which `optimize` takes them, those of groups last."""
-    yield from _declared(Options, "")
-    for group, kind in GROUPS.items():
-        yield from _declared(kind, group)
+def declared(kind: type[Options] = DataParallelOptions) -> Iterator[Option]:
+    """Yields the options of one kind of strategy; options in groups come last."""
+    yield from _fields(kind, "")
+    names = {field.name for field in dataclasses.fields(kind)}
+    for group, group_kind in GROUPS.items():
+        if group in names:
+            yield from _fields(group_kind, group)
 
 
-def _declared(kind: type, group: str) -> Iterator[Option]:
+def _fields(kind: type, group: str) -> Iterator[Option]:
     for field in dataclasses.fields(kind):
         yield Option(name=field.name, default=field.default, group=group, **field.metadata)
 
 
-def most_threads(options: Options) -> int:
-    """Returns the most concurrent threads that all-reduces may have under these options."""
-    if options.plan is not None:
-        return options.plan.num_lanes
-    return options.strategy.num_lanes
+def resolve(given: Mapping[str, Any]) -> DataParallelOptions:
+    """Checks the given options of data parallelism; see `resolve_as`."""
+    return resolve_as(DataParallelOptions, given)
+
+
+def resolve_as(kind: type[_Options], given: Mapping[str, Any]) -> _Options:
+    """Checks the options that a user has given by keyword, and fills in the others.
+
+    Args:
+        kind: the options of the strategy's kind.
+        given: values by keyword. An option of a group may be given flat, without its group.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: names the option, its value and what is allowed.
+    """
+    own = {option.name for option in declared(kind) if not option.group}
+    flat = {option.flat_name: option for option in declared(kind) if option.group}
+    values = {name: value for name, value in given.items() if name in own}
+    grouped: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        if name in own:
+            continue
+        if name not in flat:
+            raise TypeError(f"optimize() got an unexpected keyword argument {name!r}")
+        option = flat[name]
+        if values.get(option.group) is not None:
+            raise ValueError(
+                f"{name} must not be given with {option.group}, which has it as {option.name}"
+            )
+        # Checked by the name that the user wrote.
+        grouped.setdefault(option.group, {})[option.name] = option.check(name, value)
+    return kind(**values | {group: GROUPS[group](**found) for group, found in grouped.items()})

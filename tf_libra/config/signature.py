@@ -3,57 +3,57 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from tf_libra.config.options import declared
+from tf_libra.config.option_spec import Option
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # What a docstring says of them where it is read without being run.
 _ENTRY = re.compile(r"\*\*options: .*?(?=\n\n)", re.DOTALL)
 
 
-def with_option_signature(**defaults: Any) -> Callable[[_Function], _Function]:
+def with_option_signature(
+    options: Iterable[Option], **defaults: Any
+) -> Callable[[_Function], _Function]:
     """Makes a decorator that lists the options in place of a function's last parameter `**options`.
 
     The decorator completes the signature of a function with a parameter `strategy`, and the entry
     for `**options` in its docstring.
 
     Args:
-        **defaults: of this function, where they are others than those declared.
+        options: the options of all kinds of strategies.
+        **defaults: default values that differ from those declared.
     """
+    listed = [option for option in options if option.name != "strategy"]  # which is positional
 
     def decorate(function: _Function) -> _Function:
         own = inspect.signature(function)
         kinds = inspect.Parameter
         parameters = [one for one in own.parameters.values() if one.kind is not kinds.VAR_KEYWORD]
-        for option in declared():
-            if option.name == "strategy":  # which may be given by place
-                continue
+        for option in listed:
             parameters.append(
                 kinds(
-                    option.alone or option.name,
+                    option.keyword,
                     kinds.KEYWORD_ONLY,
                     default=defaults.get(option.name, option.default),
                     annotation=option.kind,
                 )
             )
         function.__dict__["__signature__"] = own.replace(parameters=parameters)
-        text = documentation(indent=8)
+        text = _documentation(listed, indent=8)
         function.__doc__ = _ENTRY.sub(lambda _: text, function.__doc__ or "", count=1)
         return function
 
     return decorate
 
 
-def documentation(indent: int) -> str:
-    """All but the strategy as the section `Args` of a docstring has them, in 100 columns."""
+def _documentation(options: Iterable[Option], indent: int) -> str:
+    """Returns entries for the section `Args` of a docstring, in 100 columns."""
     lines = []
-    for option in declared():
-        if option.name == "strategy":
-            continue
+    for option in options:
         if option.group:
-            text = f"{option.alone}: `{option.name}` of `{option.group}`: {option.doc}"
+            text = f"{option.keyword}: `{option.name}` of `{option.group}`: {option.doc}"
         else:
             text = f"{option.name}: {option.doc}"
         lines.append(

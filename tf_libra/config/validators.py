@@ -13,7 +13,6 @@ from tf_libra.backends import backend
 from tf_libra.config.option_spec import Check
 from tf_libra.internal import validation
 from tf_libra.planning.strategy import check_allowed_threads
-from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.plan import Plan
 
 AUTO_ENGINE = "auto"
@@ -183,18 +182,15 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     Raises:
         ValueError: the file cannot be read, or is no plan.
     """
-    return _loaded(plan, Plan)
+    loaded: Plan = load_document(plan, Plan)
+    return loaded
 
 
-def load_burst_plan(plan: Plan | BurstPlan | str | os.PathLike[str]) -> BurstPlan:
-    """A burst plan as it is, or read from a JSON file; errors as of `load_plan`."""
-    return _loaded(plan, BurstPlan)
-
-
-def _loaded(plan: Any, kind: Any) -> Any:
+def load_document(plan: Any, kind: Any) -> Any:
+    """Returns a plan of a kind, given as it is or as the path of a JSON file; see `load_plan`."""
     if isinstance(plan, kind):
         return plan
-    if isinstance(plan, Plan | BurstPlan):
+    if hasattr(plan, "to_json"):
         raise ValueError(
             f"plan must be a {kind.__name__} under this strategy, got a {type(plan).__name__}"
         )

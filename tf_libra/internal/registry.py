@@ -1,133 +1,135 @@
-"""Registries: entries by name. A module registers what it adds, so no other module lists it."""
+"""Registries by name: members register themselves, so no module lists them."""
 
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-_Entry = TypeVar("_Entry")
 _Member = TypeVar("_Member")
 _Kind = TypeVar("_Kind", bound=type[Any])
 
 
-class Registry(Generic[_Entry]):
-    """Entries by name, in the order of registration.
+class Registry(Mapping[str, _Member]):
+    """Members by name, in the order of their registration."""
 
-    Attributes:
-      by_name: read-only view of the entries.
-    """
-
-    def __init__(self, field: str) -> None:
-        """Starts empty.
+    def __init__(self, field: str, load: Callable[[], None] = lambda: None) -> None:
+        """Creates an empty registry.
 
         Args:
-          field: argument or field that holds a name, for error messages.
+          field: argument by which users name a member, for messages.
+          load: called before every lookup; imports the modules that register optional members.
         """
         self._field = field
-        self._entries: dict[str, _Entry] = {}
-        self.by_name: Mapping[str, _Entry] = types.MappingProxyType(self._entries)
+        self._load = load
+        self._members: dict[str, _Member] = {}
 
-    def add(self, name: str, entry: _Entry) -> None:
-        """Adds an entry; adding the same entry again has no effect.
+    def __getitem__(self, name: str) -> _Member:
+        self._load()
+        return self._members[name]
 
-        Raises:
-          ValueError: another entry has the name.
-        """
-        known = self._entries.setdefault(name, entry)
-        if known is not entry:
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        self._load()
+        return len(self._members)
+
+    def add(self, name: str, member: _Member) -> None:
+        """Registers a member; a name that is invalid or has another member is a `ValueError`."""
+        self._check_name(name, member)
+        self._members[name] = member
+
+    def _check_name(self, name: Any, member: _Member) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
+        known = self._members.get(name, member)
+        if known is not member:
             raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
 
-    def get(self, name: str) -> _Entry:
-        """Returns the entry of a name; a `ValueError` lists the names if there is none."""
-        if name not in self._entries:
-            raise ValueError(
-                f"{self._field} must be one of {', '.join(self._entries)}, got {name!r}"
-            )
-        return self._entries[name]
-
     def forget(self, name: str) -> None:
-        """Removes the entry of a name; a `ValueError` lists the names if there is none."""
-        self.get(name)
-        del self._entries[name]
+        """Removes a member; an unknown name is a `ValueError`."""
+        if self._members.pop(name, None) is None:
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> ValueError:
+        return ValueError(f"{self._field} must be one of {', '.join(self)}, got {name!r}")
 
 
 class ClassRegistry(Registry[type[_Member]]):
-    """Frozen dataclasses by their class variable `name`."""
+    """Frozen dataclasses by their `name`, such as planners and backends.
+
+    Attributes:
+      by_name: the classes by name, read-only.
+    """
 
     def __init__(
         self,
         described: str,
         field: str = "strategy",
         protocol: type[Any] = object,
-        usual: Sequence[type[Any]] = (),
+        bases: Sequence[type[Any]] = (),
     ) -> None:
-        """Starts empty.
+        """Creates an empty registry.
 
         Args:
-          described: description of the objects, for error messages.
-          field: argument by which users choose one, for error messages.
-          protocol: protocol of the objects.
-          usual: base classes that implement parts of the protocol, for error messages.
+          described: description of its objects, for messages.
+          field: argument by which users name a class, for messages.
+          protocol: members that every class must have.
+          bases: classes that provide defaults for some of these members, for messages.
         """
         super().__init__(field)
+        self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._members)
         self._described = described
         self._protocol = protocol
-        self._usual = usual
+        self._bases = bases
 
     def register(self, kind: _Kind) -> _Kind:
-        """Registers a class; a decorator.
+        """Registers a class under its `name`; a decorator.
 
         Raises:
-          ValueError: not a frozen dataclass with a name and defaults for all arguments, another
-            class has the name, or a member of the protocol is missing.
+          ValueError: it is no frozen dataclass with a name and defaults for all arguments, another
+            class has the name, or it lacks a member of the protocol.
         """
-        name = getattr(kind, "name", None)
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
+        name: Any = getattr(kind, "name", None)
         if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
             raise ValueError(f"{self._field} {name!r} must be a frozen dataclass, got {kind!r}")
-        if self.by_name.get(name, kind) is not kind:
-            self.add(name, kind)  # raises
+        self._check_name(name, kind)
         try:
             kind()
         except TypeError as error:
             raise ValueError(
                 f"{self._field} {name!r} must have a default for every argument: {error}"
             ) from None
-        missing = lacking(kind, self._protocol)
+        missing = missing_members(kind, self._protocol)
         if missing:
             raise ValueError(
-                f"{self._field} {name!r} must have {', '.join(missing)}, as in"
-                f" {_dotted(self._protocol)}{self._base_hint(missing)}"
+                f"{self._field} {name!r} must have {', '.join(missing)}:"
+                f" {_dotted(self._protocol)} documents them{self._advice(missing)}"
             )
         self.add(name, kind)
         return kind
 
-    def _base_hint(self, missing: list[str]) -> str:
-        """Returns the base classes that implement missing members, for an error message."""
+    def _advice(self, missing: list[str]) -> str:
         found = [
             _dotted(base)
-            for base in self._usual
-            if set(missing) - set(lacking(base, self._protocol))
+            for base in self._bases
+            if set(missing) - set(missing_members(base, self._protocol))
         ]
         return f"; inherit {' or '.join(found)} for defaults" if found else ""
 
     def find(self, member: Any) -> _Member | None:
-        """Returns an object of a registered class, or makes one from its name; else None."""
+        """Returns the object itself, or the default object of a name; None if unknown."""
         if isinstance(member, str):
-            return self.by_name[member]() if member in self.by_name else None
-        return member if type(member) in self.by_name.values() else None
+            return self._members[member]() if member in self._members else None
+        return member if type(member) in self._members.values() else None
 
     def resolve(self, member: _Member | str) -> _Member:
-        """Returns an object of a registered class, or makes one from its name.
-
-        Raises:
-          ValueError: unknown name or class.
-        """
+        """Returns what `find` returns; an unknown member is a `ValueError`."""
         found = self.find(member)
         if found is not None:
             return found
         if isinstance(member, str):
-            return self.get(member)()  # raises
+            raise self._unknown(member)
         raise ValueError(
             f"{self._field} must be a name or an object of {self._described}, got {member!r}"
         )
@@ -137,10 +139,10 @@ def _dotted(kind: type[Any]) -> str:
     return f"{kind.__module__}.{kind.__name__}"
 
 
-def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
-    """Returns the protocol members that a dataclass lacks, in the order of declaration."""
+def missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
+    """Returns the members of a protocol that a dataclass lacks, in their order of declaration."""
     declared = [vars(base) for base in reversed(protocol.__mro__)]
-    members = [name for base in declared for name in (*base.get("__annotations__", ()), *base)]
+    members = [name for names in declared for name in (*names.get("__annotations__", ()), *names)]
     return [
         name
         for name in dict.fromkeys(members)

@@ -14,13 +14,8 @@ from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.batches import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
-from tf_libra.planning.burst import BurstStrategy
-from tf_libra.planning.pipeline import PipelineStrategy
+from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged
 from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.burst import BurstPlan
-from tf_libra.specs.pipeline import PipelinePlan
-from tf_libra.specs.plan import Plan
-from tf_libra.strategies import Strategy
 
 
 class OptimizedFit:
@@ -63,7 +58,7 @@ class OptimizedFit:
         return None if self._steps is None else self._steps.phase
 
     @property
-    def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
+    def plan(self) -> Any:
         """The plan that the training step runs under; None before a plan is active."""
         return None if self._steps is None else self._steps.plan
 
@@ -149,10 +144,10 @@ class OptimizedFit:
         return model.train_function
 
 
-@config.with_option_signature(progress=False)
+@config.with_option_signature(all_options(), progress=False)
 def optimize(
     model: keras.Model,
-    strategy: Strategy | PipelineStrategy | BurstStrategy | str = "libra",
+    strategy: AnyStrategy | str = "libra",
     **options: Unpack[config.OptimizeKwargs],
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
@@ -173,7 +168,7 @@ def optimize(
     Args:
         model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
             trains; compiled again, it is measured again.
-        strategy: what plans: a name or an object of `tf_libra.strategies`.
+        strategy: a name or an object of `tf_libra.strategies`.
         **options: by name, those of docs/options.md; `help` lists them, too.
 
     `progress` is False unless given, since Keras shows its own; with `verbose=0` it may be True.
@@ -207,7 +202,7 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    return OptimizedFit(model, decorate, decorator.runs_in_stages(strategy))
+    return OptimizedFit(model, decorate, is_staged(strategy))
 
 
 def _check(model: keras.Model) -> None:

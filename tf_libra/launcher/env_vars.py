@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
+
 
 @dataclass(frozen=True)
 class EnvVar:
@@ -18,7 +21,7 @@ class EnvVar:
     what: str
 
 
-VARIABLES = (
+_CORE_VARIABLES = (
     EnvVar("TF_LIBRA_LOG_LEVEL", "info", "log level of rank 0: debug, info, warning or error"),
     EnvVar(
         "TF_LIBRA_TIMEOUT_SECONDS",
@@ -46,41 +49,26 @@ VARIABLES = (
         "full: show the frames of libraries in tracebacks under `tf-libra run`",
     ),
     EnvVar(
-        "TF_LIBRA_BACKGROUND",
-        "none",
-        "background job of every rank; `tf-libra run --background` sets it",
-    ),
-    EnvVar(
-        "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN",
-        "0.05",
-        "share by which it may slow steps down; `tf-libra run --max-slowdown` sets it",
-    ),
-    EnvVar(
-        "TF_LIBRA_BACKGROUND_RANK",
-        "not set",
-        "rank of a background job; set for the job, not by hand",
-    ),
-    EnvVar(
-        "TF_LIBRA_BACKGROUND_COUNT",
-        "not set",
-        "file with a background job's number of steps, an eight-byte little-endian integer; set"
-        " for the job, not by hand",
-    ),
-    EnvVar(
         "TF_LIBRA_LAUNCHED",
         "not set",
         "set by `tf-libra run` for its workers, not by hand",
     ),
 )
 
+VARIABLES: Registry[EnvVar] = Registry("variable", load_systems)
+for variable in _CORE_VARIABLES:
+    VARIABLES.add(variable.name, variable)
+
 
 def table() -> str:
     """Returns the variables as a table for docs/options.md."""
-    rows = [f"| `{one.name}` | {one.default} | {one.what} |" for one in VARIABLES]
+    rows = [f"| `{one.name}` | {one.default} | {one.what} |" for one in VARIABLES.values()]
     return "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
 
 
 def text() -> str:
     """Returns the variables as text for a terminal."""
-    width = max(len(one.name) for one in VARIABLES)
-    return "\n".join(f"  {one.name:<{width}}  {one.what.replace('`', '')}" for one in VARIABLES)
+    width = max(len(one.name) for one in VARIABLES.values())
+    return "\n".join(
+        f"  {one.name:<{width}}  {one.what.replace('`', '')}" for one in VARIABLES.values()
+    )

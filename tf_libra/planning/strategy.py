@@ -174,7 +174,7 @@ class ChosenThreads(StrategyBase):
 
 
 REGISTRY: ClassRegistry[Strategy] = ClassRegistry(
-    "tf_libra.strategies", protocol=Strategy, usual=(FixedThreads, ChosenThreads)
+    "tf_libra.strategies", protocol=Strategy, bases=(FixedThreads, ChosenThreads)
 )
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register

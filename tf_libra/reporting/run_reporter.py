@@ -6,8 +6,9 @@ it. Rank 0 logs and writes files; other ranks log warnings and write their own r
 
 import atexit
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tf_libra.autotune import (
@@ -25,13 +26,11 @@ from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.cost_model.serialization import encode_cost_model
 from tf_libra.internal import formatting, log_utils
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
-from tf_libra.reporting import burst_files, pipeline_files
 from tf_libra.reporting.logdir_files import documents, write
 from tf_libra.reporting.progress_line import ProgressLine
-from tf_libra.reporting.records.burst import BurstRecord
 from tf_libra.reporting.records.graph_export import GroupNode, step_graph
-from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.reporting.records.plan import PlanRecord, versions
+from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.run_history import RunHistory
 from tf_libra.reporting.text_report import (
@@ -42,13 +41,7 @@ from tf_libra.reporting.text_report import (
     summary_line,
     why_another_plan,
 )
-from tf_libra.simulation.viz.pipeline_gantt import Bar
-from tf_libra.specs.burst import BurstPlan
-from tf_libra.specs.cluster import Cluster
-from tf_libra.specs.layer_graph import LayerGraph
-from tf_libra.specs.pipeline import PipelinePlan
-from tf_libra.specs.scaling_profile import ScalingProfile
-from tf_libra.specs.telemetry import AllReduceRecord, BackgroundStats
+from tf_libra.specs.telemetry import AllReduceRecord
 
 
 class RunReporter:
@@ -91,7 +84,7 @@ class RunReporter:
                 self._rank,
                 function,
                 self.log,
-                self._options.tuning.max_steps,
+                self._options.max_tuning_steps,
             )
 
     def on_activity(self, phase: Phase) -> None:
@@ -118,7 +111,7 @@ class RunReporter:
         if has_planned:
             self._remark(text, logging.INFO)
         else:
-            has_plan = self._options.plan is not None
+            has_plan = self._options.all_reduce_plan is not None
             unused = ", and the user-provided plan is not used" if has_plan else ""
             self._remark(f"{text}: there is nothing to plan, the step runs unchanged{unused}")
 
@@ -165,7 +158,7 @@ class RunReporter:
             return
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
-        most = self._options.tuning.max_steps
+        most = self._options.max_tuning_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
 
     def on_drift_check(self, found: DriftVerdict, drift: DriftDetector, step: int) -> None:
@@ -332,57 +325,19 @@ class RunReporter:
             "none" if predicted is None else formatting.time(predicted),
         )
 
-    def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:
-        """Records that a pipeline is active, made of these measurements; rank 0 writes."""
-        if self._writes_stages:
-            assert self._options.logdir is not None
-            made = (layers, cluster, plan)
-            pipeline_files.write_planned(self._options.logdir, self._function, *made, self.log)
-
-    def pipeline_measured(
-        self,
-        step: int,
-        plan: PipelinePlan,
-        layers: LayerGraph,
-        cluster: Cluster,
-        bars: tuple[Bar, ...],
-        seconds: float,
-    ) -> None:
-        """Records when the ranks of a pipeline did what, up to this step; rank 0 writes."""
-        if self._writes_stages:
-            assert self._options.logdir is not None
-            record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
-            pipeline_files.write_measured(self._options.logdir, record, self.log)
-            if self._recorder is not None:
-                self._recorder.record(record)
-
-    def burst_planned(self, plan: BurstPlan, profile: ScalingProfile | None) -> None:
-        """Records an active burst plan, made of these measurements unless given; rank 0 writes."""
-        if self._writes_stages:
-            assert self._options.logdir is not None
-            made = (plan, profile)
-            burst_files.write_planned(self._options.logdir, self._function, *made, self.log)
-
-    def burst_measured(
-        self,
-        step: int,
-        plan: BurstPlan,
-        profile: ScalingProfile | None,
-        bars: tuple[Bar, ...],
-        seconds: float,
-    ) -> None:
-        """Records when the ranks under a burst plan did what, up to this step; rank 0 writes."""
-        if self._writes_stages and self._recorder is not None:
-            self._recorder.record(BurstRecord(self._function, step, plan, bars, seconds, profile))
-
-    def background(self, got: BackgroundStats) -> None:
-        """Records what a background job of this rank has got so far; every rank writes its own."""
+    def record(self, make_record: Callable[[str, int], Record]) -> None:
+        """Writes a record, made from the function's name and the rank, to the log directory."""
         if self._recorder is not None:
-            self._recorder.record_background(got)
+            self._recorder.record(make_record(self._function, self._rank))
 
-    @property
-    def _writes_stages(self) -> bool:
-        return self._rank == 0 and self._options.logdir is not None and not self.is_closed
+    def write_files(self, write_files: Callable[[Path, str, logging.Logger], None]) -> None:
+        """Calls a function that writes files, on rank 0, if there is a log directory.
+
+        Args:
+            write_files: called with the directory, the function's name and the logger of errors.
+        """
+        if self._rank == 0 and self._options.logdir is not None and not self.is_closed:
+            write_files(self._options.logdir, self._function, self.log)
 
     def close(self) -> None:
         """Logs a summary and closes the files; runs at the end of the process at the latest."""

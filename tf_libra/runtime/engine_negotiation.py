@@ -130,4 +130,4 @@ def _environment(options: config.Options, world: World) -> engine_selection.Engi
         replace(options, engine="horovod")
     except ValueError as error:  # the plan or the thread counts need lanes
         only_lanes = str(error)
-    return engine_selection.circumstances(world, config.most_threads(options), only_lanes)
+    return engine_selection.circumstances(world, options.num_lanes, only_lanes)

@@ -1,10 +1,11 @@
 """Interface of a decorated step, the same under every strategy, and its tuning state."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tf_libra.autotune import Phase, PlanSource, TuningResult
-from tf_libra.specs.telemetry import BackgroundStats
+from tf_libra.reporting.records.record_types import Record
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class TrainingStep(Protocol):
         """Returns the facts known so far, as text of at most 100 columns."""
         ...
 
-    def background(self, got: BackgroundStats) -> None:
-        """Records the statistics of a concurrent background job."""
+    def record(self, make_record: Callable[[str, int], Record]) -> None:
+        """Writes a record, made from the function's name and the rank, to the log directory."""
         ...
 
     def check_variables(self) -> None:

@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import platform
 import sys
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -57,7 +56,7 @@ class Rendezvous:
 
     def _begin_job(self) -> None:
         self.control: Control | None = None
-        self.given = self._requested.plan
+        self.given = self._requested.all_reduce_plan
         self.is_alone = False
         self.job: Job | None = None
         self._world: World | None = None
@@ -116,7 +115,7 @@ class Rendezvous:
         # Before anything else, so that no rank waits for a rank whose options are invalid.
         agree(self.control, self._statement(world))
         # The engine may have been started with fewer threads, on all ranks alike.
-        options.backend.get_ready(world, config.most_threads(options))
+        options.backend.get_ready(world, options.num_lanes)
         if self.given is not None:
             check_plan_can_run(self.given, world.size, options.backend)
 
@@ -160,7 +159,7 @@ class Rendezvous:
         self._begin_job()
 
     def _be_alone(self, job: Job, world: World, reporter: RunReporter) -> None:
-        self.options = _with_default_threads(self._requested)
+        self.options = self._requested.with_backend_threads()
         reporter.on_join(world.rank, self.options)
         self.is_alone = True
         reporter.log.warning(
@@ -180,12 +179,12 @@ class Rendezvous:
             world: ranks of the job.
             reporter: receives this rank and its engine.
         """
-        self.options = _with_default_threads(options)
+        self.options = options.with_backend_threads()
         reporter.on_join(world.rank, self.options)
         if reason:
             reporter.log.info("engine: %s, since %s", self.options.engine, reason)
         _warn_of_tensorflow(reporter)
-        self.given = _usable(self.options.plan, job, world, reporter)
+        self.given = _usable(self.options.all_reduce_plan, job, world, reporter)
         reporter.on_function(self._identity)
         reporter.on_activity(Phase.TRACE)
 
@@ -207,7 +206,7 @@ class Rendezvous:
             self._prepare(options, reason, job, world, reporter)
             backend = self.options.backend
             terms = control_plane.ControlConfig(
-                backend.num_lanes(config.most_threads(self.options)),
+                backend.num_lanes(self.options.num_lanes),
                 self.options.faults.timeout_seconds,
                 self.options.faults.stall_warning_seconds,
                 self.options.faults.liveness_seconds,
@@ -265,13 +264,6 @@ class Rendezvous:
             ],
             "Grappler switched off": grappler.is_switched_off(),
         }
-
-
-def _with_default_threads(options: config.Options) -> config.Options:
-    """Returns the options with the backend's thread counts if the user named none."""
-    if not options.default_threads:
-        return options
-    return replace(options, strategy=options.backend.default_threads(options.strategy))
 
 
 def _warn_of_tensorflow(reporter: RunReporter) -> None:

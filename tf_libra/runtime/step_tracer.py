@@ -98,7 +98,7 @@ class StepTracer:
         function: Callable[..., Any],
         name: str,
         identity: str,
-        options: config.Options,
+        options: config.DataParallelOptions,
         is_method: Callable[[], bool],
     ) -> None:
         """Traces nothing yet.

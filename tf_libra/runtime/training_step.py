@@ -17,6 +17,7 @@ from tf_libra.capture.gradient_interception import check_call_context
 from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.coordination.control_plane import Control, EngineError, between_steps
 from tf_libra.coordination.signal_handling import step_interrupts
+from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.fingerprint import environment_fingerprint, function_identity
 from tf_libra.runtime.plan_activation import check_plan_fits
@@ -25,7 +26,6 @@ from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.step_tracer import StepCall, StepTracer, check_trains
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import BackgroundStats
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.step_variables import StepVariables
 
@@ -42,7 +42,7 @@ class TrainingFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: config.Options,
+        options: config.DataParallelOptions,
         tuner: Callable[..., Tuner] | None = None,
         weights: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
@@ -114,9 +114,9 @@ class TrainingFunction:
         """Returns the facts known so far, as text of at most 100 columns."""
         return self._reporter.explain()
 
-    def background(self, got: BackgroundStats) -> None:
-        """Records the statistics of a concurrent background job."""
-        self._reporter.background(got)
+    def record(self, make_record: Callable[[str, int], Record]) -> None:
+        """Writes a record, made from the function's name and the rank, to the log directory."""
+        self._reporter.record(make_record)
 
     def close(self) -> None:
         """Reports the summary, and stops recording."""
@@ -310,6 +310,7 @@ class TrainingFunction:
 
     def _new_session(self, control: Control, call: StepCall) -> TuningSession:
         job, options = self._rendezvous.job, self._rendezvous.options
+        assert isinstance(options, config.DataParallelOptions)
         assert job is not None
         check_trains(call, self._name, job)
         marked, left = call.trace.marked, call.trace.left

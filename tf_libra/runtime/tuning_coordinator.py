@@ -35,7 +35,7 @@ class TuningCoordinator:
     def __init__(
         self,
         control: Control,
-        options: config.Options,
+        options: config.DataParallelOptions,
         reporter: RunReporter,
         tensors: tuple[TensorSpec, ...],
         environment: Mapping[str, str],

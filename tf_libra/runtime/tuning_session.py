@@ -49,7 +49,7 @@ class TuningSession:
         self,
         name: str,
         control: Control,
-        options: config.Options,
+        options: config.DataParallelOptions,
         reporter: RunReporter,
         tensors: tuple[TensorSpec, ...],
         environment: Mapping[str, str],

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.internal.values import Natural, NonNegative, Value
-
 # Plan id of an all-reduce without planned gradients.
 UNPLANNED = "unplanned"
 
@@ -65,28 +63,3 @@ def records_of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllR
     """Returns the records of one step's gradients, in the order of execution."""
     chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
     return tuple(sorted(chosen, key=lambda r: r.sequence))
-
-
-@dataclass(frozen=True)
-class BackgroundStats(Value):
-    """Run time and cost of a background job so far.
-
-    Attributes:
-        step: number of settled training steps since the job began.
-        command: command line of the job.
-        max_slowdown: limit on the mean slowdown of training steps, as a share.
-        slowdown: measured mean slowdown of steps that overlap the job, as a share; None if unknown.
-        share_of_steps: share of the settled steps that the job overlapped.
-        num_pauses: number of pauses.
-        seconds: seconds since the job began.
-        num_steps: steps of the job itself; None if it does not count them.
-    """
-
-    step: Natural
-    command: str
-    max_slowdown: NonNegative
-    slowdown: float | None
-    share_of_steps: NonNegative
-    num_pauses: Natural
-    seconds: NonNegative
-    num_steps: Natural | None = None

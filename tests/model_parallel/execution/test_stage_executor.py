@@ -27,8 +27,8 @@ from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.planning.scaling_measurement import flows
-from tf_libra.planning.burst.graph_reduction import reduce_graph
+from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
+from tf_libra.model_parallel.profiling.scaling_measurement import flows
 
 SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
 

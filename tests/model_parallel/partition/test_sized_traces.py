@@ -9,7 +9,7 @@ from tests.model_parallel.job import batches, build_model
 from tests.model_parallel.models import EVERY
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.planning.layer_benchmark import measured_layers
+from tf_libra.model_parallel.profiling.layer_benchmark import measured_layers
 
 
 def count_traces(step):

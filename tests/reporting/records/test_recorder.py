@@ -14,7 +14,6 @@ from tf_libra.reporting.records import record_types, recorder
 from tf_libra.reporting.records.event_writer import run_folder
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.records.step import StepRecord
-from tf_libra.specs.telemetry import BackgroundStats
 
 RECORD = examples.plan_record()
 LOG = logging.getLogger("test")
@@ -72,7 +71,7 @@ def test_other_ranks_write_only_their_own_records(tmp_path: Path) -> None:
         one.add_clock_exchanges(((1, 2), (3, 4)))
         for step in (5, 6):
             one.record_step(step, (10 * step, 10 * step + 5), ())
-        one.record_background(BackgroundStats(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
+        one.record(examples.background_record(1))
         one.close()
     first, second = series(tmp_path), series(tmp_path, 1)
     assert first[record_types.DRIFTED_STEP_SECONDS] == [(3, 0.5)]

@@ -10,24 +10,23 @@ import numpy as np
 
 from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
 from tf_libra.autotune import TuningResult
+from tf_libra.background_jobs.statistics import BackgroundRecord, BackgroundStats
 from tf_libra.cost_model import CostModel, OverlapSample
+from tf_libra.model_parallel.reporting.burst_record import BurstRecord
+from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
+from tf_libra.model_parallel.simulation import simulate_pipeline
+from tf_libra.model_parallel.simulation.burst_gantt import layers_of, stages_of
+from tf_libra.model_parallel.simulation.pipeline_gantt import Bar, bars_of
 from tf_libra.planning.strategy import REGISTRY, Draft, FixedThreads, groups_from_stops
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.reporting.records.background import BackgroundRecord
-from tf_libra.reporting.records.burst import BurstRecord
-from tf_libra.reporting.records.pipeline import PipelineRecord
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 from tf_libra.reporting.records.timeline import TimelineRecord
-from tf_libra.simulation import simulate_pipeline
-from tf_libra.simulation.viz.burst_gantt import layers_of, stages_of
-from tf_libra.simulation.viz.pipeline_gantt import Bar, bars_of
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.plan import Plan, TensorGroup
 from tf_libra.specs.scaling_profile import ScalingProfile
-from tf_libra.specs.telemetry import BackgroundStats
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -18,7 +18,7 @@ from tests.reporting.tensorboard import examples
 from tests.reporting.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra import strategies
 from tf_libra.internal import formatting
-from tf_libra.reporting.records.burst import BurstRecord
+from tf_libra.model_parallel.reporting.burst_record import BurstRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.specs.plan import Plan
 from tools import tensorboard_tab

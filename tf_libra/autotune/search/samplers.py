@@ -169,10 +169,9 @@ class Hyperband(_Study):
 
 
 Factory = Callable[[Space, int], Searcher]
-REGISTRY: Registry[Factory] = Registry("searcher")
-SEARCHERS = REGISTRY.by_name
+SEARCHERS: Registry[Factory] = Registry("searcher")
 # In the paper's order, which decides between equal scores.
-REGISTRY.add("grid", lambda space, seed: Grid(space))
-REGISTRY.add("population", _population)
-REGISTRY.add("bayesian", _bayesian)
-REGISTRY.add("hyperband", Hyperband)
+SEARCHERS.add("grid", lambda space, seed: Grid(space))
+SEARCHERS.add("population", _population)
+SEARCHERS.add("bayesian", _bayesian)
+SEARCHERS.add("hyperband", Hyperband)

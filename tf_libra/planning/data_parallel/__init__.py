@@ -1,13 +1,33 @@
-"""Planners of data-parallel training: tensor fusion and communication threads.
+"""Strategies of data-parallel training: tensor fusion and communication threads.
 
-Each module registers its strategy, in the order of these imports.
+Each module registers its strategies, in the order of these imports.
 """
 
 # isort: off
-from tf_libra.planning.data_parallel import static_rules as static_rules
-from tf_libra.planning.data_parallel import mg_wfbp as mg_wfbp
-from tf_libra.planning.data_parallel import asc_wfbp as asc_wfbp
-from tf_libra.planning.data_parallel import aiacc as aiacc
-from tf_libra.planning.data_parallel import libra_m as libra_m
-from tf_libra.planning.data_parallel import libra as libra
-from tf_libra.planning.data_parallel import auto as auto
+from tf_libra.planning.data_parallel.static_rules import HorovodFusion, SynEasgd, Wfbp
+from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
+from tf_libra.planning.data_parallel.asc_wfbp import AscWfbp
+from tf_libra.planning.data_parallel.aiacc import Aiacc
+from tf_libra.planning.data_parallel.libra_m import LibraM
+from tf_libra.planning.data_parallel.libra import Libra
+from tf_libra.planning.data_parallel.auto import Auto
+
+# isort: on
+from tf_libra.planning.strategy import BY_NAME, REGISTRY, Strategy, register, resolve
+
+__all__ = [
+    "BY_NAME",
+    "REGISTRY",
+    "Aiacc",
+    "AscWfbp",
+    "Auto",
+    "HorovodFusion",
+    "Libra",
+    "LibraM",
+    "MgWfbp",
+    "Strategy",
+    "SynEasgd",
+    "Wfbp",
+    "register",
+    "resolve",
+]

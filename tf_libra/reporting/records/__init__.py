@@ -9,6 +9,3 @@ timeline or the cost of half the threads, are computed for display
 from tf_libra.reporting.records import plan as plan
 from tf_libra.reporting.records import step as step
 from tf_libra.reporting.records import timeline as timeline
-from tf_libra.reporting.records import pipeline as pipeline
-from tf_libra.reporting.records import burst as burst
-from tf_libra.reporting.records import background as background

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, ClassVar
 
-from tf_libra import strategies
 from tf_libra.autotune import PlanSource, TuningResult
 from tf_libra.internal import validation
 from tf_libra.internal.values import Count, Int32Counts, field_names, one_of
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import RecordDocument, series_tag
 from tf_libra.specs.plan import Plan

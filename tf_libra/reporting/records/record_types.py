@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
 from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
 
 VERSION = 1
 PLUGIN_NAME = "libra"
@@ -68,14 +69,12 @@ class Record(Readable, Protocol):
 
 
 _Kind = TypeVar("_Kind", bound=type[Readable])
-# By kind; complete once all packages with records are imported.
-REGISTRY: Registry[type[Readable]] = Registry("kind")
-KINDS = REGISTRY.by_name
+KINDS: Registry[type[Readable]] = Registry("kind", load_systems)
 
 
 def register(kind: _Kind) -> _Kind:
     """Registers a record type under its `KIND`; a decorator."""
-    REGISTRY.add(kind.KIND, kind)
+    KINDS.add(kind.KIND, kind)
     return kind
 
 

@@ -18,13 +18,12 @@ from google.protobuf.message import Error as ProtobufError
 from tf_libra.autotune import TrialResult
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.records import record_types
-from tf_libra.reporting.records.background import BackgroundRecord
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.records.step import StepRecord
 from tf_libra.specs.plan import Plan
-from tf_libra.specs.telemetry import AllReduceRecord, BackgroundStats
+from tf_libra.specs.telemetry import AllReduceRecord
 
 # Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500
@@ -63,13 +62,6 @@ class Recorder:
 
     def record(self, record: Record) -> None:
         """Records the activity of model-parallel ranks, on rank 0."""
-        self._write(record.step, record)
-
-    def record_background(self, got: BackgroundStats) -> None:
-        """Records the statistics of this rank's background job."""
-        record = BackgroundRecord(
-            function=self._function, rank=self._rank, **dataclasses.asdict(got)
-        )
         self._write(record.step, record)
 
     def record_graph(self, step: int, draw: Callable[[], Any]) -> None:

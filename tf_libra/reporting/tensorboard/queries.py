@@ -8,7 +8,7 @@ request cannot reach outside of them. A missing name is a `NotFoundError`, any o
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_libra import strategies as registered
+from tf_libra.planning import data_parallel as registered
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.tensorboard import record_lookup

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tf_libra.internal.registry import Registry
+from tf_libra.internal.systems import load_systems
 from tf_libra.reporting.records.record_types import Record
 
 _Record = TypeVar("_Record", bound=Record)
@@ -24,16 +25,15 @@ class Card:
     of: Callable[[str], dict[str, Any]]
 
 
-# By kind of record; complete once the package is imported.
-REGISTRY: Registry[Card] = Registry("card")
-CARDS = REGISTRY.by_name
+# By kind of record.
+CARDS: Registry[Card] = Registry("card", load_systems)
 
 
 def register(name: str, kind: type[_Record]) -> Callable[[_View[_Record]], _View[_Record]]:
     """Registers a function as the card of a record type; a decorator."""
 
     def known(view: _View[_Record]) -> _View[_Record]:
-        REGISTRY.add(kind.KIND, Card(name, lambda document: view(kind.from_json(document))))
+        CARDS.add(kind.KIND, Card(name, lambda document: view(kind.from_json(document))))
         return view
 
     return known

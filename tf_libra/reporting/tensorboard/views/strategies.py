@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_libra import strategies
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning.compare import IDEAL, PlanComparison, compare, every_strategy, ideal
 from tf_libra.planning.strategy import ChosenThreads, FixedThreads
 from tf_libra.reporting.records.plan import PlanRecord

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra import strategies
 from tf_libra.cost_model import CostModel
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import make_plan
 from tf_libra.reporting.records.clock_sync import clock_offsets, shared_exchanges
 from tf_libra.reporting.records.plan import PlanRecord

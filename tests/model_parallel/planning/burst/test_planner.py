@@ -1,0 +1,87 @@
+import dataclasses
+import json
+from typing import ClassVar
+
+import pytest
+
+import tf_libra
+from tf_libra import strategies
+from tf_libra.model_parallel.commands.burst import main
+from tf_libra.model_parallel.planning import burst
+from tf_libra.model_parallel.planning.burst.data_parallel_strategy import everywhere
+from tf_libra.model_parallel.planning.burst.strategy import REGISTRY
+
+SCALING = tf_libra.ScalingProfile.chain([1, 2], [[4.0, 2.5]], [[0.0, 0.5]], [])
+
+
+def test_a_name_is_the_strategy_with_its_defaults():
+    assert {"deeppool", "data-parallel", "search-linear"} <= set(burst.BY_NAME)
+    for name, kind in burst.BY_NAME.items():
+        plan = tf_libra.make_burst_plan(SCALING, name)
+        assert plan.strategy == name
+        assert tf_libra.make_burst_plan(SCALING, kind()) == plan
+
+
+def test_what_the_call_says_goes_before_what_the_strategy_says():
+    tight = strategies.DeepPool(max_amplification=1.0)
+    by_object = tf_libra.make_burst_plan(SCALING, tight)
+    assert by_object == tf_libra.make_burst_plan(SCALING, max_amplification=1.0)
+    assert (by_object.num_devices, by_object.max_amplification) == ((1,), 1.0)
+    wide = tf_libra.make_burst_plan(SCALING, tight, max_amplification=2.0)
+    assert (wide.num_devices, wide.max_amplification) == ((2,), 2.0)
+    two = burst.DataParallel(num_devices=2)
+    assert tf_libra.make_burst_plan(SCALING, two).num_devices == (2,)
+    assert tf_libra.make_burst_plan(SCALING, two, num_devices=1).num_devices == (1,)
+
+
+@pytest.mark.parametrize("name", ["deeppool", "search-linear"])
+def test_an_argument_that_it_does_not_have_is_named(name):
+    with pytest.raises(ValueError, match=f"num_devices is no argument of {name}, .* got 2"):
+        tf_libra.make_burst_plan(SCALING, name, num_devices=2)
+    with pytest.raises(ValueError, match="max_amplification must be at least 1, got 0"):
+        burst.BY_NAME[name](max_amplification=0)
+
+
+def test_a_planner_from_outside(tmp_path, capsys):
+    @burst.register
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class OneDevice(burst.Limited):
+        name: ClassVar[str] = "one-device"
+        place: int = 0
+
+        def draft(self, scaling):
+            return burst.BurstDraft(everywhere(scaling, self.place), notes=("a toy",))
+
+    try:
+        plan = tf_libra.make_burst_plan(SCALING, "one-device")
+        assert (plan.num_devices, plan.notes) == ((1,), ("a toy",))
+        path = tmp_path / "scaling.json"
+        path.write_text(SCALING.to_json())
+        assert main(["plan", f"--profile={path}", "--strategy=one-device"]) == 0
+        assert tf_libra.BurstPlan.from_json(capsys.readouterr().out) == plan
+        assert main(["plan", f"--profile={path}", "--strategy=one-device", "--place=1"]) == 0
+        assert tf_libra.BurstPlan.from_json(capsys.readouterr().out).num_devices == (2,)
+        assert main(["compare", f"--profile={path}", "--place=1", "--json"]) == 0
+        rows = {row["plan"]: row for row in json.loads(capsys.readouterr().out)["plans"]}
+        assert rows["one-device, no limit"]["devices"] == {"2": 1}
+        deeppool = dataclasses.make_dataclass(
+            "Other", [], bases=(OneDevice,), namespace={"name": "deeppool"}, frozen=True
+        )
+        with pytest.raises(ValueError, match="name must be new, got 'deeppool'"):
+            burst.register(deeppool)
+    finally:
+        REGISTRY.forget("one-device")
+
+
+def test_what_a_planner_lacks_is_named():
+    bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
+    told = "must have max_amplification, device_counts, num_devices, draft.* inherit .*Limited"
+    with pytest.raises(ValueError, match=told):
+        burst.register(bare)
+
+
+def test_device_counts_of_a_strategy_are_those_of_the_profile():
+    same = strategies.DeepPool(device_counts=(1, 2))
+    assert tf_libra.make_burst_plan(SCALING, same) == tf_libra.make_burst_plan(SCALING)
+    with pytest.raises(ValueError, match=r"device_counts must be those of the profile, \(1, 2\)"):
+        tf_libra.make_burst_plan(SCALING, strategies.DeepPool(device_counts=(1, 4)))

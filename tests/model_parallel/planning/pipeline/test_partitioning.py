@@ -1,0 +1,68 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.drawing import between, mixed
+from tests.model_parallel.planning.pipeline import reference
+from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
+from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
+
+many = settings(max_examples=300, deadline=None)
+sparse = mixed([0.0], between(0.5, 50))
+
+
+def brute_force(layers, cluster, order, M, num_stages):
+    count = len(layers.layers)
+    return min(
+        reference.bottleneck(
+            layers, cluster, [(a, b, s) for (a, b), s in zip(ranges, sets, strict=True)], M
+        )
+        for ranges in reference.partitions(count, num_stages)
+        for sets in reference.replications(order, num_stages)
+    )
+
+
+def check(layers, cluster, order, M):
+    partitions = Partitions(layers, cluster, order, M)
+    assert partitions.max_stages == min(len(layers.layers), len(order))
+    for num_stages in range(1, partitions.max_stages + 1):
+        least = brute_force(layers, cluster, order, M, num_stages)
+        assert partitions.seconds(num_stages) == pytest.approx(least, rel=1e-9, abs=1e-12)
+        stages = partitions.stages(num_stages)
+        if math.isinf(least):
+            assert stages is None
+            continue
+        assert len(stages) == num_stages
+        assert [d for *_, devices in stages for d in devices] == list(order)
+        bottleneck = reference.bottleneck(layers, cluster, stages, M)
+        assert bottleneck == pytest.approx(least, rel=1e-9, abs=1e-12)
+
+
+@many
+@given(reference.layer_graphs(), reference.clusters(max_devices=5), st.integers(1, 6))
+def test_is_the_optimum_in_the_order_of_devices(layers, cluster, M):
+    check(layers, cluster, device_order(cluster), M)
+
+
+@many
+@given(st.data(), reference.layer_graphs(), reference.clusters(rates=sparse), st.integers(1, 3))
+def test_missing_links_are_infinite(data, layers, cluster, M):
+    check(layers, cluster, data.draw(st.permutations(range(cluster.num_devices))), M)
+
+
+@many
+@given(reference.layer_graphs(shares=True), reference.clusters(), st.integers(1, 3))
+def test_replication_that_is_not_linear(layers, cluster, M):
+    check(layers, cluster, device_order(cluster), M)
+
+
+def test_among_equal_ones_the_first_of_algorithm_4():
+    """W is 4 with one replica of the last stage and layers to spare: it gets all that fit."""
+    layers = tf_libra.LayerGraph.chain([1, 1, 1, 1], [0] * 4, [0] * 4, [0] * 3)
+    cluster = tf_libra.Cluster.from_bandwidth([[0, 1], [1, 0]])
+    assert Partitions(layers, cluster, (0, 1), 2).stages(2) == [(0, 2, (0,)), (2, 4, (1,))]
+    uneven = tf_libra.LayerGraph.chain([4, 1, 1, 1], [0] * 4, [0] * 4, [0] * 3)
+    assert Partitions(uneven, cluster, (0, 1), 2).stages(2) == [(0, 1, (0,)), (1, 4, (1,))]

@@ -1,0 +1,91 @@
+"""Strategies and options by kind."""
+
+from typing import Any
+
+import pytest
+
+from tf_libra import strategies
+from tf_libra.runtime.strategy_kinds import (
+    KINDS,
+    all_options,
+    is_staged,
+    resolve_options,
+    resolve_strategy,
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"),
+    [
+        ("libra", "data parallelism"),
+        (strategies.Wfbp(), "data parallelism"),
+        ("spp", "pipelines"),
+        ("data-parallel", "pipelines"),
+        (strategies.Spp(num_microbatches=2), "pipelines"),
+        ("deeppool", "bursts"),
+    ],
+)
+def test_strategy_has_one_kind(strategy: Any, kind: str) -> None:
+    found, resolved = resolve_strategy(strategy)
+    assert found is KINDS[kind]
+    assert resolved.name == getattr(strategy, "name", strategy)
+    assert is_staged(strategy) == (kind != "data parallelism")
+
+
+@pytest.mark.parametrize("strategy", ["magic", None, 3, strategies.Libra])
+def test_unknown_strategy_is_an_error(strategy: Any) -> None:
+    with pytest.raises(ValueError, match=r"^strategy must be .*, got "):
+        resolve_strategy(strategy)
+
+
+def test_unknown_name_is_reported_with_the_names_of_all_kinds() -> None:
+    with pytest.raises(ValueError, match=r"libra.*spp.*deeppool.*, got 'magic'"):
+        resolve_strategy("magic")
+
+
+def resolve(strategy: str, **given: Any) -> Any:
+    kind, found = resolve_strategy(strategy)
+    return resolve_options(kind, {"strategy": found, **given})
+
+
+def test_options_hold_the_strategy_of_their_kind() -> None:
+    for name in ("libra", "spp", "deeppool"):
+        assert resolve(name).strategy.name == name
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given"),
+    [
+        ("libra", {"memory_bytes": 1e9}),
+        ("spp", {"plan": "plan.json"}),
+        ("spp", {"max_tuning_steps": 10}),
+        ("deeppool", {"release_variables": True}),
+    ],
+)
+def test_option_of_another_kind_is_an_error_unless_it_is_the_default(
+    strategy: str, given: dict[str, Any]
+) -> None:
+    [name] = given
+    with pytest.raises(ValueError, match=rf"^{name} is no option of .*{strategy!r}, got "):
+        resolve(strategy, **given)
+    defaults = {option.keyword: option.default for option in all_options()}
+    assert resolve(strategy, **{name: defaults[name]}) == resolve(strategy)
+
+
+@pytest.mark.parametrize("strategy", ["spp", "deeppool"])
+def test_staged_kinds_take_neither_other_engines_nor_numeric_checks(strategy: str) -> None:
+    assert resolve(strategy).engine == "lanes"
+    for given in ({"engine": "horovod"}, {"check_numerics": "skip"}):
+        with pytest.raises(ValueError, match=f"^{next(iter(given))} must be "):
+            resolve(strategy, **given)
+
+
+def test_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="'magic'"):
+        resolve("libra", magic=1)
+
+
+def test_every_option_is_listed_once() -> None:
+    names = [option.keyword for option in all_options()]
+    assert len(names) == len(set(names))
+    assert {"strategy", "threads", "memory_bytes", "release_variables"} < set(names)

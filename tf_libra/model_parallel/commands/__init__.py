@@ -1,0 +1,1 @@
+"""Commands `tf-libra pipeline` and `tf-libra burst`."""

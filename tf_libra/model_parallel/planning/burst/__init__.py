@@ -1,0 +1,49 @@
+"""Planners of burst plans: the number of devices of each layer.
+
+Importing the package registers its planners, in the order of these imports.
+"""
+
+# isort: off
+from tf_libra.model_parallel.planning.burst.deeppool import DeepPool
+from tf_libra.model_parallel.planning.burst.data_parallel_strategy import DataParallel
+from tf_libra.model_parallel.planning.burst.greedy_linear import SearchLinear
+
+# isort: on
+from tf_libra.model_parallel.planning.burst.baselines import (
+    Partition,
+    data_parallel,
+    given_devices,
+    static_partitions,
+    strong_scaling_limit,
+)
+from tf_libra.model_parallel.planning.burst.planner import make_burst_plan
+from tf_libra.model_parallel.planning.burst.schedule import reschedule
+from tf_libra.model_parallel.planning.burst.strategy import (
+    BY_NAME,
+    REGISTRY,
+    BurstDraft,
+    BurstStrategy,
+    Limited,
+    register,
+    resolve,
+)
+
+__all__ = [
+    "BY_NAME",
+    "REGISTRY",
+    "BurstDraft",
+    "BurstStrategy",
+    "DataParallel",
+    "DeepPool",
+    "Limited",
+    "Partition",
+    "SearchLinear",
+    "data_parallel",
+    "given_devices",
+    "make_burst_plan",
+    "register",
+    "reschedule",
+    "resolve",
+    "static_partitions",
+    "strong_scaling_limit",
+]

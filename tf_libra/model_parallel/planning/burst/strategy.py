@@ -1,0 +1,81 @@
+"""Protocol and registry of strategies for burst plans."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from tf_libra.internal.registry import ClassRegistry
+from tf_libra.internal.values import AtLeastOne, Value
+from tf_libra.model_parallel.planning.burst.assignment import ChainRun
+from tf_libra.planning.arguments import argument
+from tf_libra.specs.scaling_profile import ScalingProfile
+
+
+@dataclass(frozen=True)
+class BurstDraft:
+    """Result of a planner: a decision before scheduling.
+
+    Attributes:
+      run: device counts per layer and parallel branches.
+      notes: sentences for the plan's notes.
+    """
+
+    run: ChainRun
+    notes: tuple[str, ...] = ()
+
+
+class BurstStrategy(Protocol):
+    """Planner with its arguments, a frozen dataclass.
+
+    Attributes:
+      name: name for users, plans and tables.
+    """
+
+    name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def max_amplification(self) -> float | None:
+        """Largest amplification of a layer; None: no limit."""
+        ...
+
+    @property
+    def device_counts(self) -> tuple[int, ...] | None:
+        """Allowed device counts, ascending, from 1; None: any."""
+        ...
+
+    @property
+    def num_devices(self) -> int | None:
+        """Fixed device count of every layer; None: the strategy chooses."""
+        ...
+
+    def draft(self, scaling: ScalingProfile) -> BurstDraft:
+        """Plan the device counts of layers; an unsupported model is a `ValueError`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limited(Value):
+    """Defaults of strategies with a limit on amplification."""
+
+    max_amplification: AtLeastOne | None = argument(
+        None,
+        "largest amplification of a layer, at least 1; None: no limit.",
+    )
+
+    @property
+    def device_counts(self) -> tuple[int, ...] | None:
+        """Allowed device counts: any."""
+        return None
+
+    @property
+    def num_devices(self) -> int | None:
+        """Fixed device count: none, the strategy chooses."""
+        return None
+
+
+REGISTRY: ClassRegistry[BurstStrategy] = ClassRegistry(
+    "a burst strategy of tf_libra.strategies", protocol=BurstStrategy, bases=(Limited,)
+)
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve

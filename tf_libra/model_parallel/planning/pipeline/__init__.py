@@ -1,0 +1,42 @@
+"""Planners of pipelines: stages, devices and the order of microbatches.
+
+Importing the package registers its planners.
+"""
+
+from tf_libra.model_parallel.planning.pipeline.baselines import (
+    DataParallel,
+    GPipe,
+    HetPipe,
+    PipeDream,
+)
+from tf_libra.model_parallel.planning.pipeline.planner import (
+    make_pipeline_plan,
+    make_pipeline_plans,
+)
+from tf_libra.model_parallel.planning.pipeline.spp import Spp
+from tf_libra.model_parallel.planning.pipeline.strategy import (
+    BY_NAME,
+    REGISTRY,
+    Microbatches,
+    PipelineDraft,
+    PipelineStrategy,
+    register,
+    resolve,
+)
+
+__all__ = [
+    "BY_NAME",
+    "REGISTRY",
+    "DataParallel",
+    "GPipe",
+    "HetPipe",
+    "Microbatches",
+    "PipeDream",
+    "PipelineDraft",
+    "PipelineStrategy",
+    "Spp",
+    "make_pipeline_plan",
+    "make_pipeline_plans",
+    "register",
+    "resolve",
+]

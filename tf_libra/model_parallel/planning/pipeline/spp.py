@@ -1,0 +1,123 @@
+"""Synchronous pipeline planning: SPP, Algorithm 3."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tf_libra.internal import formatting
+from tf_libra.internal.values import Int32Count
+from tf_libra.model_parallel.planning.pipeline.device_ordering import device_order
+from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
+from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions, StageRange
+from tf_libra.model_parallel.planning.pipeline.strategy import (
+    Microbatches,
+    PipelineDraft,
+    register,
+)
+from tf_libra.model_parallel.simulation.pipeline import simulate_pipeline
+from tf_libra.planning.arguments import argument
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Spp(Microbatches):
+    """SPP: the least bottleneck for each number of stages, then the shortest iteration.
+
+    Every device has a stage or a replica of one.
+    """
+
+    name: ClassVar[str] = "spp"
+    num_stages: Int32Count | None = argument(None, "fixed number of stages; None: the best number.")
+
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+        """Return the plan of Algorithm 3; raises as `drafts`."""
+
+        def seconds(draft: PipelineDraft) -> float:
+            plan = PipelinePlan(draft.stages, layers.names, cluster.num_devices, self.name)
+            return simulate_pipeline(layers, plan, cluster).iteration_seconds
+
+        return min(self.drafts(layers, cluster, num_microbatches), key=seconds)
+
+    def drafts(
+        self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """Return the candidates of Algorithm 3: the least bottleneck for each number of stages.
+
+        Numbers of stages that links or memory forbid have no candidate.
+
+        Raises:
+          ValueError: every plan (for many devices: every plan in the order of Algorithm 2) needs a
+            missing link or more memory than its devices have.
+        """
+        counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
+        if self.num_stages is not None:
+            counts = [self.num_stages]
+        partitions = _partitions(layers, cluster, counts, num_microbatches)
+        found = [ranges for ranges in map(partitions.stages, counts) if ranges is not None]
+        if not found:
+            wanted = "" if self.num_stages is None else f" in {self.num_stages} stages"
+            if cluster.memory_bytes is not None:
+                raise ValueError(
+                    f"no plan of all {cluster.num_devices} devices{wanted} has stages whose"
+                    f" parameters and gradients fit into memory_bytes of cluster,"
+                    f" {formatting.size(cluster.memory_bytes)}, and links where they are needed"
+                )
+            raise ValueError(
+                "bytes_per_second of cluster must link the devices that a plan of all "
+                f"{cluster.num_devices}{wanted} needs; it has no link between "
+                f"{_missing_links(cluster)}"
+            )
+        return tuple(PipelineDraft(in_execution_order(one, num_microbatches)) for one in found)
+
+
+# Up to this many devices, every order is tried if Algorithm 2's lacks a link: 720 orders.
+_MAX_DEVICES_IN_ANY_ORDER = 6
+
+
+def _partitions(
+    layers: LayerGraph, cluster: Cluster, counts: Sequence[int], num_microbatches: int
+) -> Partitions:
+    """Return partitions in the order of Algorithm 2, or in the best order if links are missing.
+
+    If Algorithm 2's order has no plan, the least bottleneck over all orders wins.
+    """
+
+    def least(partitions: Partitions) -> float:
+        return min(map(partitions.seconds, counts))
+
+    found = Partitions(layers, cluster, device_order(cluster), num_microbatches)
+    few = cluster.num_devices <= _MAX_DEVICES_IN_ANY_ORDER
+    if least(found) < math.inf or not few or not _missing(cluster):
+        return found
+    orders = itertools.permutations(range(cluster.num_devices))
+    return min((Partitions(layers, cluster, one, num_microbatches) for one in orders), key=least)
+
+
+def in_execution_order(
+    ranges: Sequence[StageRange], num_microbatches: int
+) -> tuple[PipelineStage, ...]:
+    """Return the stages with the orders of Algorithm 1."""
+    orders = execution_orders(len(ranges), num_microbatches)
+    return tuple(
+        PipelineStage(start, stop, devices, order)
+        for (start, stop, devices), order in zip(ranges, orders, strict=True)
+    )
+
+
+def _missing(cluster: Cluster) -> list[tuple[int, int]]:
+    """Return pairs of devices without a link."""
+    return [
+        (a, b)
+        for a, b in itertools.combinations(range(cluster.num_devices), 2)
+        if cluster.bytes_per_second[a][b] == 0
+    ]
+
+
+def _missing_links(cluster: Cluster) -> str:
+    pairs = [f"{a} and {b}" for a, b in _missing(cluster)]
+    return ", ".join(pairs[:5]) + (f" and {len(pairs) - 5} other pairs" if pairs[5:] else "")

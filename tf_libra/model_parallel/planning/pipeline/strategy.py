@@ -1,0 +1,87 @@
+"""Protocol and registry of strategies for pipelines."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from tf_libra.internal.registry import ClassRegistry
+from tf_libra.internal.values import Int32Count, Value
+from tf_libra.planning.arguments import argument
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelineStage
+
+
+@dataclass(frozen=True)
+class PipelineDraft:
+    """Result of a planner: stages before simulation.
+
+    Attributes:
+      stages: contiguous ranges that cover all layers, with devices and orders.
+      notes: sentences for the plan's notes.
+    """
+
+    stages: tuple[PipelineStage, ...]
+    notes: tuple[str, ...] = ()
+
+
+class PipelineStrategy(Protocol):
+    """Planner with its arguments, a frozen dataclass.
+
+    Attributes:
+      name: name for users, plans and tables.
+    """
+
+    name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def num_microbatches(self) -> int | None:
+        """M; None if the caller chooses."""
+        ...
+
+    @property
+    def num_stages(self) -> int | None:
+        """Fixed number of stages; None: the strategy chooses. 1 needs no partition."""
+        ...
+
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+        """Plan stages and orders; a cluster that allows no plan is a `ValueError`.
+
+        `make_pipeline_plan` adds the prediction.
+        """
+        ...
+
+    def drafts(
+        self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """Return all candidates of `draft`, at least one, or raise `ValueError`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatches(Value):
+    """Defaults of strategies: microbatches and a single draft."""
+
+    num_microbatches: Int32Count | None = argument(
+        None,
+        "M, number of microbatches; None: an argument of the call.",
+    )
+
+    @property
+    def num_stages(self) -> int | None:
+        """Fixed number of stages: none, the strategy chooses."""
+        return None
+
+    def drafts(
+        self: PipelineStrategy, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """Return the single draft."""
+        return (self.draft(layers, cluster, num_microbatches),)
+
+
+REGISTRY: ClassRegistry[PipelineStrategy] = ClassRegistry(
+    "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy, bases=(Microbatches,)
+)
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve

@@ -1,0 +1,1 @@
+"""Measurements of layers, links and steps that pipeline and burst planners need."""

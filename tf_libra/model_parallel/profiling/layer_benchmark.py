@@ -1,0 +1,307 @@
+"""Measurement of the times of a step's layers, before planning."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.capture import conditional_updates
+from tf_libra.model_parallel.capture.step_graph import StepGraph, TracedLayer
+from tf_libra.model_parallel.execution.gradient_reduction import GradientReduction
+from tf_libra.model_parallel.execution.stage_tasks import SubgraphFunction, sum_key
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.partition.stage_partition import StagePartition
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
+from tf_libra.model_parallel.profiling.link_benchmark import LinkRates
+from tf_libra.specs.layer_graph import LayerGraph
+
+# Parts are run so often, and so much oftener while it fits in these seconds: paces change.
+_FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
+
+_Seconds = NDArray[np.float64]
+
+
+def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> LayerGraph:
+    """Runs one microbatch, forward and backward, and an update, all without any effect.
+
+    Each layer runs by itself, which adds the time of its own call. So the times of layers are
+    scaled to the time of all layers in one call. Backward computation includes the addition of
+    gradients to those of the microbatches before. The time that does not shrink with the samples,
+    such as that addition, is known from one rank's share of a microbatch (SPP, footnote 2). This
+    time and the update are spread over layers by the bytes of their parameters.
+
+    Args:
+        traces: of the step.
+        given: arguments, as `step_arguments.convert_arguments` returns them.
+        num_microbatches: M.
+
+    Raises:
+        ValueError: the step cannot be cut between some of its layers.
+    """
+    layers = traces.microbatch_graph.layers
+    count = len(layers)
+    adds = num_microbatches > 1
+    arguments = traces.named_arguments(given, traces.microbatch_size)
+    each = _measured(
+        traces, traces.layer_partition, traces.microbatch_size, arguments, adds, most=_FEWEST
+    )
+    apart = np.array(each.seconds)
+    whole = _measured(traces, traces.partition([0]), traces.microbatch_size, arguments, adds)
+    forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
+    backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
+    by_bytes = shares_of_bytes(layers)
+    shares: tuple[float, ...] = ()
+    of_share = _of_share(traces, given, adds)
+    if of_share is not None:
+        assert traces.shard_size is not None
+        share = traces.shard_size / traces.microbatch_size
+        fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
+        forward, backward = (
+            np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
+            for one, part in zip((forward, backward), fixed, strict=True)
+        )
+        shares = (share, 1.0)
+    return LayerGraph.chain(
+        forward,
+        backward,
+        [layer.parameter_bytes for layer in layers],
+        crossing_bytes(traces.layer_partition),
+        [layer.name for layer in layers],
+        input_shares=shares,
+        update_seconds=_update_seconds(traces, arguments, whole.sums) * by_bytes,
+    )
+
+
+def measured_stages(
+    traces: SizedTraces,
+    given: Any,
+    num_microbatches: int,
+    layers: LayerGraph,
+    starts: Sequence[int],
+    links: LinkRates,
+) -> LayerGraph:
+    """The same layers, those of each stage scaled to what it takes as it will run, in one call.
+
+    By itself a layer keeps in a cache what in a stage makes room for the next layer. The work of a
+    rank to send and to receive the tensors that cross a cut does not overlap with its blocks.
+
+    Args:
+        traces: of the step.
+        given: as for `measured_layers`.
+        num_microbatches: M.
+        layers: as they were measured before.
+        starts: by stage, its first layer.
+        links: as they were measured.
+
+    Raises:
+        ValueError: the step cannot be cut there.
+    """
+    arguments = traces.named_arguments(given, traces.microbatch_size)
+    cut = traces.partition(starts)
+    seconds = _measured(
+        traces, cut, traces.microbatch_size, arguments, num_microbatches > 1
+    ).seconds
+    for message in cut.messages:
+        seconds[message.send_phase] += links.sending_seconds
+        seconds[message.receive_phase] += links.receiving_seconds
+    count = len(starts)
+    forward, backward = _rows(layers)
+    for rows, measured in ((forward, seconds[:count]), (backward, seconds[: count - 1 : -1])):
+        for (start, stop), taken in zip(
+            itertools.pairwise([*starts, len(layers.layers)]), measured, strict=True
+        ):
+            known = rows[start:stop, -1].sum()
+            rows[start:stop] *= taken / known if known > 0 else 1.0
+    return _with_seconds(layers, forward, backward, layers.update_seconds)
+
+
+def _of_share(traces: SizedTraces, given: Any, adds: bool) -> list[float] | None:
+    """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
+    size = traces.shard_size
+    if size is None:
+        return None
+    try:
+        traces.axes(size)  # that it is no other computation
+        cut = traces.partition([0], size)
+        return _measured(traces, cut, size, traces.named_arguments(given, size), adds).seconds
+    except Exception:  # whatever the script says to so few samples: no plan has to divide them
+        return None
+
+
+class _Measured(NamedTuple):
+    """A microbatch.
+
+    Attributes:
+        seconds: what each part takes.
+        sums: its gradients, by the names of reductions.
+    """
+
+    seconds: list[float]
+    sums: dict[str, Any]
+
+
+def _measured(
+    traces: SizedTraces,
+    cut: StagePartition,
+    size: int,
+    arguments: dict[str, Any],
+    adds: bool,
+    most: int = _MOST,
+) -> _Measured:
+    """Runs the parts of a cut, which is of the trace for so many samples, `most` times at most.
+
+    The parts take turns, as in a step, so that each finds in the caches what the others have left.
+    Ops that only write are left out. Writing ops whose results other ops take do run, for example
+    an op that reads and advances a random state; then their variables are restored.
+    """
+    graph, extraction = cut.graph, traces.extractor(size)
+    without = {
+        graph.ops[place].name for place in graph.microbatch_effects if not graph.ops[place].outputs
+    }
+    sent = {one.tensor for one in cut.messages}
+    values: dict[str, Any] = {}
+    runs: list[Callable[[], None]] = []
+    with _restored(traces, graph, graph.microbatch_effects):
+        for phase, part in enumerate(cut.subgraphs):
+            stage = cut.stage_of_phase(phase)
+            reducing, sums = None, {}
+            if phase == cut.backward_phase(stage):
+                reducing = replace(GradientReduction.for_stage(cut, stage, sent), accumulates=adds)
+            if reducing is not None and adds:
+                sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
+            ops = tuple(name for name in part.ops if name not in without)
+            function = SubgraphFunction.build(extraction, replace(part, ops=ops), reducing)
+
+            def run(function: SubgraphFunction = function, sums: dict[str, Any] = sums) -> None:
+                values.update(function(arguments, values, sums))
+
+            run()
+            runs.append(run)
+        seconds = _usual(runs, most)
+    names = [name for one in cut.reductions for name in one]
+    return _Measured(seconds, {name: values[sum_key(name)] for name in names})
+
+
+def _update_seconds(
+    traces: SizedTraces, arguments: dict[str, Any], gradients: dict[str, Any]
+) -> float:
+    """Returns the seconds of updating all variables; 0 if the update cannot be undone."""
+    cut = traces.partition([0])
+    graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
+    ops = [graph.ops[place] for place in graph.update_effects]
+    called = extraction.library([op.name for op in ops]).function
+    nodes = [*(op.node_def for op in ops), *(node for one in called for node in one.node_def)]
+    used = {name for place in graph.update_effects for name in graph.handles[place]}
+    if (
+        not all(map(conditional_updates.writes_only_variables, nodes))
+        or not used <= traces.captured_variables.keys()
+    ):
+        return 0.0
+    update = UpdatePhase(cut)
+    values = {f"{name}:0": one for name, one in gradients.items()}
+    rounds = [
+        SubgraphFunction.build(extraction, update.subgraph((0,), number))
+        for number in range(update.num_rounds)
+    ]
+
+    def run() -> None:
+        found = dict(values)
+        for function in rounds:
+            found |= function(arguments, found)
+
+    with _restored(traces, graph, graph.update_effects):
+        run()
+        return _usual([run])[0]
+
+
+@contextlib.contextmanager
+def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
+    """Lets variables that ops at these places write have their values again in the end."""
+    handles = {name for place in writes for name in graph.handles[place]}
+    captured = traces.captured_variables.items()
+    before = [(one, one.read_value()) for name, one in captured if name in handles]
+    try:
+        yield
+    finally:
+        for one, value in before:
+            one.assign(value)
+
+
+def _usual(runs: Sequence[Callable[[], Any]], most: int = _MOST) -> list[float]:
+    """Seconds of the usual run of each: steps take as long as usual, and not as the fastest."""
+    seconds: list[list[float]] = []
+    until = time.perf_counter() + _LONG_ENOUGH
+    while len(seconds) < _FEWEST or (len(seconds) < most and time.perf_counter() < until):
+        seconds.append([_timed(run) for run in runs])
+    return [float(one) for one in np.median(seconds, axis=0)]
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    tf.test.experimental.sync_devices()
+    return time.perf_counter() - start
+
+
+def shares_of_bytes(layers: Sequence[TracedLayer]) -> NDArray[np.float64]:
+    """Returns each layer's share of the bytes of all parameters, shape [L]; zeros if none."""
+    sizes = np.array([layer.parameter_bytes for layer in layers], float)
+    return sizes / max(sizes.sum(), 1.0)
+
+
+def crossing_bytes(cut: StagePartition) -> list[float]:
+    """Returns the bytes that cross each cut per microbatch, in the direction with more bytes."""
+    forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
+    for message in cut.messages:
+        tensor = cut.tensor(message.tensor)
+        size = tensor.shape.num_elements() * tensor.dtype.size
+        if message.source < message.target:
+            forward[message.source : message.target] += size
+        else:
+            backward[message.target : message.source] += size
+    return [float(size) for size in np.maximum(forward, backward)]
+
+
+def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
+    """The means of what all ranks have measured, all of which call this."""
+    forward, backward = _rows(layers)
+    mine = [forward.tolist(), backward.tolist(), layers.update_seconds.tolist()]
+    forwards, backwards, updates = zip(*control.all_gather(mine), strict=True)
+    # A rank that could not measure its share has whole microbatches only.
+    num_shares = min(len(rows[0]) for rows in forwards)
+    forward, backward = (
+        np.mean([[row[-num_shares:] for row in rows] for rows in everyone], axis=0)
+        for everyone in (forwards, backwards)
+    )
+    return _with_seconds(layers, forward, backward, np.mean(updates, axis=0))
+
+
+def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
+    """Forward and backward seconds by layer and share of a microbatch, which may be all of it."""
+    rows = layers.layers
+    forward = [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows]
+    backward = [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows]
+    return np.array(forward), np.array(backward)
+
+
+def _with_seconds(
+    layers: LayerGraph, forward: _Seconds, backward: _Seconds, update: _Seconds
+) -> LayerGraph:
+    """The same layers, which take these seconds, as `_rows` has them."""
+    has_shares = forward.shape[1] > 1
+    return LayerGraph.chain(
+        forward if has_shares else forward[:, 0],
+        backward if has_shares else backward[:, 0],
+        layers.parameter_bytes,
+        layers.activation_bytes,
+        layers.names,
+        input_shares=layers.input_shares if has_shares else (),
+        update_seconds=update,
+    )

@@ -1,0 +1,176 @@
+"""From what was measured of layers and links to the profile that bursts are planned by."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.model_parallel.capture.batch_axes import BatchAxes
+from tf_libra.model_parallel.partition.batch_sharding import ExampleRange
+from tf_libra.model_parallel.partition.stage_partition import StagePartition
+from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
+from tf_libra.specs.scaling_profile import ScalingProfile
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ActivationFlow:
+    """The tensors that go from one layer to a later one, and back, for the whole batch.
+
+    Attributes:
+        sample_bytes: of tensors that are divided among ranks with their samples.
+        other_bytes: of those that each rank needs as a whole.
+        num_messages: how many tensors, both ways.
+    """
+
+    sample_bytes: float = 0.0
+    other_bytes: float = 0.0
+    num_messages: int = 0
+
+    def __add__(self, other: "ActivationFlow") -> "ActivationFlow":
+        """Both."""
+        return ActivationFlow(
+            self.sample_bytes + other.sample_bytes,
+            self.other_bytes + other.other_bytes,
+            self.num_messages + other.num_messages,
+        )
+
+
+Edge = tuple[int, int]
+
+
+def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
+    """Returns the flow between each pair of layers; as much flows back as forward.
+
+    Args:
+        cut: the step for the whole batch, every layer a stage.
+        axes: of the same trace.
+    """
+    found: dict[Edge, ActivationFlow] = {}
+    for message in cut.messages:
+        edge = (message.source, message.target)
+        if message.source > message.target:
+            continue  # gradients of several layers may be added up on their way
+        tensor = cut.tensor(message.tensor)
+        ways = 1 + tensor.dtype.is_floating
+        size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
+        is_whole = axes.batch_axis(message.tensor) is None
+        flow = ActivationFlow(other_bytes=size) if is_whole else ActivationFlow(sample_bytes=size)
+        found[edge] = found.get(edge, ActivationFlow()) + flow + ActivationFlow(num_messages=ways)
+    return dict(sorted(found.items()))
+
+
+def crossing(num_layers: int, between: Mapping[Edge, ActivationFlow]) -> dict[Edge, ActivationFlow]:
+    """The same of a chain: what goes further passes every layer on its way."""
+    found = {(i, i + 1): ActivationFlow() for i in range(num_layers - 1)}
+    for (source, target), flow in between.items():
+        for i in range(source, target):
+            found[i, i + 1] += flow
+    return found
+
+
+def moved_share(sources: Sequence[int], targets: Sequence[int]) -> float:
+    """The largest part of a batch that a rank sends to others, or receives from them.
+
+    Args:
+        sources: the ranks among which it is divided.
+        targets: those among which it will be.
+    """
+    return _busiest(sources, targets, lambda share: share)
+
+
+def num_partners(sources: Sequence[int], targets: Sequence[int]) -> int:
+    """The largest number of others that a rank sends samples to, or receives some from.
+
+    Args:
+        sources: the ranks among which a batch is divided.
+        targets: those among which it will be.
+    """
+    return round(_busiest(sources, targets, lambda share: float(share > 0)))
+
+
+def _busiest(
+    sources: Sequence[int], targets: Sequence[int], cost: Callable[[float], float]
+) -> float:
+    """Returns the largest cost of the shares of a batch that any rank sends or receives."""
+    sent = dict.fromkeys(sources, 0.0)
+    received = dict.fromkeys(targets, 0.0)
+    unit = len(sources) * len(targets)
+    for i, source in enumerate(sources):
+        has = ExampleRange(i * len(targets), (i + 1) * len(targets))
+        for j, target in enumerate(targets):
+            share = (has & ExampleRange(j * len(sources), (j + 1) * len(sources))).size / unit
+            if source != target:
+                sent[source] += cost(share)
+                received[target] += cost(share)
+    return max(*sent.values(), *received.values())
+
+
+@dataclass(frozen=True)
+class MeasuredScaling:
+    """The measurements that a scaling profile is made from.
+
+    Attributes:
+        device_counts: the G numbers of ranks, ascending, from 1.
+        names: of the L layers.
+        compute_seconds: forward and backward of the whole batch, shape [L, G].
+        parameter_bytes: of each layer's trained variables, shape [L].
+        all_reduces: among the first g ranks, for each g.
+        links: the rates between ranks, and what a message of nothing takes.
+        batch: samples of a step.
+        stage_startup: seconds that calls of one more stage take, forward and backward.
+    """
+
+    device_counts: tuple[int, ...]
+    names: tuple[str, ...]
+    compute_seconds: Array
+    parameter_bytes: Sequence[float]
+    all_reduces: AllReduces
+    links: LinkRates
+    batch: int
+    stage_startup: float
+
+    def profile(self, between: Mapping[Edge, ActivationFlow]) -> ScalingProfile:
+        """The profile of layers between which this flows.
+
+        Layers of the same ranks are all-reduced together: they share one startup by their bytes,
+        and a change to a number of ranks adds the startup of one more all-reduce.
+        """
+        counts = self.device_counts
+        num_bytes = np.array(self.parameter_bytes)
+        share = num_bytes / max(num_bytes.sum(), 1.0)
+        synchronize = np.outer(num_bytes, 1.0 / np.array(self.all_reduces.bytes_per_second))
+        synchronize += np.outer(share, self.all_reduces.startup_seconds)
+        synchronize[:, 0] = 0.0
+        return ScalingProfile.graph(
+            counts,
+            self.compute_seconds,
+            synchronize,
+            list(between),
+            [self._seconds(flow, is_moved=False) for flow in between.values()],
+            [self._seconds(flow, is_moved=True) for flow in between.values()],
+            self.names,
+            batch=self.batch,
+        )
+
+    def _seconds(self, flow: ActivationFlow, is_moved: bool) -> Array:
+        counts = self.device_counts
+        seconds = np.zeros((len(counts), len(counts)))
+        for row, g in enumerate(counts):
+            for column, h in enumerate(counts):
+                first = g if is_moved else 0
+                share = moved_share(range(g), range(first, first + h))
+                others = flow.other_bytes if is_moved or h > g else 0.0
+                moved = share * flow.sample_bytes + others
+                num_ranks = min(max(g, first + h, 2), self.links.cluster.num_devices)
+                seconds[row, column] = moved / self.links.cluster.rate_among(range(num_ranks))
+                if is_moved or g != h:
+                    partners = num_partners(range(g), range(first, first + h))
+                    seconds[row, column] += (
+                        flow.num_messages * partners * self.links.latency_seconds
+                        + self.stage_startup
+                        + (self.all_reduces.startup_seconds[column] if h > 1 else 0.0)
+                    )
+        return seconds

@@ -1,0 +1,77 @@
+"""Timelines of the first steps under a plan, which all ranks exchange after these steps."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.simulation.pipeline_gantt import Bar
+
+# The first one instantiates functions, and is no usual one.
+_STEPS = range(2, 5)
+
+
+@dataclass(frozen=True)
+class MeasuredLayers:
+    """One iteration.
+
+    Attributes:
+        bars: what every rank computed, in seconds since the ranks began together.
+        seconds: until the last rank had ended its step.
+    """
+
+    bars: tuple[Bar, ...]
+    seconds: float
+
+
+class Measuring:
+    """Measures a few of the steps that run under a plan.
+
+    Attributes:
+        number: how many steps have run.
+        typical: the iteration of median length; None before all were measured.
+    """
+
+    def __init__(self, tell: Callable[[MeasuredLayers], None]) -> None:
+        """Starts before the first step.
+
+        Args:
+            tell: called once, with the typical iteration.
+        """
+        self.number = 0
+        self._tell = tell
+        self.typical: MeasuredLayers | None = None
+        self._iterations: list[MeasuredLayers] = []
+
+    def during(self, control: Control, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+        """Runs a step, with the other ranks, and measures it if it is one of those.
+
+        Raises:
+            EngineError: a rank is gone.
+        """
+        self.number += 1
+        if self.number not in _STEPS:
+            return run()
+        control.all_gather(None)  # so that all begin together
+        start = time.perf_counter()
+        result = run()
+        seconds = time.perf_counter() - start
+        mine: list[list[Any]] = [
+            [one.kind, one.stage, one.microbatch, one.start_seconds, one.stop_seconds]
+            for one in execution.task_spans
+        ]
+        if execution.reduction_span is not None:
+            mine.append(["all_reduce", execution.stages[0], None, *execution.reduction_span])
+        if execution.stages:
+            mine.append(["update", execution.stages[0], None, *execution.update_span])
+        everyone = control.all_gather({"seconds": seconds, "executed": mine})
+        bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
+        longest = max(told["seconds"] for told in everyone)
+        self._iterations.append(MeasuredLayers(tuple(bars), longest))
+        if self.number == _STEPS[-1]:
+            in_order = sorted(self._iterations, key=lambda one: one.seconds)
+            self.typical = in_order[len(in_order) // 2]
+            self._tell(self.typical)
+        return result

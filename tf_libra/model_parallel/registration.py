@@ -1,0 +1,54 @@
+"""Registration of pipelines and bursts with the core."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_libra.cli.command import FAMILIES, Family
+from tf_libra.model_parallel.planning import burst, pipeline
+from tf_libra.model_parallel.reporting import burst_view as burst_view
+from tf_libra.model_parallel.reporting import pipeline_view as pipeline_view
+from tf_libra.model_parallel.runtime.staged_options import BurstOptions, PipelineOptions
+from tf_libra.runtime.protocol import TrainingStep
+from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
+
+
+def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) -> TrainingStep:
+    from tf_libra.model_parallel.runtime.pipeline_planner import PipelinePlanner
+    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
+
+    def make_planner() -> PipelinePlanner:
+        return PipelinePlanner(options.strategy, options.memory_bytes)
+
+    return StagedTraining(function, make_planner, options, options.release_variables)
+
+
+def _make_burst_step(function: Callable[..., Any], options: BurstOptions) -> TrainingStep:
+    from tf_libra.model_parallel.runtime.burst_planner import BurstPlanner
+    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
+
+    def make_planner() -> BurstPlanner:
+        return BurstPlanner(options.strategy, options.plan)
+
+    return StagedTraining(function, make_planner, options)
+
+
+def _run_pipeline(arguments: list[str]) -> int:
+    from tf_libra.model_parallel.commands import pipeline
+
+    return pipeline.main(arguments)
+
+
+def _run_burst(arguments: list[str]) -> int:
+    from tf_libra.model_parallel.commands import burst
+
+    return burst.main(arguments)
+
+
+PIPELINES = StrategyKind(
+    "pipelines", pipeline.REGISTRY, PipelineOptions, _make_pipeline_step, is_staged=True
+)
+BURSTS = StrategyKind("bursts", burst.REGISTRY, BurstOptions, _make_burst_step, is_staged=True)
+for kind in (PIPELINES, BURSTS):
+    KINDS.add(kind.name, kind)
+FAMILIES.add("burst", Family("plan, simulate and compare burst parallelism", _run_burst))
+FAMILIES.add("pipeline", Family("plan, simulate and compare pipelines", _run_pipeline))

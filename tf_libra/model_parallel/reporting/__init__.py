@@ -1,0 +1,1 @@
+"""Records, views, files and text of pipelines and bursts."""

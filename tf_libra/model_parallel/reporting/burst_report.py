@@ -1,0 +1,88 @@
+"""A burst plan in words."""
+
+import textwrap
+
+from tf_libra.internal import formatting
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
+from tf_libra.model_parallel.reporting.pipeline_report import beside
+from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
+from tf_libra.specs.burst import BurstPlan
+
+_BAR = 8
+_COLUMNS = 100
+
+
+def in_a_line(plan: BurstPlan) -> str:
+    """Returns the ranks of each stage and the predicted time, in one line."""
+    stages = [
+        f"{named(plan, one)} on {_ranks(one.first_device, one.num_devices)}"
+        for one in stages_of(plan)
+    ]
+    return f"predicted {formatting.time(plan.iteration_seconds)}: {'; '.join(stages)}"
+
+
+def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
+    """Returns the measured and the predicted time of an iteration, in one line."""
+    return (
+        f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
+        f" {formatting.time(plan.iteration_seconds)}"
+    )
+
+
+def _ranks(first: int, count: int) -> str:
+    return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
+
+
+def explained(
+    name: str, plan: BurstPlan, execution: StageExecutor, measured: MeasuredLayers | None = None
+) -> str:
+    """The plan, devices per layer as steps, and what this rank's last step took.
+
+    Args:
+        name: of the step.
+        plan: the bursts.
+        execution: of this rank.
+        measured: one iteration; None before it is known.
+    """
+    limit = "without a limit on amplification"
+    if plan.max_amplification is not None:
+        limit = f"amplification at most {plan.max_amplification:g}"
+    lines = [
+        f"{name}: a burst plan under {plan.strategy}, {limit}",
+        *([] if measured is None else [f"measured iteration: {formatting.time(measured.seconds)}"]),
+        f"predicted iteration: {formatting.time(plan.iteration_seconds)},"
+        f" {formatting.time(plan.device_seconds)} of all ranks together",
+        "",
+        f"{'ranks':>5}  {'comes in':>10}  {'computes':>10}  {'all-reduce':>10}"
+        f"  {'amplified':>9}  layers",
+    ]
+    most = max(plan.num_devices)
+    for one in layers_of(plan):
+        bar = "#" * max(1, _BAR * one.num_devices // most)
+        place = f"from rank {one.first_device} on: " if one.first_device else ""
+        columns = (
+            f"{one.num_devices:>5}  {formatting.time(one.comes_in):>10} "
+            f" {formatting.time(one.computes):>10}"
+            f"  {formatting.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
+        )
+        lines += beside(columns, f"{place}{one.name}")
+    lines += ["", "of the whole batch, forward and backward"]
+    both = None if measured is None else (measured.bars, measured.seconds)
+    for picture in pictures(plan, both):
+        idle = ", ".join(map(formatting.time, picture.idle_seconds))
+        text = f"{picture.title}: from rank 0 on, ranks are idle for {idle}"
+        lines += textwrap.wrap(text, _COLUMNS)
+    busy = sum(one.stop_seconds - one.start_seconds for one in execution.task_spans)
+    if execution.task_spans:
+        end = max(one.stop_seconds for one in execution.task_spans)
+        lines.append(
+            f"this rank computed {formatting.time(busy)} of the {formatting.time(end)} until its"
+            " last layer"
+            " of the last step; else it waited"
+        )
+    else:
+        lines.append("this rank has no layer: it only updates what no layer has")
+    for note in plan.notes:
+        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
+    return "\n".join(line[:_COLUMNS] for line in lines)

@@ -1,0 +1,146 @@
+"""A pipeline in words."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from tf_libra.internal import formatting
+from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
+from tf_libra.model_parallel.simulation.pipeline import stage_seconds
+from tf_libra.model_parallel.simulation.pipeline_gantt import (
+    LEGEND,
+    PipelineGantt,
+    bottleneck,
+    chart,
+    idle,
+    layers_of,
+    pictures,
+)
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
+
+_COLUMNS = 100
+_CHART_COLUMNS = 80
+
+
+def in_a_line(plan: PipelinePlan) -> str:
+    """Returns the ranks of each stage and the predicted time, in one line."""
+    stages = "; ".join(_stage(plan, index) for index in range(len(plan.stages)))
+    return (
+        f"{_kind(plan)}, {plan.num_microbatches} microbatches, predicted"
+        f" {formatting.time(plan.predicted_seconds)}: {stages}"
+    )
+
+
+def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
+    """Returns the measured and the predicted time of an iteration, in one line."""
+    return (
+        f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
+        f" {formatting.time(plan.predicted_seconds)}"
+    )
+
+
+def _kind(plan: PipelinePlan) -> str:
+    count = len(plan.stages)
+    return "data parallelism" if count == 1 else f"a pipeline of {count} stages"
+
+
+def _stage(plan: PipelinePlan, index: int) -> str:
+    ranks = plan.stages[index].devices
+    listed = ", ".join(map(str, ranks))
+    return f"{layers_of(plan, index)} on rank{'s' if len(ranks) > 1 else ''} {listed}"
+
+
+def explained(
+    name: str,
+    plan: PipelinePlan,
+    layers: LayerGraph,
+    cluster: Cluster,
+    measured: MeasuredLayers | None = None,
+    num_groups: Sequence[int] = (),
+) -> str:
+    """The plan, what it was made of, and what every rank does when: predicted above measured.
+
+    Args:
+        name: of the step.
+        plan: the pipeline.
+        layers: as they were measured.
+        cluster: as it was measured.
+        measured: one iteration; None before it is known.
+        num_groups: by stage, in how many groups gradients are all-reduced from within backward
+            computation; 0: together after it.
+    """
+    lines = [
+        f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
+        ("" if measured is None else f"measured iteration: {formatting.time(measured.seconds)}, ")
+        + f"predicted{' iteration' if measured is None else ''}:"
+        f" {formatting.time(plan.predicted_seconds)}",
+        *textwrap.wrap(bottleneck(layers, plan, cluster), _COLUMNS),
+        "",
+        *_table(plan, layers),
+        *_reductions(num_groups),
+        "",
+        *_charts(plan, layers, cluster, measured),
+    ]
+    for note in plan.notes:
+        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
+    return "\n".join(line[:_COLUMNS] for line in lines)
+
+
+def beside(columns: str, text: str) -> list[str]:
+    """A row whose last column is as many lines as it takes."""
+    found = textwrap.wrap(text, _COLUMNS - len(columns), break_on_hyphens=False)
+    return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
+
+
+def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
+    yield f"{'stage':>5}  {'forward':>9}  {'backward':>9}  {'parameters':>10}  {'sends':>9}  layers"
+    for index, stage in enumerate(plan.stages):
+        own = slice(stage.start, stage.stop)
+        sends = 0.0 if stage.stop == len(layers.layers) else layers.activation_bytes[stage.stop - 1]
+        forward, backward = stage_seconds(layers, stage)
+        columns = (
+            f"{index:>5}  {formatting.time(forward):>9}  {formatting.time(backward):>9}"
+            f"  {formatting.size(float(layers.parameter_bytes[own].sum())):>10}"
+            f"  {formatting.size(sends):>9}  "
+        )
+        yield from beside(columns, _stage(plan, index))
+    yield (
+        "of one microbatch, divided among the stage's ranks; what is sent is of one microbatch, one"
+        " way"
+    )
+
+
+def _reductions(num_groups: Sequence[int]) -> Iterator[str]:
+    for stage, count in enumerate(num_groups):
+        if count:
+            yield (
+                f"stage {stage} all-reduces its gradients in {count} groups, as LIBRA plans them,"
+                " within its last backward"
+            )
+
+
+def _charts(
+    plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: MeasuredLayers | None
+) -> Iterator[str]:
+    """Both on one scale."""
+    both = None if measured is None else (measured.bars, measured.seconds)
+    found = pictures(layers, plan, cluster, both)
+    longest = max(one.seconds for one in found)
+    ranks = [rank for stage in plan.stages for rank in stage.devices]
+    for one in found:
+        yield f"{one.title}, {formatting.time(one.seconds)} of {formatting.time(longest)}:"
+        for rank, line in chart(one.bars, ranks, longest, _CHART_COLUMNS).items():
+            yield f"rank {rank:<4} {line.rstrip('.')}"
+        yield from _idle(plan, one)
+    yield LEGEND
+
+
+def _idle(plan: PipelinePlan, picture: PipelineGantt) -> Iterator[str]:
+    """For each rank what its bubbles come to, and the longest."""
+    for one in idle(plan, picture):
+        if one.longest is not None:
+            yield (
+                f"rank {one.device} computes nothing for {formatting.percent(one.share)}; longest"
+                f" {formatting.time(one.longest.seconds)}, for {one.longest.why}"
+            )

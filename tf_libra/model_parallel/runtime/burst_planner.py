@@ -1,0 +1,318 @@
+"""Plans bursts: layers are measured at every number of ranks in steps that train, rank 0 plans."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.resharding import check_resharding
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.planning.burst import BurstStrategy, DataParallel, make_burst_plan
+from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
+from tf_libra.model_parallel.profiling.layer_benchmark import shares_of_bytes
+from tf_libra.model_parallel.profiling.link_benchmark import (
+    AllReduces,
+    LinkRates,
+    measured_all_reduces,
+    measured_links,
+)
+from tf_libra.model_parallel.profiling.scaling_measurement import MeasuredScaling, crossing, flows
+from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
+from tf_libra.model_parallel.profiling.step_measurement import Measuring
+from tf_libra.model_parallel.reporting import burst_files, burst_report
+from tf_libra.model_parallel.reporting.burst_record import BurstRecord
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.scaling_profile import ScalingProfile
+
+# A layout's first step makes its functions, and is not looked at.
+_STEPS = 3
+
+
+class _Trial(NamedTuple):
+    """A layout under which steps train and are measured: each layer alone, or all in one stage."""
+
+    num_ranks: int
+    layout: Layout
+
+
+class _Computation(NamedTuple):
+    """The compute times of layers.
+
+    Attributes:
+        seconds: of each layer at each number of ranks, with its update, shape [L, G].
+        stage_startup: seconds that calls of one more stage take.
+    """
+
+    seconds: Any
+    stage_startup: float
+
+
+class BurstPlanner:
+    """See `Planner`. Without a plan that is given, the first steps measure."""
+
+    num_microbatches = 1
+    has_branches = True
+
+    def __init__(self, strategy: BurstStrategy, given: BurstPlan | None) -> None:
+        """Plans nothing yet.
+
+        Args:
+            strategy: who plans.
+            given: a plan to follow; None to make one.
+        """
+        self.plan: BurstPlan | None = None
+        self._given = given
+        self._strategy = strategy
+        self._layout: Layout | None = None
+        self._trials: list[_Trial] = []
+        self._seconds: list[list[float]] = []  # of each trial's stages, the least of its steps
+        self._steps = 0
+        self._scaling: ScalingProfile | None = None  # on rank 0
+        self._measuring = Measuring(self._tell)  # of steps under the plan
+        fingerprint = None if given is None else given.fingerprint
+        self.asked = f"{strategy!r}, plan {fingerprint}"
+
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
+        """Raises `ValueError` where some number of ranks does not divide the joint batch."""
+        batch = examples_per_rank * num_ranks
+        given = None if self._given else self._strategy.device_counts
+        field = "num_devices" if given is None else "device_counts"
+        for count in self._counts(num_ranks, batch):
+            if count > num_ranks:
+                raise ValueError(
+                    f"{field} must be at most the number of workers, {num_ranks}, got {count}"
+                )
+            if batch % count:
+                raise ValueError(
+                    f"{field} must divide the batch of all ranks, {num_ranks} times"
+                    f" {examples_per_rank} samples, got {count}"
+                )
+        if self._given is not None:
+            pairs = zip(self._given.first_devices, self._given.num_devices, strict=True)
+            needed = max(first + count for first, count in pairs)
+            if needed > num_ranks:
+                raise ValueError(
+                    f"plan must be for at most {num_ranks} workers, as there are, got one for"
+                    f" {needed}"
+                )
+
+    def _counts(self, num_ranks: int, batch: int) -> tuple[int, ...]:
+        """The numbers of ranks that layers may have."""
+        if self._given is not None:
+            return tuple(sorted(set(self._given.num_devices)))
+        asked = self._strategy.device_counts
+        if asked is not None:
+            return asked
+        fixed = self._strategy.num_devices
+        if fixed is not None:  # plus 1 rank, the reference for amplification
+            return tuple(sorted({1, fixed}))
+        powers = (2**k for k in range(num_ranks.bit_length()))
+        return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
+
+    def begin(
+        self,
+        traces: SizedTraces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
+    ) -> None:
+        """Decides what is measured, or takes the plan that is given."""
+        graph = traces.microbatch_graph
+        if len(graph.layers) == 1:
+            raise ValueError(
+                f"{graph.recording.name} cannot be cut into layers: {graph.explain_single_layer()}"
+            )
+        traces.check_update()
+        self._traces, self._control, self._transport = traces, control, transport
+        self._reporter = reporter
+        self._names = tuple(layer.name for layer in graph.layers)
+        if self._given is not None:
+            if self._given.layer_names != self._names:
+                raise ValueError(
+                    f"plan must be of the layers of {graph.recording.name},"
+                    f" {', '.join(self._names)}; got one of {', '.join(self._given.layer_names)}"
+                )
+            self._check(self._given)
+            self._adopt(self._given)
+            return
+        world, count = control.world_size, len(graph.layers)
+        counts = self._counts(world, traces.microbatch_size)
+        self._flows = flows(traces.layer_partition, traces.axes(traces.microbatch_size))
+        # Raises before measuring if the strategy would raise for any result of the measurements.
+        links = LinkRates(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
+        same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
+        computation = _Computation(np.ones([count, len(counts)]), 0.0)
+        scaling, _ = self._profile(counts, computation, same, links)
+        make_burst_plan(scaling, self._strategy)
+        reporter.on_activity(Phase.MEASURE)
+        for number in reversed(counts):
+            ranks = tuple(range(number))
+            self._trials += [
+                _Trial(number, Layout.with_stage_per_layer(count, ranks, world)),
+                _Trial(number, Layout.for_layers([ranks] * count, world)),
+            ]
+
+    def next_layout(self) -> Layout:
+        """See `Planner`. The plan is made when all is measured."""
+        if self._layout is not None:
+            return self._layout
+        number = self._steps // _STEPS
+        if number < len(self._trials):
+            return self._trials[number].layout
+        return self._make_plan()
+
+    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+        """See `Planner`."""
+        if traces is not self._traces:
+            return run()
+        if self._layout is None:
+            result = run()
+            self._note(execution)
+            return result
+        return self._measuring.during(self._control, execution, run)
+
+    def _tell(self, measured: Iteration) -> None:
+        assert self.plan is not None
+        if self._control.rank == 0:
+            self._reporter.log.info("burst plan: %s", burst_report.took(self.plan, measured))
+            self._reporter.record(partial(self._record, self.plan, measured))
+
+    def _record(
+        self, plan: BurstPlan, measured: Iteration, function: str, rank: int
+    ) -> BurstRecord:
+        number = self._steps + self._measuring.number
+        return BurstRecord(function, number, plan, measured.bars, measured.seconds, self._scaling)
+
+    def _note(self, execution: StageExecutor) -> None:
+        """Records the times of a step under the layout that is measured."""
+        place = self._steps % _STEPS
+        self._steps += 1
+        if place == 0:
+            return
+        seconds = self._update_seconds(execution)
+        for one in execution.task_spans:
+            seconds[one.stage] += one.stop_seconds - one.start_seconds
+        if place == 1:
+            self._seconds.append(seconds)
+        else:
+            self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
+
+    def _update_seconds(self, execution: StageExecutor) -> list[float]:
+        """Returns the seconds of the update by stage, in proportion to their parameters' bytes."""
+        began, ended = execution.update_span
+        shares = shares_of_bytes(self._traces.microbatch_graph.layers)
+        of_stages = np.add.reduceat(shares, execution.layout.starts)
+        return [(ended - began) * float(one) for one in of_stages]
+
+    def explained(self, name: str, execution: StageExecutor) -> str:
+        """See `Planner`."""
+        assert self.plan is not None
+        return burst_report.explained(name, self.plan, execution, self._measuring.typical)
+
+    def _make_plan(self) -> Layout:
+        """Measures links on all ranks, plans on rank 0."""
+        control, reporter = self._control, self._reporter
+        links = measured_links(self._transport, control)
+        counts = tuple(sorted({one.num_ranks for one in self._trials}))
+        all_reduces = measured_all_reduces(self._transport, control, counts)
+        everyone = control.all_gather(self._seconds)
+        document = None
+        if control.rank == 0:
+            computation = _computation(self._trials, everyone, counts)
+            try:
+                self._scaling, notes = self._profile(counts, computation, all_reduces, links)
+                document = {"plan": self._plan(self._scaling, notes).to_json()}
+            except ValueError as error:  # of all ranks
+                document = {"refused": str(error)}
+        document = control.broadcast(document)
+        reporter.on_idle()
+        if "refused" in document:
+            raise ValueError(document["refused"])
+        return self._adopt(BurstPlan.from_json(document["plan"]))
+
+    def _profile(
+        self,
+        counts: tuple[int, ...],
+        computation: "_Computation",
+        all_reduces: AllReduces,
+        links: LinkRates,
+    ) -> tuple[ScalingProfile, tuple[str, ...]]:
+        """The profile of all that flows, or of as much of it as forms blocks of branches."""
+        sizes = [layer.parameter_bytes for layer in self._traces.microbatch_graph.layers]
+        size = self._traces.microbatch_size
+        seconds, stage_startup = computation
+        measured = MeasuredScaling(
+            counts, self._names, seconds, sizes, all_reduces, links, size, stage_startup
+        )
+        samples = {edge: flow for edge, flow in self._flows.items() if flow.sample_bytes}
+        error = None
+        for edges in (self._flows, samples):
+            try:
+                reduce_graph(len(self._names), list(edges), self._names)
+            except ValueError as refused:
+                error = error or refused
+                continue
+            return measured.profile(edges), ()
+        note = f"planned as a chain of layers, since {error}"
+        return measured.profile(crossing(len(self._names), self._flows)), (note,)
+
+    def _plan(self, scaling: ScalingProfile, notes: tuple[str, ...]) -> BurstPlan:
+        """The strategy's plan; where it cannot be executed, the best with one number of ranks."""
+        plan = make_burst_plan(scaling, self._strategy)
+        try:
+            self._check(plan)
+        except ValueError as error:
+            limit = plan.max_amplification
+            plan = make_burst_plan(scaling, DataParallel(max_amplification=limit))
+            notes = (*notes, f"every layer has as many ranks, since: {error}")
+        return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+
+    def _check(self, plan: BurstPlan) -> None:
+        """Raises `ValueError` where a plan cannot be executed."""
+        traces = self._traces
+        layout = Layout.from_burst_plan(plan, self._control.world_size)
+        BatchShards(layout, traces.examples_per_rank)
+        check_resharding(
+            traces.partition(layout.starts), layout, traces.axes(traces.microbatch_size)
+        )
+
+    def _adopt(self, plan: BurstPlan) -> Layout:
+        self.plan = plan
+        layout = self._layout = Layout.from_burst_plan(plan, self._control.world_size)
+        if self._control.rank == 0:
+            self._reporter.log.info("burst plan: %s", burst_report.in_a_line(plan))
+            for note in plan.notes:
+                self._reporter.log.info("burst plan: %s", note)
+        self._reporter.write_files(partial(burst_files.write_planned, plan, self._scaling))
+        return layout
+
+
+def _computation(
+    trials: list[_Trial], everyone: list[list[list[float]]], counts: tuple[int, ...]
+) -> _Computation:
+    """Returns the compute times that the trials have measured.
+
+    Each layer that runs by itself adds the time of its own call. So the times of layers are scaled
+    to the time of all layers in one call. Each trial is the mean of the ranks that took part.
+    """
+    means = [
+        np.mean([everyone[rank][number] for rank in range(trial.num_ranks)], axis=0)
+        for number, trial in enumerate(trials)
+    ]
+    columns, calls = {}, []
+    for trial, apart, whole in zip(trials[::2], means[::2], means[1::2], strict=True):
+        columns[trial.num_ranks] = apart * (whole[0] / apart.sum())
+        calls.append((apart.sum() - whole[0]) / (len(apart) - 1))
+    seconds = np.stack([columns[count] for count in counts], axis=1)
+    return _Computation(seconds, max(float(np.median(calls)), 0.0))

@@ -1,0 +1,186 @@
+"""Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_divisible
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.resharding import check_resharding
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.planning.pipeline import PipelineStrategy
+from tf_libra.model_parallel.planning.pipeline.memory import check_layers_fit
+from tf_libra.model_parallel.profiling import layer_benchmark as profiling
+from tf_libra.model_parallel.profiling.link_benchmark import measured_links
+from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
+from tf_libra.model_parallel.reporting import pipeline_files, pipeline_report
+from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
+from tf_libra.model_parallel.runtime.feasibility import plan_for
+from tf_libra.model_parallel.runtime.gradient_buckets import groups_of
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelinePlan
+
+# For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
+_MOST_CUTS = 3
+
+
+class PipelinePlanner:
+    """See `Planner`. The plan is made in `begin`, and stays."""
+
+    has_branches = False
+
+    def __init__(self, strategy: PipelineStrategy, memory_bytes: float | None = None) -> None:
+        """Plans nothing yet.
+
+        Args:
+            strategy: who plans.
+            memory_bytes: what this rank has for parameters and their gradients; None: enough.
+
+        Raises:
+            ValueError: the number of microbatches is missing.
+        """
+        if strategy.num_microbatches is None:
+            raise ValueError(
+                f"num_microbatches must be given, at least 1, got None: say"
+                f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
+            )
+        self.plan: PipelinePlan | None = None
+        self.asked = repr(strategy)
+        self.num_microbatches: int = strategy.num_microbatches
+        self._strategy = strategy
+        self._memory_bytes = memory_bytes
+        self._layers: LayerGraph | None = None
+        self._cluster: Cluster | None = None
+        self._layout: Layout | None = None
+        self._measuring = Measuring(self._tell)
+        self._first: _First | None = None
+
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
+        """See `Planner`."""
+        check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
+
+    def begin(
+        self,
+        traces: SizedTraces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
+    ) -> None:
+        """Measures on all ranks, plans on rank 0."""
+        graph = traces.microbatch_graph
+        name = graph.recording.name
+        num_stages = self._strategy.num_stages
+        if len(graph.layers) == 1 and num_stages != 1:
+            raise ValueError(f"{name} cannot be cut into stages: {graph.explain_single_layer()}")
+        limits = {"layers": len(graph.layers), "workers": control.world_size}
+        for what, limit in limits.items():
+            if num_stages is not None and num_stages > limit:
+                raise ValueError(
+                    f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
+                )
+        traces.check_update()
+        reporter.on_activity(Phase.MEASURE)
+        mine = profiling.measured_layers(traces, given, self.num_microbatches)
+        layers = profiling.averaged(mine, control)
+        links = measured_links(transport, control)
+        memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
+        cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
+        check_layers_fit(layers, cluster)
+        plan = self._planned(traces, layers, cluster, control)
+        layout = Layout.from_pipeline_plan(plan)
+        measured: set[tuple[int, ...]] = {(0,)}  # all layers in one stage
+        while layout.starts not in measured and len(measured) <= _MOST_CUTS:
+            measured.add(layout.starts)
+            count = self.num_microbatches
+            mine = profiling.measured_stages(traces, given, count, layers, layout.starts, links)
+            layers = profiling.averaged(mine, control)
+            plan = self._planned(traces, layers, cluster, control)
+            layout = Layout.from_pipeline_plan(plan)
+        groups: Any = None
+        if control.rank == 0:
+            groups = groups_of(traces.partition(layout.starts), plan, layers, links)
+        groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
+        self._layout = replace(layout, groups=groups)
+        self.plan, self._layers, self._cluster = plan, layers, cluster
+        self._first = _First(traces, control, reporter)
+        reporter.on_idle()
+        reporter.write_files(partial(pipeline_files.write_planned, layers, cluster, plan))
+        if control.rank == 0:
+            reporter.log.info("pipeline: %s", pipeline_report.in_a_line(plan))
+            for note in plan.notes:
+                reporter.log.info("pipeline: %s", note)
+
+    def _planned(
+        self, traces: SizedTraces, layers: LayerGraph, cluster: Cluster, control: Control
+    ) -> PipelinePlan:
+        """Rank 0's plan; raises on every rank what it says of steps that have none."""
+
+        def check(plan: PipelinePlan) -> None:
+            layout = Layout.from_pipeline_plan(plan)
+            BatchShards(layout, traces.examples_per_rank)
+            check_resharding(
+                traces.partition(layout.starts), layout, traces.axes(traces.microbatch_size)
+            )
+
+        document: Any = None
+        if control.rank == 0:
+            try:
+                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+                document = [plan.to_json(), None]
+            except ValueError as error:  # of all ranks
+                document = [None, str(error)]
+        made, refused = control.broadcast(document)
+        if made is None:
+            raise ValueError(refused)
+        return PipelinePlan.from_json(made)
+
+    def next_layout(self) -> Layout:
+        """See `Planner`."""
+        assert self._layout is not None
+        return self._layout
+
+    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+        """Runs a step; of the batches for which it was planned, the first few are measured."""
+        first = self._first
+        if first is None or traces is not first.traces:
+            return run()
+        return self._measuring.during(first.control, execution, run)
+
+    def _tell(self, measured: MeasuredLayers) -> None:
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        first = self._first
+        assert first is not None
+        if first.control.rank == 0:
+            first.reporter.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
+            inputs = (self.plan, self._layers, self._cluster)
+            number = self._measuring.number
+
+            def make_record(function: str, rank: int) -> PipelineRecord:
+                return PipelineRecord(function, number, *inputs, measured.bars, measured.seconds)
+
+            first.reporter.record(make_record)
+            first.reporter.write_files(partial(pipeline_files.write_measured, make_record))
+
+    def explained(self, name: str, execution: StageExecutor) -> str:
+        """See `Planner`."""
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        made = (self.plan, self._layers, self._cluster)
+        groups = [] if self._layout is None else [len(one) for one in self._layout.groups]
+        return pipeline_report.explained(name, *made, self._measuring.typical, groups)
+
+
+@dataclass(frozen=True)
+class _First:
+    """The inputs of planning: the traces, the connection to other ranks, and the reporter."""
+
+    traces: SizedTraces
+    control: Control
+    reporter: RunReporter

@@ -1,0 +1,369 @@
+"""A training function whose step runs in stages, as the user's script calls it."""
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+from tf_libra import config
+from tf_libra.autotune import Phase
+from tf_libra.capture import instrumented_function
+from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
+from tf_libra.coordination.consistency_check import (
+    NAMES_ADVICE,
+    agree,
+    check_equal,
+    exchange,
+)
+from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.signal_handling import step_interrupts
+from tf_libra.model_parallel.capture import batch_axes, step_arguments
+from tf_libra.model_parallel.capture.step_recorder import StepRecorder
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
+from tf_libra.model_parallel.execution.transport import LanesTransport
+from tf_libra.model_parallel.partition.batch_sharding import BatchShards
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.partition.update_phase import UpdatePhase
+from tf_libra.model_parallel.runtime.planner_protocol import Planner
+from tf_libra.reporting.records.record_types import Record
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime import fingerprint
+from tf_libra.runtime.protocol import TuningState
+from tf_libra.runtime.rendezvous import Rendezvous
+from tf_libra.runtime.step_hooks import around_wait
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.pipeline import PipelinePlan
+from tf_libra.variable_sync import elastic_hooks as commits
+from tf_libra.variable_sync.bound_variables import BoundVariable
+
+
+class StagedTraining:
+    """One decorated function in this process, whose layers run on ranks of their own.
+
+    Attributes:
+        is_method: whether steps are given first the object that it is a method of.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        make_planner: Callable[[], Planner],
+        options: config.Options,
+        release_variables: bool = False,
+    ) -> None:
+        """Runs nothing before the first step.
+
+        Args:
+            function: a `tf.function` or a plain function.
+            make_planner: makes a new planner for every job that this process takes part in.
+            options: the user's other options.
+            release_variables: free the memory of variables that only other ranks update.
+
+        Raises:
+            ValueError: the planner cannot satisfy the request, or the function is compiled by XLA.
+        """
+        self._function = function
+        self._make_planner = make_planner
+        self._options = options
+        self._releases_variables = release_variables
+        self._name = instrumented_function.step_name(function)
+        self._identity = fingerprint.function_identity(self._name)
+        self._alone = instrumented_function.as_tf_function(function)
+        self._rendezvous = Rendezvous(self._name, self._identity, options)
+        self.is_method = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Knows nothing of other ranks, or of traces."""
+        self._planner = self._make_planner()
+        self._reporter = RunReporter(self._options)
+        self._recorder = StepRecorder(self._function)
+        self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
+        self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # of the current layout
+        self._layout: Layout | None = None
+        self._current: StageExecutor | None = None
+        self._holding = StageVariables(self._identity, self)
+        self._held: dict[int, BoundVariable] = {}  # by key, the variables of all traces
+        self._step = 0
+        self._warned: set[tuple[str, ...]] = set()
+
+    # What the user asks.
+
+    @property
+    def plan(self) -> PipelinePlan | BurstPlan | None:
+        """The plan under which steps run; None before it is made."""
+        return self._planner.plan
+
+    @property
+    def state(self) -> TuningState:
+        """The phase of tuning."""
+        if self._rendezvous.is_alone:
+            return TuningState(Phase.PASS_THROUGH)
+        if self.plan is not None:
+            return TuningState(Phase.RUN)
+        return TuningState(Phase.MEASURE if self._executions else Phase.TRACE)
+
+    @property
+    def settled(self) -> bool:
+        """True once no more measurements are made."""
+        return self._rendezvous.is_alone or self.plan is not None
+
+    def explain(self) -> str:
+        """Returns the present state of planning as text of at most 100 columns."""
+        if self.plan is None or self._current is None:
+            return f"{self._name}: nothing is planned yet"
+        return self._planner.explained(self._name, self._current)
+
+    def record(self, make_record: Callable[[str, int], Record]) -> None:
+        """Writes a record, made from the function's name and the rank, to the log directory."""
+        self._reporter.record(make_record)
+
+    def close(self) -> None:
+        """Stops reporting."""
+        self._reporter.close()
+
+    def check_variables(self) -> None:
+        """Raises `ValueError`: ranks have other variables by design."""
+        raise ValueError(
+            f"{self._name} runs in stages, and ranks update their own stages' variables only:"
+            " call synchronize_variables()"
+        )
+
+    def synchronize_variables(self) -> None:
+        """Brings the variables of all stages up to date on every rank, all of which call it."""
+        if self._rendezvous.control is None or self._rendezvous.is_over or not self._executions:
+            return  # no other rank has newer variables
+        self._guarded(self._synchronize_where_all_are)
+
+    def _synchronize_where_all_are(self) -> None:
+        self._rendezvous.check_sync_point("synchronize_variables")
+        self._synchronize()
+
+    def _synchronize(self) -> None:
+        self._holding.synchronize(self._held)
+
+    # One step.
+
+    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
+        """Runs one training step.
+
+        Raises:
+            ValueError: something cannot be right, or cannot run in stages; named.
+            HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
+            EngineError, tf.errors.OpError: the same call would fail again.
+        """
+        if num_steps != 1:
+            raise ValueError(
+                f"{self._name} runs in stages, one step at a time, got {num_steps} steps"
+            )
+        if self._rendezvous.is_over:
+            self._rendezvous.end()
+            self._reporter.close()
+            self._forget()
+        self._rendezvous.check()
+        if self._rendezvous.is_alone:
+            return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
+        check_call_context(self._name, ": stages are driven from Python")
+        return self._guarded(partial(self._synchronous_step, args, kwargs))
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Tells the other ranks where this one fails, which else would wait."""
+        try:
+            return step_interrupts().during(call)
+        except BaseException as error:
+            self._reporter.on_idle()
+            self._rendezvous.abort(error, error)
+            raise
+
+    def _synchronous_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._rendezvous.control is None:
+            self._rendezvous.join(self._reporter)
+            if self._rendezvous.is_alone:
+                return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
+            self._refuse_strategies_of_tensorflow()
+            agree(self._control, {"strategy": self._planner.asked})
+        reject_eager_functions(self._name)
+        given = step_arguments.convert_arguments(self._name, (args, kwargs))
+        self._step += 1
+        self._control.set_step(self._step)
+        key = step_arguments.trace_key(given)
+        if key not in self._traces:
+            self._traces[key] = self._met(given)
+        else:
+            self._holding.synchronize_with_others(self._traces[key].variables)
+        layout = self._planner.next_layout()
+        fitting = layout.for_batch(self._traces[key].examples_per_rank)
+        # Where a batch is laid out on other ranks, so are the variables.
+        self._use(layout if fitting.replica_groups == layout.replica_groups else fitting)
+        if key not in self._executions:
+            self._executions[key] = self._execution(self._traces[key])
+        execution, traces = self._executions[key], self._traces[key]
+        if not traces.microbatch_graph.recording.is_evaluation:
+            self._current = execution
+        commits.begin_step(self._control)
+        if self._releases_variables:
+            self._holding.release(self._control.rank, self._held)
+        self._holding.split_sums(self._control.rank, self._held)
+        leaves = step_arguments.flatten_tensors(given)
+        arguments = [leaves[place] for place in traces.input_order]
+        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        self._holding.mark_stale()
+        return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
+
+    def _refuse_strategies_of_tensorflow(self) -> None:
+        job = self._rendezvous.job
+        if job is not None and job.by_strategy:
+            raise ValueError(
+                f"{self._name} is to run in stages ({self._planner.asked}), and {job.name} has"
+                " every worker compute the whole step: ask for a strategy of data parallelism, such"
+                " as 'libra', or start the job under Horovod"
+            )
+
+    @property
+    def _control(self) -> Control:
+        assert self._rendezvous.control is not None
+        return self._rendezvous.control
+
+    # Before the first step with arguments of a kind.
+
+    def _met(self, given: Any) -> SizedTraces:
+        """Traces the step for arguments of another kind; the first ones are planned for."""
+        control = self._control
+        is_first = not self._traces
+        if not is_first:
+            self._rendezvous.check_sync_point("arguments of another kind")
+            if self._holding.has_released:  # of what these arguments may need
+                self._synchronize()
+        agree(control, {"arguments": step_arguments.signature(given)})
+        samples = step_arguments.batch_size(self._name, given)
+        if is_first:
+            self._planner.check_batch(samples, control.world_size)
+            count = self._planner.num_microbatches
+        else:
+            layout = self._planner.next_layout()
+            count = layout.for_batch(samples).num_microbatches
+        size = samples * control.world_size // count
+        traces = SizedTraces(
+            self._recorder,
+            given,
+            samples,
+            size,
+            num_ranks=control.world_size,
+            has_branches=self._planner.has_branches,
+            trained=None if is_first else self._first.microbatch_graph,
+        )
+        computation = {"computation": batch_axes.computation_digest(traces.microbatch_graph)}
+        check_equal(exchange(control, computation), NAMES_ADVICE)
+        self._holding.synchronize_with_others(traces.variables)
+        self._share(traces)
+        if is_first:
+            transport = LanesTransport(control.rank, self._identity, around_wait)
+            self._planner.begin(traces, given, control, transport, self._reporter)
+        else:
+            traces.check_same_layers(self._first)
+        return traces
+
+    @property
+    def _first(self) -> SizedTraces:
+        """The traces that the plan was made for: those of a training step."""
+        return next(iter(self._traces.values()))
+
+    def _share(self, traces: SizedTraces) -> None:
+        """Lets all variables start as those of rank 0."""
+        may_copy = self._options.broadcast_variables is not False
+        self._held |= traces.variables
+        copied, count = self._holding.broadcast_initial_values(
+            self._control, traces.captured_variables.values(), may_copy
+        )
+        if copied:
+            self._reporter.on_variables_broadcast(copied, count)
+
+    # How the step is laid out.
+
+    def _use(self, layout: Layout) -> None:
+        """Steps are laid out like this from now on: who gets a layer gets its variables."""
+        if self._layout == layout:
+            return
+        self._layout = layout
+        if not self._executions:
+            return
+        old = next(iter(self._executions.values())).layout
+        if old.replica_groups != layout.replica_groups or len(layout.replica_groups) > 1:
+            self._synchronize()
+        self._holding.clear_owners()
+        kinds, self._executions = list(self._executions), {}
+        for key in kinds:
+            if (
+                layout.for_batch(self._traces[key].examples_per_rank).replica_groups
+                == layout.replica_groups
+            ):
+                self._executions[key] = self._execution(self._traces[key])
+
+    def _execution(self, traces: SizedTraces) -> StageExecutor:
+        layout, rank = self._layout, self._control.rank
+        assert layout is not None
+        layout = layout.for_batch(traces.examples_per_rank)
+        if traces.microbatch_graph.recording.is_evaluation:
+            layout = layout.forward_only()
+        shares = BatchShards(layout, traces.examples_per_rank)
+        sizes = {shares.examples_per_replica(stage) for stage in layout.rank_stages(rank)} or {
+            traces.microbatch_size
+        }
+        traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
+        lanes = LanesTransport(rank, self._identity, around_wait)
+        execution = StageExecutor(layout, traced, traces.examples_per_rank, lanes)
+        self._warn_of_averages(execution)
+        variables = find_owned_variables(
+            traces.microbatch_graph,
+            traces.captured_variables,
+            execution.variables,
+            layout.ranks,
+            execution.captures,
+        )
+        if traces is not self._first:
+            trained = self._trained(layout)
+            self._check_stages(traces, execution, trained)
+            if traces.microbatch_graph.recording.is_evaluation:
+                # What the update keeps equal on all ranks is no stage's.
+                variables = [one for one in variables if trained.get(one.key, 0) is not None]
+        self._holding.set_owners(variables, self._control.world_size, lanes)
+        return execution
+
+    def _trained(self, layout: Layout) -> dict[int, int | None]:
+        """Returns the stage of each planned variable by key; None: it belongs to every rank."""
+        first = self._first
+        stages = UpdatePhase(first.partition(layout.starts)).variables
+        return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
+
+    def _check_stages(
+        self, traces: SizedTraces, execution: StageExecutor, trained: dict[int, int | None]
+    ) -> None:
+        """Raises `ValueError` where a variable moves: its new stage would have old values of it."""
+        for name, stage in execution.variables.items():
+            one = traces.captured_variables.get(name)
+            before = None if one is None else trained.get(one.key)
+            if one is None or before in (None, stage):
+                continue
+            if traces.microbatch_graph.recording.is_evaluation:
+                how = "where it takes no gradient, and trains it"
+                instead = "evaluate in a function of its own, after synchronize_variables()"
+            else:
+                how = "for these arguments, and trained it for its first ones"
+                instead = "decorate a function of its own for these, and call"
+                instead += " synchronize_variables() of the other one before"
+            raise ValueError(
+                f"{self._name} computes with {one.name!r} in stage {stage} {how} in stage"
+                f" {before}: {instead}"
+            )
+
+    def _warn_of_averages(self, execution: StageExecutor) -> None:
+        for names in set(execution.averaged_metrics.values()) - self._warned:
+            self._warned.add(names)
+            self._reporter.log.warning(
+                "%s returns what is computed of %s, and not of sums over samples alone: it is"
+                " averaged over the replicas of a stage, where a ratio of sums would be another"
+                " number; return the metric's result by itself",
+                self._name,
+                ", ".join(names),
+            )

@@ -1,0 +1,27 @@
+"""Simulation of pipelines, and of bursts with background jobs, from plans to timelines."""
+
+from tf_libra.model_parallel.simulation.burst import simulate_burst
+from tf_libra.model_parallel.simulation.multiplexing import (
+    BackgroundJob,
+    Interference,
+    Multiplexed,
+    Multiplexing,
+    simulate_multiplexing,
+)
+from tf_libra.model_parallel.simulation.pipeline import (
+    PipelineBlock,
+    PipelineTimeline,
+    simulate_pipeline,
+)
+
+__all__ = [
+    "BackgroundJob",
+    "Interference",
+    "Multiplexed",
+    "Multiplexing",
+    "PipelineBlock",
+    "PipelineTimeline",
+    "simulate_burst",
+    "simulate_multiplexing",
+    "simulate_pipeline",
+]

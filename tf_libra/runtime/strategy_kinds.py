@@ -1,0 +1,113 @@
+"""Registry of the kinds of strategies, such as data parallelism and pipelines.
+
+A kind has its own strategies, options and training steps. Systems register theirs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from tf_libra.config import DataParallelOptions, Option, Options, declared, resolve_as
+from tf_libra.internal.registry import ClassRegistry, Registry
+from tf_libra.internal.systems import load_systems
+from tf_libra.planning import data_parallel
+from tf_libra.runtime.protocol import TrainingStep
+
+
+class AnyStrategy(Protocol):
+    """Strategy of any kind, a frozen dataclass of its arguments."""
+
+    name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class StrategyKind:
+    """One kind of strategy.
+
+    Attributes:
+        name: plural noun for messages, such as "pipelines".
+        strategies: its strategies by name.
+        options: dataclass of its options.
+        make_step: makes the training step of a function from its options; None for the core's own
+            `TrainingFunction`.
+        is_staged: True if ranks update different variables, and every object of a decorated method
+            has a step of its own.
+    """
+
+    name: str
+    strategies: ClassRegistry[Any]
+    options: type[Options]
+    make_step: Callable[[Callable[..., Any], Any], TrainingStep] | None = None
+    is_staged: bool = False
+
+
+DATA_PARALLELISM = StrategyKind("data parallelism", data_parallel.REGISTRY, DataParallelOptions)
+KINDS: Registry[StrategyKind] = Registry("kind", load_systems)
+KINDS.add(DATA_PARALLELISM.name, DATA_PARALLELISM)
+
+
+def resolve_strategy(strategy: AnyStrategy | str) -> tuple[StrategyKind, Any]:
+    """Returns a strategy, given as an object or by name, with its kind.
+
+    Raises:
+        ValueError: it is neither a registered name nor an object of a registered class.
+    """
+    for kind in KINDS.values():
+        found = kind.strategies.find(strategy)
+        if found is not None:
+            return kind, found
+    if not isinstance(strategy, str):
+        raise ValueError(
+            f"strategy must be a name or an object of tf_libra.strategies, got {strategy!r}"
+        )
+    names = [name for kind in KINDS.values() for name in kind.strategies.by_name]
+    raise ValueError(f"strategy must be one of {', '.join(dict.fromkeys(names))}, got {strategy!r}")
+
+
+def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:
+    """Checks the given options, one of which is the strategy, for a kind of strategies.
+
+    An option that only other kinds have may be given with its default value.
+
+    Raises:
+        TypeError: no kind has such an option.
+        ValueError: names the option, its value and what is allowed.
+    """
+    own = {option.keyword for option in declared(kind.options)}
+    accepted = dict(given)
+    for option in all_options():
+        if option.keyword in own or option.keyword not in accepted:
+            continue
+        value = accepted.pop(option.keyword)
+        if value != option.default:
+            allowed = ", ".join(sorted(own - {"strategy"}))
+            raise ValueError(
+                f"{option.keyword} is no option of {kind.name}, such as strategy"
+                f" {given['strategy'].name!r}, got {value!r}; allowed are {allowed}"
+            )
+    return resolve_as(kind.options, accepted)
+
+
+def all_options() -> Iterator[Option]:
+    """Yields the options of all kinds, each once; options in groups come last."""
+    found: dict[str, Option] = {}
+    for kind in KINDS.values():
+        for option in declared(kind.options):
+            found.setdefault(option.keyword, option)
+    yield from (option for option in found.values() if not option.group)
+    yield from (option for option in found.values() if option.group)
+
+
+def strategy_classes() -> dict[str, type[Any]]:
+    """Returns the strategies of all kinds by class name; of two, the first registered."""
+    found: dict[str, type[Any]] = {}
+    for kind in KINDS.values():
+        for strategy in kind.strategies.by_name.values():
+            found.setdefault(strategy.__name__, strategy)
+    return found
+
+
+def is_staged(strategy: AnyStrategy | str) -> bool:
+    """Returns True if ranks update different variables under a strategy."""
+    return resolve_strategy(strategy)[0].is_staged
