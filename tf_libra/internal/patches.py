@@ -257,8 +257,8 @@ BROADCASTING = tuple(
     Patch(
         module="horovod.tensorflow.functions",
         path=path,
-        why="hvd.broadcast_variables ends in it and copies one rank's values to all: values of other"
-        " stages are synchronized first",
+        why="hvd.broadcast_variables ends in it and copies one rank's values to all: values of"
+        " other stages are synchronized first",
         since=_HOROVOD,
     )
     for path in ("_make_broadcast_group_fn", "_make_inplace_broadcast_group_fn")
