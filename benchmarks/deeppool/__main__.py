@@ -33,7 +33,7 @@ def run(
     images.mkdir(parents=True, exist_ok=True)
 
     def image(name: str) -> Path:
-        return images / f"{path.stem}_{name}.svg"
+        return images / f"burst_{name}.svg"
 
     def shown(text: str, name: str) -> str:
         return picture(text, image(name), path)

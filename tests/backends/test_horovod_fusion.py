@@ -21,8 +21,8 @@ from tf_libra.backends.horovod_fusion import Fusion
     ],
 )
 def test_horovods_fusion_buffer(environ: dict[str, str], fusion: Fusion) -> None:
-    assert horovod_fusion.of_environment(environ, on_gpu=True) == fusion
+    assert horovod_fusion.from_environment(environ, on_gpu=True) == fusion
 
 
 def test_without_a_gpu_nothing_is_padded() -> None:
-    assert horovod_fusion.of_environment({}, on_gpu=False) == Fusion(128 * 2**20, 1)
+    assert horovod_fusion.from_environment({}, on_gpu=False) == Fusion(128 * 2**20, 1)

@@ -190,7 +190,9 @@ def test_a_group_is_found_as_horovod_fuses_it() -> None:
     )
     nccl = FakeNccl(4)
     nccl_tuner.apply(
-        plan, threads_per_channel=PER_CHANNEL, fusion=horovod_fusion.of_environment({}, on_gpu=True)
+        plan,
+        threads_per_channel=PER_CHANNEL,
+        fusion=horovod_fusion.from_environment({}, on_gpu=True),
     )
     assert nccl.ask(16 + 32 + 16)[0] == 2
     assert nccl.ask(12)[0] == 4  # alone it is not copied

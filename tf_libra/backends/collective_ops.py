@@ -1,6 +1,8 @@
-"""The ops that carry tensors between ranks, without gradients; eagerly and within functions.
+"""Ops that carry tensors between ranks, without gradients, eagerly and in functions.
 
-What is given is not looked at: `tf_libra.collectives` checks what users pass.
+`tf_libra.collectives` validates the arguments of users. The all-reduces here carry no planned
+gradient, but sparse rows or the ranks' positions in the script. They use the lanes in the common
+order of all all-reduces, so both sides notice immediately if a rank is elsewhere in its script.
 """
 
 from collections.abc import Sequence
@@ -22,12 +24,12 @@ def send(tensor: Any, to_rank: int, name: str) -> Any:
 
 
 def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
-    """Returns what another rank sends; its shape is known, or a tensor of int64."""
+    """Returns the tensor that another rank sends; `shape` is static or an int64 tensor."""
     return received(receive_start(dtype, shape, from_rank, name))
 
 
 def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
-    """Begins to receive without waiting; `received` of the result is the tensor."""
+    """Starts to receive without waiting; pass the result to `received`."""
     with tf.device(_HOST):
         return native.load().ops.libra_receive_start(
             shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
@@ -35,7 +37,7 @@ def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
 
 
 def received(begun: Any) -> Any:
-    """Waits for what `receive_start` has begun to receive, and returns it."""
+    """Waits for the tensor of `receive_start` and returns it."""
     with tf.device(_HOST):
         return native.load().ops.libra_message_wait(*begun)
 
@@ -48,7 +50,7 @@ def collective(
     root: int | None = None,
     reduction: str = "sum",
 ) -> Any:
-    """Runs a collective of a set of ranks: "all_reduce" or another of `tf_libra.collectives`."""
+    """Runs a collective among some ranks; `kind` is a name in `tf_libra.collectives`."""
     ops = native.load().ops
     with tf.device(_HOST):
         begun = ops.libra_collective_start(
@@ -63,12 +65,12 @@ def collective(
 
 
 def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") -> Any:
-    """One tensor summed or averaged over all ranks; no plan fuses it with others.
+    """Returns a tensor summed or averaged over all ranks; plans leave it out.
 
     Args:
         tensor: of a floating dtype, of the same shape on every rank.
-        name: what it is called, the same on every rank.
-        function: the training function that it belongs to.
+        name: the same on every rank.
+        function: training function that it belongs to.
         reduction: "sum" or "average".
     """
     (reduced,) = native.load().ops.libra_all_reduce(
@@ -86,7 +88,7 @@ def meet(what: str, function: str) -> None:
     """Returns when every rank is at the same point of the same function.
 
     Raises:
-        tf.errors.OpError: another rank all-reduces something else, or is gone.
+        tf.errors.OpError: another rank runs another all-reduce, or is lost.
     """
     with tf.init_scope(), tf.device("/cpu:0"):
         all_reduce(tf.zeros([1]), what, function)

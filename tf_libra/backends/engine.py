@@ -1,4 +1,4 @@
-"""This process's engine, as Python sees it: lanes to the other ranks, and small messages."""
+"""Python interface of this process's engine: lanes to the other ranks, and control messages."""
 
 import contextlib
 import ctypes
@@ -51,30 +51,30 @@ def interface_address(interface: str) -> str:
 
 
 def listen(
-    host: str, ports: tuple[int, int] | None = None, machine: str = "", beside: bool = False
+    host: str, ports: tuple[int, int] | None = None, machine: str = "", with_local: bool = False
 ) -> Address:
     """Starts to listen on `host` alone.
 
     Args:
         host: a numeric address, or `UNIX` for a Unix socket that only this host reaches.
-        ports: the first and the last port that may be taken; None: the system chooses one. Of no
-            meaning for a Unix socket.
-        machine: what tells this host from others.
-        beside: whether to listen on a Unix socket as well, for ranks of the same machine.
+        ports: first and last allowed port; None lets the system choose one. A Unix socket ignores
+            them.
+        machine: identifies this host among all hosts.
+        with_local: whether to listen on a Unix socket, too, for ranks of the same machine.
 
     Raises:
-        EngineError: none of them is free.
+        EngineError: no allowed port is free.
     """
     first, last = (0, 0) if ports is None or host == UNIX else ports
-    bound, port = _listen(host, first, last, beside=False)
-    local = _listen(UNIX, 0, 0, beside=True)[0] if beside else ""
+    bound, port = _listen(host, first, last, with_local=False)
+    local = _listen(UNIX, 0, 0, with_local=True)[0] if with_local else ""
     return Address(bound, port, local, machine)
 
 
-def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
+def _listen(host: str, first: int, last: int, with_local: bool) -> tuple[str, int]:
     bound, port = ctypes.c_char_p(), ctypes.c_int()
     listening = native.load().c.TfLibraListen(
-        host.encode(), first, last, int(beside), ctypes.byref(bound), ctypes.byref(port)
+        host.encode(), first, last, int(with_local), ctypes.byref(bound), ctypes.byref(port)
     )
     _check(listening)
     return (bound.value or b"").decode(), port.value
@@ -86,24 +86,24 @@ class _At:
 
     Attributes:
         kind: the same on every rank.
-        place: for errors; empty: as the kind.
+        place: position for errors; empty for the kind.
     """
 
     kind: str
     place: str = ""
 
     def pack(self, body: bytes) -> bytes:
-        """Return a message that begins with this."""
+        """Returns a message that begins with this header."""
         return json.dumps([self.kind, self.place]).encode() + b"\n" + body
 
     @classmethod
     def unpack(cls, message: bytes) -> "tuple[_At, bytes]":
-        """Read what `pack` wrote."""
+        """Splits a message from `pack` into header and body."""
         head, _, body = message.partition(b"\n")
         return cls(*json.loads(head)), body
 
     def compare(self, rank: int, theirs: "_At", their_rank: int) -> None:
-        """Raise `EngineError` if another rank is at something else."""
+        """Raises `EngineError` if another rank is at another kind of message."""
         if theirs.kind != self.kind:
             mine_at, theirs_at = self.place or self.kind, theirs.place or theirs.kind
             text = (
@@ -115,13 +115,13 @@ class _At:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine: it executes all-reduces on lanes, and carries control messages.
+    """A running engine, which executes all-reduces on lanes and carries control messages.
 
     Attributes:
-        rank: this process, from 0.
+        rank: of this process, from 0.
         world_size: number of processes.
-        num_lanes: the largest number of threads that an all-reduce may use.
-        ranks_per_host: the same on all hosts; 0: not known, or hosts differ.
+        num_lanes: maximum number of threads of an all-reduce.
+        ranks_per_host: equal on all hosts; 0 if unknown or hosts differ.
         job: whose ranks they are: `World.job`.
         machine: this process's machine as the ranks first met it; "": not known. Lanes are added
             on the grid of that meeting.
@@ -135,10 +135,10 @@ class Engine:
     machine: str = ""
 
     def all_gather(self, message: Any) -> list[Any]:
-        """Every rank's message, by rank. Messages are what JSON can say.
+        """Returns every rank's message, by rank. Messages are JSON values.
 
         Raises:
-            LostRankError: a rank is dead, has given up, or did not arrive in time.
+            LostRankError: a rank is dead, has aborted, or did not arrive in time.
         """
         mine = _At("a gathering")
         payload = mine.pack(json.dumps(message, sort_keys=True).encode())
@@ -160,12 +160,12 @@ class Engine:
         return messages
 
     def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
-        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        """Returns rank 0's message and ignores those of other ranks. Errors as for `all_gather`."""
         mine = json.dumps(message, sort_keys=True).encode()
         return json.loads(self._broadcast(mine, _At(kind, place)))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
-        """Rank 0's bytes, at most 63 MiB. Errors as for `all_gather`."""
+        """Returns rank 0's bytes, at most 63 MiB. Errors as for `all_gather`."""
         return self._broadcast(payload, _At("a broadcast"))
 
     def _broadcast(self, body: bytes, mine: "_At") -> bytes:
@@ -181,19 +181,19 @@ class Engine:
         return body
 
     def grow(self, addresses: list[Address], secret: bytes, num_lanes: int) -> "Engine":
-        """Connects more lanes, `num_lanes` in all, and returns the engine that has them.
+        """Connects more lanes, up to `num_lanes`, and returns the engine with them.
 
-        On every rank it must be called at the same place among messages, after `listen`. What is
-        all-reduced meanwhile goes on.
+        Every rank must call it at the same position in the sequence of messages, after `listen`.
+        Running all-reduces continue.
 
         Args:
             addresses: of all ranks' new listeners, by rank.
-            secret: the same on every rank, and of no other use.
-            num_lanes: more than there are.
+            secret: the same on every rank, and used only once.
+            num_lanes: more than the current number.
 
         Raises:
-            EngineError: a rank is gone or did not arrive in time, or this process cannot have the
-                threads or connections. It is the end of the engine, on all ranks.
+            EngineError: a rank is lost or did not arrive in time, or this process lacks threads or
+                connections. The engine ends on all ranks.
         """
         assert len(secret) == SECRET_BYTES, len(secret)
         _check(
@@ -206,7 +206,7 @@ class Engine:
         return replace(self, num_lanes=num_lanes)
 
     def set_step(self, step: int) -> None:
-        """Gives a number to what follows, for telemetry and messages."""
+        """Sets the step number in telemetry and messages."""
         _check(native.load().c.TfLibraSetStep(step))
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
@@ -222,7 +222,7 @@ class Engine:
         from tf_libra.backends import collective_ops  # which needs TensorFlow
 
         place = f"{what}, {function}"
-        # A rank that waits for rank 0's directive looks at no lane.
+        # A rank that waits for rank 0's directive reads no lane.
         if self.rank == 0:
             self.broadcast(kind="a meeting", place=place)
         collective_ops.meet(place, function)
@@ -233,22 +233,22 @@ class Engine:
         """Does nothing: lanes carry no unrequested messages."""
 
     def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Every all-reduce of a step has a header and a deadline of its own."""
+        """Does nothing: every all-reduce has its own header and deadline."""
         return contextlib.nullcontext()
 
     def why_lost(self, error: BaseException) -> str | None:
-        """Why, if an error of this module or from a kernel means that a rank is lost."""
+        """Returns the reason if an error means that a rank is lost, else None."""
         return control_plane.lost(error)
 
     def abort(self, reason: str) -> None:
-        """Tells every rank why this one gives up, and fails all that is under way."""
+        """Broadcasts why this rank aborts, and fails all pending all-reduces."""
         native.load().c.TfLibraAbort(native.message(reason))
 
     def close(self, why: str = control_plane.CLOSED) -> None:
-        """Ends the engine and joins its threads; sends the reason to ranks that go on.
+        """Stops the engine and joins its threads; sends the reason to ranks that continue.
 
         Raises:
-            EngineError: code that follows an all-reduce does not return; its thread stays.
+            EngineError: a callback after an all-reduce does not return; its thread stays.
         """
         _check(native.load().c.TfLibraClose(native.message(why)))
 
@@ -275,7 +275,7 @@ def _connected() -> _Connected:
 
 
 def running() -> Engine | None:
-    """The engine that runs in this process, if one does."""
+    """Returns the engine of this process; None if none runs."""
     if not native.is_loaded():
         return None
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
@@ -323,7 +323,7 @@ def connect(
 
 
 def _arrays(addresses: list[Address]) -> list[Any]:
-    """Hosts, ports, machines and local sockets, as C takes them."""
+    """Returns hosts, ports, machines and local sockets as C arrays."""
     return [
         native.text_array([address.host for address in addresses]),
         native.int_array([address.port for address in addresses]),

@@ -1,4 +1,4 @@
-"""Common base of backends whose op belongs to another library, which keeps no records."""
+"""Base of backends whose op belongs to another library, which keeps no records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_THREADS = 4096
 
 @dataclass(frozen=True)
 class ExternalOpBackend:
-    """Takes no thread counts, and needs nothing but that the pass writes its op."""
+    """A backend without thread counts; the pass writes its op."""
 
     name: ClassVar[str]
     op: ClassVar[str]
@@ -30,19 +30,19 @@ class ExternalOpBackend:
     hops: ClassVar[int | None] = None
 
     def check_plan(self, plan: Plan) -> None:
-        """One all-reduce of whole tensors at a time."""
+        """Accepts plans of whole tensors and one stream."""
         check_whole_tensors(plan, f"engine={self.name!r}")
         backend.check_one_at_a_time(plan)
 
     def check_running(self, plan: Plan) -> None:
-        """Whatever can be planned can be executed."""
+        """Accepts every planned gradient."""
 
     def num_lanes(self, threads: int) -> int:
-        """Returns 0: Horovod also executes what this op cannot."""
+        """Returns 0: Horovod also executes tensors that this op does not support."""
         return 0
 
     def get_ready(self, world: World, threads: int) -> None:
-        """Does nothing: the backend is ready as soon as control is."""
+        """Does nothing: the backend is ready with the control plane."""
 
     def workers_per_host(self) -> int | None:
         """A ring has one level."""
@@ -53,7 +53,7 @@ class ExternalOpBackend:
         return strategy
 
     def applicable(self, strategy: Strategy) -> Strategy:
-        """One count, which stands for all."""
+        """Returns one thread count, which represents all."""
         return strategy.with_threads((min(strategy.allowed_threads),))
 
     def agreed(self) -> Mapping[str, Any]:
@@ -79,12 +79,12 @@ class ExternalOpBackend:
         return ()
 
     def describe(self) -> str:
-        """Says that thread counts are not applied."""
+        """Returns a warning that thread counts are not applied."""
         return f"{self.name} executes the plan; its thread counts are not applied"
 
 
 def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
-    """The all-reduces of a traced step, as far as the trace shows them.
+    """Returns the all-reduces of a traced step that the trace contains.
 
     The library keeps no times that could be had, and its op leaves none in a trace. The op behind
     it shows when the result was there; it began when its gradients and the result before were. The

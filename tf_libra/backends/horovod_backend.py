@@ -86,7 +86,9 @@ def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[s
     a group that is larger than its fusion buffer into several all-reduces, unless that is a single
     tensor.
     """
-    fusion = horovod_fusion.of_environment(environment, on_gpu=nccl_environment.in_use(environment))
+    fusion = horovod_fusion.from_environment(
+        environment, on_gpu=nccl_environment.in_use(environment)
+    )
     groups = [plan.num_bytes[group.start : group.stop] for group in plan.groups]
     largest = max((sum(map(fusion.padded, one)) for one in groups if len(one) > 1), default=0)
     if not largest:

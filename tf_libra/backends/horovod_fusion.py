@@ -21,9 +21,9 @@ class Fusion:
     """Layout of a group's tensors in one buffer for their all-reduce.
 
     Attributes:
-        buffer_bytes: what the buffer holds; a larger group goes in several all-reduces. None for no
+        buffer_bytes: size of the buffer; a larger group becomes several all-reduces. None for no
             limit.
-        padding: a tensor's bytes are rounded up to a multiple of this, where there are several.
+        padding: sizes of tensors that share a buffer are rounded up to a multiple of it.
     """
 
     buffer_bytes: int | None = None
@@ -34,7 +34,7 @@ class Fusion:
         return -(-num_bytes // self.padding) * self.padding
 
     def parts(self, num_bytes: Sequence[int]) -> list[list[int]]:
-        """Splits tensors into all-reduces: each takes as many as fit into the buffer, in order."""
+        """Splits tensors into all-reduces of as many as fit into the buffer, in order."""
         parts: list[list[int]] = []
         filled = 0
         for one in num_bytes:
@@ -48,24 +48,24 @@ class Fusion:
         return parts
 
 
-def of_environment(environ: Mapping[str, str] = os.environ, *, on_gpu: bool) -> Fusion:
-    """Returns the fusion that Horovod does under these variables.
+def from_environment(environ: Mapping[str, str] = os.environ, *, on_gpu: bool) -> Fusion:
+    """Returns Horovod's fusion under these environment variables.
 
-    The buffer is rounded up, to be divisible among the ranks of a host. Horovod reads as much of a
-    text as is a number, and zero where nothing is: "64MB" are 64 bytes.
+    Horovod rounds the buffer up to a multiple of the ranks of a host. It parses the leading number
+    of a value, and 0 if there is none: "64MB" means 64 bytes.
 
     Args:
         environ: the environment at `hvd.init()`.
-        on_gpu: whether the tensors are on a GPU, where one batch copies them, padded for that.
+        on_gpu: whether the tensors are on a GPU, where a batched copy pads them.
     """
     unit = _UNIT_BYTES * max(1, _number(environ, "HOROVOD_LOCAL_SIZE", 1))
     buffer_bytes = max(0, -(-_number(environ, THRESHOLD, _DEFAULT_BYTES) // unit) * unit)
-    copied_at_once = on_gpu and _number(environ, "HOROVOD_BATCH_D2D_MEMCOPIES", 1) != 0
-    return Fusion(buffer_bytes, _GPU_PADDING if copied_at_once else 1)
+    is_batched = on_gpu and _number(environ, "HOROVOD_BATCH_D2D_MEMCOPIES", 1) != 0
+    return Fusion(buffer_bytes, _GPU_PADDING if is_batched else 1)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """As C's strtol reads it."""
+    """Parses a variable as C's strtol does."""
     text = environ.get(name)
     if text is None:
         return default

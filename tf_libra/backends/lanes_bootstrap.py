@@ -38,8 +38,8 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
     # On one host it is what the user has named, or it would be a Unix socket.
     place = host_identity() if place is None else place
     here = place if world.local_size < world.size else ""
-    beside = bool(here) and world.local_size > 1
-    address = engine_lib.listen(host, listening_ports(), here, beside)
+    with_local = bool(here) and world.local_size > 1
+    address = engine_lib.listen(host, listening_ports(), here, with_local)
     secret = os.urandom(engine_lib.SECRET_BYTES)
     return {
         "host": address.host,

@@ -141,7 +141,7 @@ def apply(
     if threads_per_channel is None:
         threads_per_channel = nccl_environment.current_threads_per_channel()
     if fusion is None:
-        fusion = horovod_fusion.of_environment(on_gpu=True)
+        fusion = horovod_fusion.from_environment(on_gpu=True)
     requests = all_reduces(plan, threads_per_channel, fusion)
     library = nccl_tuner_bindings.load(PATH)
     if not requests:

@@ -1,12 +1,17 @@
-"""All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
+"""Table of the attributes that TF-Libra replaces in TensorFlow, Keras and Horovod.
 
-Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends; the profiler's session while a step is profiled; `hvd.join` while an engine runs; commits of
-elastic states from the first step on, and what they keep from the first step in stages on;
-Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
-methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launcher/`).
-A replacement that other code has installed in the meantime stays: it may well call what it has
-found there, which from then on does what it did without us.
+Most attributes are replaced while a step is traced, and restored when the trace ends or fails.
+Others are replaced for longer:
+
+- the profiler's session while a step is profiled;
+- `hvd.join` while an engine runs;
+- commits of elastic states from the first step on;
+- saved values of elastic states from the first model-parallel step on;
+- Horovod's shutdown from the first query for the ranks on.
+
+A fitted model gets methods of its own (`keras/`), and the launcher changes Horovod in another
+process (`launcher/`). A replacement that other code has installed in the meantime stays. It may
+call ours, which then behaves like the original.
 """
 
 import contextlib
@@ -21,22 +26,22 @@ _ABSENT = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """An attribute that is replaced.
+    """An attribute to replace.
 
     Attributes:
-        module: from which it is reached.
-        path: its name there, through classes and objects.
-        why: what it is replaced for.
-        since: the oldest release in which it is known to be there and to be called as it is now.
-        reentry: what a call does that is made while another one runs.
-        adds: whether there is no such attribute, and one is added.
+        module: module that contains the attribute.
+        path: name in the module, through classes and objects.
+        why: purpose of the replacement.
+        since: oldest release known to have the attribute with its current signature.
+        reentry: behavior of a call during another call.
+        adds: whether the attribute is added instead of replaced.
     """
 
     module: str
     path: str
     why: str
     since: str
-    reentry: str = "like any other"
+    reentry: str = "as usual"
     adds: bool = False
 
     @property
@@ -45,10 +50,10 @@ class Patch:
         return self.path.rpartition(".")[2]
 
     def find_owner(self) -> Any:
-        """The module, class or object of which it is an attribute.
+        """Returns the module, class or object that has the attribute.
 
         Raises:
-            ImportError, AttributeError: there is none.
+            ImportError, AttributeError: the module or a part of the path is missing.
         """
         owner: Any = importlib.import_module(self.module)
         for part in self.path.split(".")[:-1]:
@@ -70,14 +75,14 @@ _EAGER = "tensorflow.python.eager"
 GRADIENT = Patch(
     module=f"{_EAGER}.backprop",
     path="GradientTape.gradient",
-    why="the one place through which steps and Keras get gradients: what it returns is averaged",
+    why="steps and Keras get all gradients from it: its results are averaged",
     since=_TENSORFLOW,
-    reentry="left alone: it is a part of the gradient that is being computed",
+    reentry="unchanged: part of the gradient that is being computed",
 )
 JACOBIAN = Patch(
     module=f"{_EAGER}.backprop",
     path="GradientTape.jacobian",
-    why="asks for one gradient per element; they are this rank's own, and none is averaged",
+    why="requests one gradient per element; these are rank-local and not averaged",
     since=_TENSORFLOW,
     reentry=GRADIENT.reentry,
 )
@@ -91,42 +96,42 @@ BATCH_JACOBIAN = Patch(
 VECTORIZED_MAP = Patch(
     module="tensorflow.python.ops.parallel_for.control_flow_ops",
     path="_pfor_impl",
-    why="the root of tf.vectorized_map: gradients that its body asks for are of one example each",
+    why="root of tf.vectorized_map: gradients in its body are per example",
     since=_TENSORFLOW,
-    reentry="a part of the body that is being traced",
+    reentry="part of the body that is being traced",
 )
 GRADIENTS_HELPER = Patch(
     module="tensorflow.python.ops.gradients_util",
     path="_GradientsHelper",
-    why="the root of tf.gradients under all of its names, and of the optimizers of"
-    " tf.compat.v1: refused for variables; also writes the gradients of functions and loops",
+    why="root of tf.gradients under all its names, and of the optimizers of tf.compat.v1: rejected"
+    " for variables; also writes the gradients of functions and loops",
     since=_TENSORFLOW,
     reentry=GRADIENT.reentry,
 )
 CUSTOM_GRADIENT = Patch(
     module="tensorflow.python.ops.custom_gradient",
     path="_graph_mode_decorator",
-    why="a tape inside of a function with a gradient of its own serves that gradient",
+    why="a tape inside a function with a custom gradient computes a part of that gradient",
     since=_TENSORFLOW,
 )
 CALL_FLAT = Patch(
     module=f"{_EAGER}.polymorphic_function.concrete_function",
     path="ConcreteFunction._call_flat",
-    why="one that was traced elsewhere would bring gradients that nobody averages: refused",
+    why="a function that was traced elsewhere would bring unaveraged gradients: rejected",
     since=_TENSORFLOW,
 )
 FUNCTION_CONTEXT = Patch(
     module=f"{_EAGER}.polymorphic_function.function_context",
     path="make_function_context",
-    why="by it TensorFlow finds traces: every tf.function is traced for one training function",
+    why="key of TensorFlow's trace cache: every tf.function is traced per training function",
     since=_TENSORFLOW,
     reentry="the inner function's name is added to the outer one's",
 )
 DATASET_LOOP = Patch(
     module="tensorflow.python.autograph.operators.control_flow",
     path="for_loop_registry.lookup",
-    why="the body of a loop over a dataset becomes that of a loop of the graph, which the pass"
-    " sees, and not a function of tf.data",
+    why="the body of a loop over a dataset becomes a part of the graph, which the pass sees,"
+    " instead of a function of tf.data",
     since=_TENSORFLOW,
 )
 CALL_FUNCTION = Patch(
@@ -136,19 +141,19 @@ CALL_FUNCTION = Patch(
     since=_TENSORFLOW,
 )
 
-_GIVEN = "what it is given is a gradient, or not: a gradient is planned"
+_GIVEN = "an input that is a gradient is planned"
 ALLREDUCE = Patch(module="horovod.tensorflow", path="_allreduce", why=_GIVEN, since=_HOROVOD)
 GROUPED_ALLREDUCE = Patch(
     module="horovod.tensorflow", path="_grouped_allreduce", why=_GIVEN, since=_HOROVOD
 )
-_BRANCH = "each gradient in a branch of its own could not be fused: called without the branch"
+_BRANCH = "gradients in separate branches could not be fused: called without the branch"
 ALLREDUCE_COND = Patch(
     module="horovod.tensorflow", path="_allreduce_cond", why=_BRANCH, since=_HOROVOD
 )
 GROUPED_ALLREDUCE_COND = Patch(
     module="horovod.tensorflow", path="_grouped_allreduce_cond", why=_BRANCH, since=_HOROVOD
 )
-_ROWS = "Horovod averages sparse gradients by it: noted, and left to Horovod"
+_ROWS = "Horovod averages sparse gradients with it: recorded, and left to Horovod"
 ALLGATHER = Patch(module="horovod.tensorflow", path="allgather", why=_ROWS, since=_HOROVOD)
 GROUPED_ALLGATHER = Patch(
     module="horovod.tensorflow", path="grouped_allgather", why=_ROWS, since=_HOROVOD
@@ -156,92 +161,90 @@ GROUPED_ALLGATHER = Patch(
 KERAS_REFERENCE = Patch(
     module="keras",
     path="Variable.ref",
-    why="Horovod asks it of variables, and those of Keras 3 lack it",
+    why="Horovod calls it on variables, and Keras 3 variables lack it",
     since="Keras 3.0",
     adds=True,
 )
 REPLICA_ALL_REDUCE = Patch(
     module="tensorflow.python.distribute.distribute_lib",
     path="ReplicaContextBase.all_reduce",
-    why="of one replica it is its gradients, which Keras' optimizers hand through one op there: a"
+    why="Keras' optimizers pass all gradients of the one replica through one op there, and a"
     " pipeline would send all of them to all ranks",
     since=_TENSORFLOW,
 )
 KERAS_LAYER = Patch(
     module="keras",
     path="layers.Layer.__call__",
-    why="where layers of Sequential and functional models end, a pipeline may be cut",
+    why="a pipeline may be split after layers of Sequential and functional models",
     since="Keras 3.0",
 )
 CONDITION = Patch(
     module="tensorflow.python.ops.cond",
     path="cond",
-    why="tf.cond, AutoGraph's and Keras' conditions: one that updates variables of several stages"
-    " of a pipeline becomes a selection for each variable",
+    why="tf.cond and conditionals of AutoGraph and Keras: a conditional that updates variables of"
+    " several pipeline stages becomes a selection per variable",
     since=_TENSORFLOW,
-    reentry="one within a branch is written like any other",
+    reentry="a nested conditional is written as usual",
 )
 CAPTURE = Patch(
     module="tensorflow.python.framework.func_graph",
     path="FuncGraph.capture",
-    why="what a step hands to a tf.function is called by a number of the process, and stages are"
-    " told by names, which have to be the same on every rank and in every trace",
+    why="captures are named by a counter of the process, but stages need names that are equal on"
+    " every rank and in every trace",
     since=_TENSORFLOW,
 )
 
 COLLECTIVE_ALL_REDUCE = Patch(
     module="tensorflow.python.distribute.cross_device_ops",
     path="CollectiveAllReduce._all_reduce",
-    why="the one place through which a MultiWorkerMirroredStrategy all-reduces: a gradient is"
-    " planned",
+    why="a MultiWorkerMirroredStrategy all-reduces only through it: gradients are planned",
     since=_TENSORFLOW,
 )
 
 CHECK_FINITE = Patch(
     module="keras",
     path="optimizers.LossScaleOptimizer.check_finite",
-    why="under a MultiWorkerMirroredStrategy it judges the gradients of this rank, and decides"
-    " whether the rank all-reduces them: all ranks get one verdict",
+    why="under a MultiWorkerMirroredStrategy it decides by this rank's gradients whether the rank"
+    " all-reduces them: all ranks get the same verdict",
     since="Keras 3.0",
 )
 
 PROFILER_SESSION = Patch(
     module="tensorflow.python.profiler.internal",
     path="_pywrap_profiler.ProfilerSession",
-    why="a process has one profiler session: that of a traced step ends when the script starts its"
-    " own",
+    why="a process has one profiler session: ours ends when the script starts its own",
     since=_TENSORFLOW,
 )
 
 JOIN = Patch(
     module="horovod.tensorflow.mpi_ops",
     path="MPI_LIB.horovod_join",
-    why="lends a rank without data to Horovod's all-reduces, not to ours: refused for one alone",
+    why="serves Horovod's all-reduces for a rank without data, not ours: rejected unless all join",
     since=_HOROVOD,
 )
 
 SHUTDOWN = Patch(
     module="horovod.tensorflow.mpi_ops",
     path="_basics.MPI_LIB_CTYPES.horovod_shutdown",
-    why="every shutdown calls it, whoever has imported that from where: with it a job ends, and the"
-    " ranks of the next are other processes",
+    why="every shutdown ends in it, under any name: the job ends, and the ranks of the next job may"
+    " be other processes",
     since=_HOROVOD,
 )
 
-_KEPT = "a state keeps what each rank has: what stages have trained elsewhere is brought first"
+_KEPT = "a state saves each rank's values: those trained in other stages are synchronized first"
 COMMIT = Patch(
     module="horovod.common.elastic",
     path="State.commit",
-    why="asks all ranks for new hosts, so ranks meet first; " + _KEPT,
+    why="queries new hosts on all ranks, so ranks synchronize first; " + _KEPT,
     since=_HOROVOD,
 )
 HOST_UPDATES = Patch(
     module="horovod.common.elastic",
     path="State.check_host_updates",
-    why="where workers come or go, each rank goes on with what it has, which is brought first",
+    why="ranks continue with their own values when workers change: these are synchronized first",
     since=_HOROVOD,
 )
-# Called by `save`, `sync` and when a state is made.
+# Called by `save`, `sync` and the constructors of states.
 KEEPING = tuple(
     Patch(module="horovod.tensorflow.elastic", path=path, why=_KEPT, since=_HOROVOD)
     for path in (
@@ -254,8 +257,8 @@ BROADCASTING = tuple(
     Patch(
         module="horovod.tensorflow.functions",
         path=path,
-        why="hvd.broadcast_variables ends in it: one rank's values become everybody's, so what"
-        " stages have trained elsewhere is brought there first",
+        why="hvd.broadcast_variables ends in it and copies one rank's values to all: values of"
+        " other stages are synchronized first",
         since=_HOROVOD,
     )
     for path in ("_make_broadcast_group_fn", "_make_inplace_broadcast_group_fn")
@@ -264,7 +267,7 @@ RESTORING = tuple(
     Patch(
         module="horovod.tensorflow.elastic",
         path=f"{state}._load_model",
-        why="gives variables the values that it has kept, also those that a rank has let go",
+        why="assigns saved values to variables, also to variables that a rank has freed",
         since=_HOROVOD,
     )
     for state in ("TensorFlowState", "TensorFlowKerasState")
@@ -300,41 +303,41 @@ TABLE = (
 
 @contextlib.contextmanager
 def replaced(patch: Patch, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    """While it lasts, an attribute is another callable.
+    """Replaces an attribute by another callable while the context lasts.
 
     Args:
         patch: of the table.
-        make: is given what stands there, and returns what is called in its place; None is what
-            it is given of an attribute that is added.
+        make: returns the replacement of its argument, the original attribute; None if the
+            attribute is added.
 
     Raises:
-        AttributeError: there is no such attribute.
+        AttributeError: the attribute does not exist.
     """
     from tf_libra.internal import tf_internal
 
     owner, name = patch.find_owner(), patch.name
     original = None if patch.adds else getattr(owner, name)
-    # An object's method is found in its class, and would not be put back by setting it.
-    own = vars(owner).get(name, _ABSENT)
+    # A method of an object belongs to its class: restoring it means deleting the replacement.
+    own_value = vars(owner).get(name, _ABSENT)
     replacement = make(original)
-    in_force = True
+    is_active = True
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if in_force or original is None:
+        if is_active or original is None:
             return replacement(*args, **kwargs)
         return original(*args, **kwargs)
 
     if original is not None:
         functools.update_wrapper(call, original, updated=())
-    # AutoGraph has nothing to convert here, and converts what is called as it would without us.
+    # AutoGraph leaves this wrapper unconverted, and converts the callee as usual.
     tf_internal.autograph_artifact(call)
     setattr(owner, name, call)
     try:
         yield
     finally:
-        in_force = False
+        is_active = False
         if vars(owner).get(name) is call:
-            if own is _ABSENT:
+            if own_value is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, own)
+                setattr(owner, name, own_value)
