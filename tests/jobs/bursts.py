@@ -35,7 +35,7 @@ def train(make, strategy, num_steps, **options):
         phases.append(step.phase)
     step.synchronize_variables()
     every = map(tf.convert_to_tensor, trained.every_variable)
-    cases.save(**{str(i): one.numpy() for i, one in enumerate(every)})
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(every)})
     return {
         "returned": returned,
         "phases": phases,

@@ -31,7 +31,7 @@ LAST_SIZE = {"horovod": WORLD_SIZE // 2}
 
 def own(joint: Iterable[tf.Tensor]) -> list[tf.Tensor]:
     """Returns this rank's shard of a batch, for the present number of ranks."""
-    return [tf.split(one, hvd.size())[hvd.rank()] for one in joint]
+    return [tf.split(tensor, hvd.size())[hvd.rank()] for tensor in joint]
 
 
 def state_of(kind: str, variables: list[tf.Variable]) -> Any:
@@ -62,7 +62,7 @@ def main() -> None:
                 note({"error": f"{type(error).__name__}: {error}"})
                 raise
             state.step += 1
-            stages = [list(one.devices) for one in step.plan.stages]
+            stages = [list(stage.devices) for stage in step.plan.stages]
             note({"step": state.step, "size": hvd.size(), "stages": stages})
             if hvd.size() < WORLD_SIZE:
                 state.check_host_updates()

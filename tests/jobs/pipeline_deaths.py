@@ -50,13 +50,13 @@ class Model:
     def train_step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             x = tf.reshape(images, [-1, 64])
-            for one in self.weights:
-                x = tf.tanh(x @ one)
+            for weight in self.weights:
+                x = tf.tanh(x @ weight)
                 seen = tf.numpy_function(self.incident, [tf.stop_gradient(x[0, 0])], tf.float32)
                 x = tf_libra.boundary(x + 0.0 * tf.ensure_shape(seen, []))
             loss = tf.reduce_mean(x**2)
-        for one, gradient in zip(self.weights, tape.gradient(loss, self.weights), strict=True):
-            one.assign_sub(gradient)
+        for weight, gradient in zip(self.weights, tape.gradient(loss, self.weights), strict=True):
+            weight.assign_sub(gradient)
         return loss
 
 

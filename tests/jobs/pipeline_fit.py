@@ -60,7 +60,7 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
 def weights(model: Any) -> dict[str, np.ndarray]:
     """Returns weights and slots by number, because optimizers rename theirs."""
     every = [*model.trainable_variables, *model.optimizer.variables]
-    return {str(number): np.array(one.value) for number, one in enumerate(every)}
+    return {str(number): np.array(variable.value) for number, variable in enumerate(every)}
 
 
 class Watching(keras.callbacks.Callback):
@@ -108,8 +108,8 @@ def compare(when: str, **options: Any) -> dict[str, Any]:
     errors = {"after": furthest(weights(ours), weights(alone))}
     if RANK == SIZE - 1:
         assert len(here.found) == len(there.found) > 0
-        for number, (one, other) in enumerate(zip(here.found, there.found, strict=True)):
-            errors[f"{when} {number}"] = furthest(one, other)
+        for number, (own, other) in enumerate(zip(here.found, there.found, strict=True)):
+            errors[f"{when} {number}"] = furthest(own, other)
     inputs, labels = validation()
     errors["predict"] = float(
         np.abs(ours.predict(inputs, verbose=0) - alone.predict(inputs, verbose=0)).max()
@@ -130,9 +130,9 @@ def compare(when: str, **options: Any) -> dict[str, Any]:
     }
 
 
-def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name].astype(float) - other[name]).max()) for name in one)
+def furthest(own: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    assert own.keys() == other.keys()
+    return max(float(np.abs(own[name].astype(float) - other[name]).max()) for name in own)
 
 
 cases.add("epochs", lambda: compare("epoch"))
@@ -163,7 +163,7 @@ def checkpoint() -> Any:
     other = compiled()
     other.load_weights(path.format(batch=3))
     pairs = zip(other.get_weights(), found[2], strict=True)
-    return max(float(np.abs(one - wanted).max()) for one, wanted in pairs)
+    return max(float(np.abs(value - wanted).max()) for value, wanted in pairs)
 
 
 @cases

@@ -27,26 +27,28 @@ def memory():
     def train_step(inputs):
         with tf.GradientTape() as tape:
             x = inputs
-            for one in weights:
-                x = tf_libra.boundary(tf.tanh(x @ one))
+            for weight in weights:
+                x = tf_libra.boundary(tf.tanh(x @ weight))
             loss = tf.reduce_mean(x**2)
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
     strategy = GPipe(num_microbatches=2, num_stages=2)  # the same number of layers on each rank
     found = {}
-    for what, release in (("before", False), ("let go", True)):
+    for what, release in (("before", False), ("released", True)):
         step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
         for _ in range(3):
             step(tf.ones([2, WIDE]))
         found[what] = harness.resident_bytes()
-    stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
+    stage = next(stage for stage in step.plan.stages if harness.RANK in stage.devices)
     found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
     # Threads of the step may free its memory shortly after it has returned.
     until = time.monotonic() + 60
-    while found["before"] - found["let go"] <= PART * found["others"] and time.monotonic() < until:
+    while (
+        found["before"] - found["released"] <= PART * found["others"] and time.monotonic() < until
+    ):
         time.sleep(0.05)
-        found["let go"] = harness.resident_bytes()
+        found["released"] = harness.resident_bytes()
     step.synchronize_variables()
     found["back"] = harness.resident_bytes()
     return found

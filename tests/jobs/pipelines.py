@@ -39,7 +39,7 @@ def train(make, strategy, **options):
         returned.append({name: np.array(value).tolist() for name, value in result.items()})
     step.synchronize_variables()
     every = map(tf.convert_to_tensor, trained.every_variable)
-    cases.save(**{str(i): one.numpy() for i, one in enumerate(every)})
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(every)})
     return {
         "returned": returned,
         "stages": [list(stage.devices) for stage in step.plan.stages],
@@ -83,19 +83,19 @@ def released():
 
     def run(images, labels, **flag):
         result = step(harness.own(images), harness.own(labels), **flag)
-        sizes.append([int(tf.size(one.value)) for one in trained.variables])
+        sizes.append([int(tf.size(variable.value)) for variable in trained.variables])
         return float(result["loss"])
 
     first, second, third = batches(3, SAMPLES)
     run(*first)
     step.synchronize_variables()
-    sizes.append([int(tf.size(one.value)) for one in trained.variables])
+    sizes.append([int(tf.size(variable.value)) for variable in trained.variables])
     run(*second)
     evaluated = run(*second, training=False)
-    run(*(one[: SAMPLES // 2] for one in third))  # another trace
-    run(*(one[SAMPLES // 2 :] for one in third))
+    run(*(tensor[: SAMPLES // 2] for tensor in third))  # another trace
+    run(*(tensor[SAMPLES // 2 :] for tensor in third))
     step.synchronize_variables()
-    cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(trained.variables)})
     return {
         "sizes": sizes,
         "stages": [list(stage.devices) for stage in step.plan.stages],
@@ -155,7 +155,7 @@ def short_batches(**options):
         [(images, labels)] = batches(1, harness.SIZE * size)
         step(harness.own(images), harness.own(labels))
     step.synchronize_variables()
-    cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(trained.variables)})
 
 
 if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not divide all batches
@@ -181,10 +181,10 @@ def objects_in_turns():
         trainers[number % 2].step(*map(harness.own, joint))
         alone[number % 2].step(*joint)
     differences = []
-    for one, wanted in zip(trainers, alone, strict=True):
-        assert one.step.plan is not None
-        one.step.synchronize_variables()
-        pairs = zip(one.stack.weights, wanted.weights, strict=True)
+    for trainer, wanted in zip(trainers, alone, strict=True):
+        assert trainer.step.plan is not None
+        trainer.step.synchronize_variables()
+        pairs = zip(trainer.stack.weights, wanted.weights, strict=True)
         differences += [float(tf.reduce_max(tf.abs(a - b))) for a, b in pairs]
     apart = tf.reduce_max(tf.abs(alone[0].weights[0] - alone[1].weights[0]))
     return {"differ": max(differences), "apart": float(apart)}
@@ -224,20 +224,20 @@ def adversarial():
 def in_turns(**options):
     """Alternates steps with shared variables, in stages and data-parallel."""
     expected, *steps = adversarial()
-    alone = [tf.function(one) for one in (*steps, steps[1])]
+    alone = [tf.function(step) for step in (*steps, steps[1])]
     variables, first, second = adversarial()
     decorated = [
         tf_libra.optimize(in_stages(2), **options)(tf.function(first)),
         tf_libra.optimize(in_stages(2), **options)(tf.function(second)),
         tf_libra.optimize("syneasgd", **AT_ONCE)(tf.function(second)),
     ]
-    start = [one.numpy() for one in expected]
+    start = [variable.numpy() for variable in expected]
     for number in range(7):
         noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
         alone[number % 3](noise, real)
         decorated[number % 3](harness.own(noise), harness.own(real))
-    for one in decorated:
-        one.synchronize_variables()
+    for step in decorated:
+        step.synchronize_variables()
     pairs = list(zip(variables, expected, start, strict=True))
     return {
         "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
@@ -248,9 +248,9 @@ def in_turns(**options):
 def gone():
     """Drops a step, on one rank earlier, before another one uses its variables."""
     expected, *steps = adversarial()
-    alone = [tf.function(one) for one in steps]
+    alone = [tf.function(step) for step in steps]
     variables, first, second = adversarial()
-    start = [one.numpy() for one in expected]
+    start = [variable.numpy() for variable in expected]
     for number, (step, function) in enumerate(zip((first, second), alone, strict=True)):
         strategy, options = (in_stages(2), {}) if number == 0 else ("syneasgd", AT_ONCE)
         decorated = tf_libra.optimize(strategy, **options)(tf.function(step))
@@ -316,18 +316,18 @@ def committed():
         assert differs() == np.inf
         getattr(state, way)()
         found["kept"].append(differs())
-    for one in (ours, plain, keras):
-        one.commit()
+    for state in (ours, plain, keras):
+        state.commit()
         kept = [value.numpy() for value in every]
         train(0)
-        one.restore()
+        state.restore()
         found["restored"] += [
             bool((a.numpy() == b).all()) for a, b in zip(every, kept, strict=True)
         ]
         for expected, value in zip(wanted, kept, strict=True):
             expected.assign(value)
         step.synchronize_variables()
-        one.restore()
+        state.restore()
     return found
 
 
@@ -368,7 +368,7 @@ def in_other_stages(is_trained):
         return run(inputs, labels, weights)
 
     step = tf_libra.optimize(in_stages(2))(tf.function(flagged))
-    share = [harness.own(one) for one in batch(0)]
+    share = [harness.own(tensor) for tensor in batch(0)]
     step(*share)
     step(*share, training=is_trained, turned=True)
 
@@ -399,20 +399,20 @@ def another_job():
     staged(*shares[0])
     change_places()
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
-    start = [tf.convert_to_tensor(one).numpy() for one in every]
+    start = [tf.convert_to_tensor(variable).numpy() for variable in every]
     parallel = tf_libra.optimize("syneasgd", max_tuning_steps=2)(second)
     for step, share in zip((parallel, staged, parallel), shares[1:], strict=True):
         step(*share)
     expected = build_model(models.deep)
     alone = tf.function(expected.step)
     copies = [*expected.variables, *expected.state, *expected.optimizer.variables]
-    for one, value in zip(copies, start, strict=True):
-        one.assign(value)
+    for copy, value in zip(copies, start, strict=True):
+        copy.assign(value)
     for images, labels in batches(4, SAMPLES)[1:]:
         alone(images, labels)
     cases.save(
-        **{f"ours/{i}": tf.convert_to_tensor(one) for i, one in enumerate(every)},
-        **{f"alone/{i}": tf.convert_to_tensor(one) for i, one in enumerate(copies)},
+        **{f"ours/{i}": tf.convert_to_tensor(variable) for i, variable in enumerate(every)},
+        **{f"alone/{i}": tf.convert_to_tensor(copy) for i, copy in enumerate(copies)},
     )
     return {"rank": hvd.rank()}
 
@@ -474,7 +474,7 @@ def places_of(jobs):
         places = []
         if hvd.rank() == 0:
             hosts = (f"localhost:{len(ranks)}" for ranks in jobs)
-            places = [stack.enter_context(meeting(one, "127.0.0.1", "lo")) for one in hosts]
+            places = [stack.enter_context(meeting(host, "127.0.0.1", "lo")) for host in hosts]
         yield hvd.broadcast_object(places, name="places")
 
 
@@ -488,11 +488,11 @@ def join(jobs, places):
     harness.barrier()
 
 
-def let_go_when_ranks_were_lost():
+def released_when_ranks_were_lost():
     """Trains a released variable that was not restored after a loss of ranks."""
     stack = Stack()
     step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
-    share = [harness.own(one) for one in batch(0)]
+    share = [harness.own(tensor) for tensor in batch(0)]
     step(*share)
     change_places()
     step(*share)
@@ -501,7 +501,7 @@ def let_go_when_ranks_were_lost():
 # These are last: afterwards ranks differ from those of the harness.
 if harness.SIZE == 2:
     cases.add("another_job", another_job)
-    cases.add("let_go_when_ranks_were_lost", let_go_when_ranks_were_lost)
+    cases.add("released_when_ranks_were_lost", released_when_ranks_were_lost)
 if harness.SIZE == 4:
     cases.add("other_partners", other_partners)
 

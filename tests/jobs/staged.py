@@ -18,9 +18,9 @@ def refused(make, strategy, samples=8, **options):
     trained = build_model(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     images, labels = batches(1, samples * harness.SIZE)[0]
-    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
+    before = [tf.convert_to_tensor(variable).numpy() for variable in trained.variables]
     try:
         step(harness.own(images), harness.own(labels))
     finally:
-        for one, value in zip(trained.variables, before, strict=True):
-            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+        for variable, value in zip(trained.variables, before, strict=True):
+            np.testing.assert_array_equal(tf.convert_to_tensor(variable).numpy(), value)

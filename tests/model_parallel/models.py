@@ -83,13 +83,15 @@ class Trained:
                 logits.append(self.call(inputs))
                 losses.append(self.loss(wanted, logits[-1]))
                 scaled = self.scaled(losses[-1])
-            gradients = [tf.convert_to_tensor(one) for one in tape.gradient(scaled, self.variables)]
+            gradients = [
+                tf.convert_to_tensor(gradient) for gradient in tape.gradient(scaled, self.variables)
+            ]
             if self.metric is not None:
                 self.metric.update_state(wanted, logits[-1])
             sums = (
                 gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
             )
-        means = [one / num_microbatches for one in sums or []]
+        means = [total / num_microbatches for total in sums or []]
         self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
         result = {
             "loss": tf.add_n(losses) / num_microbatches,
@@ -310,7 +312,7 @@ def transformer() -> Trained:
         return head(tf.reduce_mean(x, 1))
 
     call(tf.zeros([1, 8, 8, 1]))
-    parts = [embed, *(one for block in blocks for one in block), head]
+    parts = [embed, *(layer for block in blocks for layer in block), head]
     variables = [position, *(v for part in parts for v in part.trainable_variables)]
     # Not Adam: keys have a bias without effect, and it would follow what rounding leaves of that.
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
@@ -329,8 +331,8 @@ class _Counts:
 
     def update_state(self, labels: Any, logits: Any) -> None:
         odd, guess = labels % 2, tf.sigmoid(4 * logits[:, 1])
-        for one in self._metrics:
-            one.update_state(odd, guess)
+        for metric in self._metrics:
+            metric.update_state(odd, guess)
         self._mean.update_state(guess, sample_weight=tf.cast(labels, tf.float32))
         self._error.update_state(odd, guess)
         self._sum.update_state(guess)
@@ -339,7 +341,7 @@ class _Counts:
     def result(self) -> Any:
         rest = self._mean, self._error, self._sum
         whole = tf.cast(self._labels.result(), tf.float32)
-        return tf.stack([*(one.result() for one in (*self._metrics, *rest)), whole])
+        return tf.stack([*(metric.result() for metric in (*self._metrics, *rest)), whole])
 
 
 def counted() -> Trained:
@@ -388,8 +390,8 @@ def tied() -> Trained:
     def call(images: Any) -> Any:
         words = tf.cast(tf.abs(images[:, :, 0, 0]) * 4, tf.int32) % 10
         x = boundary(tf.reduce_mean(tf.gather(table, words), 1))
-        for one in hidden:
-            x = boundary(tf.tanh(x @ one))
+        for weight in hidden:
+            x = boundary(tf.tanh(x @ weight))
         return x @ tf.transpose(table)
 
     variables = [table, *hidden]
@@ -406,8 +408,8 @@ def permuted() -> Trained:
 
     def call(images: Any) -> Any:
         x = tf.reshape(images, [-1, 64])
-        for one in weights:
-            x = boundary(tf.tanh(tf.gather(x @ one, order, axis=1)))
+        for weight in weights:
+            x = boundary(tf.tanh(tf.gather(x @ weight, order, axis=1)))
         return x[:, :10]
 
     return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
@@ -459,16 +461,16 @@ class _TwoOptimizers:
         return [every[: len(every) // 2], every[len(every) // 2 :]]
 
     def build(self, variables: Any) -> None:
-        for one, half in zip(self._optimizers, self._halves(variables), strict=True):
-            one.build(half)
+        for optimizer, half in zip(self._optimizers, self._halves(variables), strict=True):
+            optimizer.build(half)
 
     def apply_gradients(self, pairs: Any) -> None:
-        for one, half in zip(self._optimizers, self._halves(pairs), strict=True):
-            one.apply_gradients(half)
+        for optimizer, half in zip(self._optimizers, self._halves(pairs), strict=True):
+            optimizer.apply_gradients(half)
 
     @property
     def variables(self) -> list[Any]:
-        return [variable for one in self._optimizers for variable in one.variables]
+        return [variable for optimizer in self._optimizers for variable in optimizer.variables]
 
     @property
     def iterations(self) -> Any:
@@ -494,13 +496,13 @@ def generating() -> Trained:
 
     def call(images: Any) -> Any:
         x = tf.reshape(images, [-1, 64])
-        for one, generator in zip(weights, generators, strict=True):
+        for weight, generator in zip(weights, generators, strict=True):
             noise = generator.normal([64], stddev=0.1)
-            x = tf.tanh(x @ one)
+            x = tf.tanh(x @ weight)
             x = boundary(x + noise + generator.normal(tf.shape(x), stddev=0.1))
         return x @ head
 
-    states = tuple(one.state for one in generators)
+    states = tuple(generator.state for generator in generators)
     variables = [*weights, head]
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1), state=states)
 
@@ -600,11 +602,11 @@ def mlp() -> Trained:
     return replace(deep(5), metric=_Labels())
 
 
-COUNTED = {one.__name__: one for one in (counted, mixed, greatest)}
-BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
+COUNTED = {make.__name__: make for make in (counted, mixed, greatest)}
+BURSTS = {make.__name__: make for make in (mlp, vgg, inception)}
 EVERY = {
-    one.__name__: one
-    for one in (
+    make.__name__: make
+    for make in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
         two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
         spectral, calling, permuted,

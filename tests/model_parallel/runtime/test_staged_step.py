@@ -172,7 +172,7 @@ def test_elastic_states_commit_synchronized_variables(trained: Job) -> None:
 @pytest.mark.parametrize("trained", [2], indirect=True)
 def test_released_variable_that_is_lost_raises(trained: Job) -> None:
     for rank in range(trained.world_size):
-        error = trained.error("let_go_when_ranks_were_lost", rank)
+        error = trained.error("released_when_ranks_were_lost", rank)
         assert error.startswith("ValueError: variable ") and "release_variables" in error
 
 
@@ -220,8 +220,8 @@ def test_release_of_variables_reduces_resident_memory(run_job: Callable[..., Job
         others = value["others"]
         assert others >= 1.44e8  # bytes of two layers
         # Other memory of a step varies by less.
-        assert value["before"] - value["let go"] > 0.8 * others, value
-        assert value["back"] - value["let go"] > 0.8 * others, value
+        assert value["before"] - value["released"] > 0.8 * others, value
+        assert value["back"] - value["released"] > 0.8 * others, value
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
