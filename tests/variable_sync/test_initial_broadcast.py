@@ -53,8 +53,8 @@ def test_ranks_end_with_the_same_bits(job: Job, case: str) -> None:
         ("unequal_starts", "broadcast 3 of 19 replicated variables"),
         ("checkpoint_restored_on_rank_0_alone", "broadcast 3 of 19 replicated variables"),
         ("layer_that_is_thawed", "broadcast 1 of 7 replicated variables"),
-        ("learning_rate_of_each_rank", "('rate')"),
-        ("counter_that_starts_unequal", "('counted')"),
+        ("learning_rate_of_each_rank", "(first: 'rate')"),
+        ("counter_that_starts_unequal", "(first: 'counted')"),
     ],
 )
 def test_one_line_says_what_was_copied(job: Job, case: str, first: str) -> None:
@@ -100,7 +100,7 @@ def test_variables_that_are_arguments_are_met_one_by_one(job: Job) -> None:
     assert first == second
     assert first["traces"] == 1
     assert len(set(map(str, first["bits"]))) == 3
-    assert job.log("variables_as_arguments").count("INFO variables: 3 of the 3") == 3
+    assert job.log("variables_as_arguments").count("INFO variables: broadcast 3 of 3") == 3
 
 
 @pytest.mark.parametrize("rank", RANKS)
