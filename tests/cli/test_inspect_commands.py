@@ -28,8 +28,8 @@ def test_no_such_trace(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[
 def test_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "host.xplane.pb"
     path.write_bytes(b"\xff" * 50)
-    assert "is no trace of TensorFlow's profiler" in refused(capsys, str(path))
-    assert "is no trace of TensorFlow's profiler" in refused(capsys, str(tmp_path))
+    assert "is not a trace of TensorFlow's profiler" in refused(capsys, str(path))
+    assert "is not a trace of TensorFlow's profiler" in refused(capsys, str(tmp_path))
     path.write_bytes(b"")
     assert "without a plane /host:CPU" in refused(capsys, str(path))
 

@@ -63,7 +63,7 @@ def test_a_gradient_in_parts_is_produced_once_and_one_of_a_choice_in_each_branch
 
 
 def test_graphs_without_gradients_are_refused() -> None:
-    with pytest.raises(ValueError, match="graphs: none holds an all-reduce"):
+    with pytest.raises(ValueError, match="graphs must hold an all-reduce"):
         gradient_sources([graph(("z", "MatMul", ["w"], {}))])
 
 

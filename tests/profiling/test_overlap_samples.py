@@ -147,7 +147,7 @@ def test_timeline_ends_with_computation_where_communication_is_done_earlier() ->
 
 
 def test_timeline_refuses_unknown_tensors() -> None:
-    with pytest.raises(ValueError, match="group 0 holds 'zz'"):
+    with pytest.raises(ValueError, match=r"group 0.* 'zz'"):
         measured_timeline([record(2, 3, "zz")], production(2, 6))
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.executed_graph import GradientSources, GraphCapture, gradient_sources
 from tf_libra.profiling.gradient_timing import measured_profile, production_times, step_production
-from tf_libra.profiling.profiler_session import TraceSession, in_use, read_events
+from tf_libra.profiling.profiler_session import TraceSession, find_profiler_conflict, read_events
 
 
 def model() -> keras.Model:
@@ -301,7 +301,7 @@ def test_what_a_user_has_collected_before_is_not_the_captures() -> None:
 
 def test_sources_are_what_feeds_all_reduces() -> None:
     graph = tf.compat.v1.GraphDef()
-    with pytest.raises(ValueError, match="none holds an all-reduce of gradients"):
+    with pytest.raises(ValueError, match="must hold an all-reduce"):
         gradient_sources([graph])
     for name in ("one", "two"):
         node = graph.node.add(name=name, op="LibraAllReduce")
@@ -318,18 +318,18 @@ def test_sources_are_what_feeds_all_reduces() -> None:
 
 
 def test_what_the_script_needs_is_known_without_a_session_of_ours(tmp_path: Path) -> None:
-    assert in_use() == ""
+    assert find_profiler_conflict() == ""
     with TraceSession():
-        assert "profiler session" in in_use()
+        assert "profiler session" in find_profiler_conflict()
     with tf.profiler.experimental.Profile(str(tmp_path)):
-        assert "profiler session" in in_use()
-    assert in_use() == ""
+        assert "profiler session" in find_profiler_conflict()
+    assert find_profiler_conflict() == ""
     tf.summary.trace_on(graph=True, profiler=False)
     try:
-        assert "trace_on" in in_use()
+        assert "trace_on" in find_profiler_conflict()
     finally:
         tf.summary.trace_off()
-    assert in_use() == ""
+    assert find_profiler_conflict() == ""
 
 
 @pytest.mark.parametrize("in_thread", [False, True])

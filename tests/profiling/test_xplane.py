@@ -49,7 +49,7 @@ def test_no_trace(tmp_path: Path) -> None:
 def test_not_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(b"\xff" * 100)
-    with pytest.raises(ValueError, match="no trace of TensorFlow's profiler"):
+    with pytest.raises(ValueError, match="not a trace of"):
         read_trace(path)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="without a plane /host:CPU"):

@@ -1,1 +1,1 @@
-"""From a TensorFlow profiler trace and op telemetry to a profile and overlap samples."""
+"""Profiling: from profiler traces and op telemetry to backward profiles and overlap samples."""

@@ -7,15 +7,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Events:
-    """Op events of one trace, all threads of the host.
+    """Op events of one trace, over all threads of the host.
 
-    TensorFlow's executor does not trace every op: kernels declared cheap (Reshape, Identity,
-    Const) never appear, and one that has run about 70 times in under some 8000 cycles no longer
-    does.
+    TensorFlow's executor does not trace every op. Kernels declared cheap (Reshape, Identity, Const)
+    never appear; a kernel that ran about 70 times in less than about 8000 cycles stops appearing.
 
     Attributes:
-      node_names: names of the nodes seen, each (name, type) once.
-      op_types: type of each of them, as executed, for example `_FusedMatMul`.
+      node_names: names of the nodes, each (name, type) once.
+      op_types: executed type of each node, for example `_FusedMatMul`.
       node: int32 array (events,), index into `node_names`.
       start_ns: int64 array (events,), CLOCK_REALTIME nanoseconds.
       end_ns: int64 array (events,), CLOCK_REALTIME nanoseconds.
@@ -42,7 +41,7 @@ class Events:
         return len(self.node)
 
     def within(self, window: tuple[int, int]) -> "Events":
-        """The events that start and end inside `window` = (start_ns, stop_ns)."""
+        """Returns the events that start and end inside `window` = (start_ns, stop_ns)."""
         start_ns, stop_ns = window
         inside = (self.start_ns >= start_ns) & (self.end_ns <= stop_ns)
         return dataclasses.replace(

@@ -1,8 +1,8 @@
-"""The graphs that TensorFlow executes, and what in them produces the gradients.
+"""Executed graphs: capture from TensorFlow, and the nodes that produce the gradients.
 
-Names in a trace are those of the executed graph, which is not the traced function's: inlining
-adds prefixes, Grappler fuses and renames, and oneDNN's rewrite, after Grappler, drops further
-nodes (a convolution's BiasAddGrad becomes the second output of its Conv2DBackpropFilter).
+Names in a trace are those of the executed graph, which differ from the traced function's: inlining
+adds prefixes, Grappler fuses and renames, and oneDNN's rewrite removes more nodes after Grappler (a
+convolution's BiasAddGrad becomes the second output of its Conv2DBackpropFilter).
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from tf_libra.internal import tf_internal
 
-# Whole, or started apart from the wait for its end.
+# A blocking all-reduce, or the start of an asynchronous one.
 _OPS = ("LibraAllReduce", "LibraAllReduceStart")
-# Attributes that the pass adds to an op of another library, which knows no plan, to read it by.
+# Attributes that the pass adds to an op of another library to mark its group.
 _NAMES, _GROUP, _THREADS = (
     f"_tf_libra_{name}" for name in ("tensor_names", "group", "num_threads")
 )
@@ -24,13 +24,13 @@ _NAMES, _GROUP, _THREADS = (
 
 @dataclasses.dataclass(frozen=True)
 class PlacedAllReduce:
-    """An all-reduce of another library in an executed graph, written by the pass.
+    """All-reduce of another library in an executed graph, written by the pass.
 
     Attributes:
-      node: its name.
-      group: index in the plan.
-      num_threads: what the plan wants.
-      tensor_names: the gradients, in order.
+      node: name of its node.
+      group: index of its group in the plan.
+      num_threads: threads in the plan.
+      tensor_names: names of the gradients, in order.
     """
 
     node: str
@@ -41,12 +41,13 @@ class PlacedAllReduce:
 
 @dataclasses.dataclass(frozen=True)
 class GradientSources:
-    """The node that produces each gradient, and the data inputs of every node around it.
+    """Nodes that produce the gradients, and the data inputs of all nodes around them.
 
     Attributes:
-      producers: tensor name to the names of the nodes that may produce it, in the order of the
-        all-reduces in the graph: one, or one in each branch of a choice.
-      inputs: node name to the names of its data inputs.
+      producers: names of the nodes that may produce each tensor, in the order of the all-reduces in
+        the
+        graph: one, or one per branch of a conditional.
+      inputs: names of the data inputs of each node.
     """
 
     producers: Mapping[str, tuple[str, ...]]
@@ -54,15 +55,15 @@ class GradientSources:
 
 
 class GraphCapture:
-    """Captures the executed graphs of the functions instantiated inside the `with` block.
+    """Capture of the executed graphs of functions that are instantiated inside the `with` block.
 
-    A function is instantiated by its first call, and by its first call under another config (and
-    so under another plan); later calls leave no graph. Where the user has switched on graph
-    collection (`tf.summary.trace_on`), this capture stands back: `unavailable` says so.
+    A function is instantiated by its first call, and by its first call under another config (so
+    under another plan); later calls leave no graph. The capture is unavailable while the user
+    collects graphs (`tf.summary.trace_on`).
 
     Attributes:
-      graphs: the partitions of every captured function, once the block has ended.
-      unavailable: why nothing could be captured, else empty.
+      graphs: partitions of every captured function, after the block.
+      unavailable: reason for an unavailable capture, else empty.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class GraphCapture:
             self.unavailable = "busy: tf.summary.trace_on is collecting graphs"
         else:
             tf_internal.eager_context().enable_graph_collection()
-            # `tf.summary.trace_off` leaves TensorFlow collecting: what came before is not ours.
+            # `tf.summary.trace_off` does not stop the collection: discard earlier graphs.
             tf_internal.eager_context().export_run_metadata()
         return self
 
@@ -94,7 +95,7 @@ class GraphCapture:
 
 
 def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
-    """The all-reduces that the pass has given to another library."""
+    """Returns the all-reduces that the pass assigned to another library."""
     return tuple(
         PlacedAllReduce(node.name, node.attr[_GROUP].i, node.attr[_THREADS].i, _tensor_names(node))
         for graph in graphs
@@ -104,7 +105,7 @@ def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
 
 
 def _tensor_names(node: Any) -> tuple[str, ...]:
-    """The gradients that a node all-reduces; none for a node that does something else."""
+    """Returns the gradients that a node all-reduces; empty for other nodes."""
     attribute = "tensor_names" if node.op in _OPS else _NAMES
     if attribute not in node.attr:
         return ()
@@ -112,13 +113,13 @@ def _tensor_names(node: Any) -> tuple[str, ...]:
 
 
 def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
-    """Finds the producers of the gradients: what feeds the all-reduces.
+    """Finds the producers of the gradients, which feed the all-reduces.
 
     Args:
-      graphs: executed graphs (GraphDef), one step's worth.
+      graphs: executed graphs (GraphDef) of one step.
 
     Raises:
-      ValueError: if no graph holds such an op.
+      ValueError: no graph holds an all-reduce.
     """
     producers: dict[str, tuple[str, ...]] = {}
     inputs: dict[str, tuple[str, ...]] = {}
@@ -130,9 +131,9 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
             inputs[node.name] = sources
             starts = node.attr["part_starts"].list.i if "part_starts" in node.attr else ()
             for index, tensor in enumerate(_tensor_names(node)[: len(sources)]):
-                # A tensor in parts is reduced several times, and produced once.
+                # A split tensor is reduced in several parts and produced once.
                 if index >= len(starts) or starts[index] <= 0:
                     producers[tensor] = (*producers.get(tensor, ()), sources[index])
     if not producers:
-        raise ValueError("graphs: none holds an all-reduce of gradients")
+        raise ValueError("graphs must hold an all-reduce of gradients, got none")
     return GradientSources(producers, inputs)

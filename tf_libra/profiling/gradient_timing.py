@@ -1,6 +1,6 @@
-"""When backward computation starts and each gradient is produced, from op events.
+"""Gradient timing: when backward starts and each gradient is produced, from op events.
 
-Pure functions of events; nothing here drives TensorFlow.
+Pure functions of events, without TensorFlow.
 """
 
 import bisect
@@ -13,23 +13,23 @@ import numpy as np
 from tf_libra.profiling.events import Events
 from tf_libra.specs.backward_profile import BackwardProfile
 
-# tf.GradientTape puts its ops under this scope. Prefixes come before it: of an inlined call
-# (StatefulPartitionedCall/), of a loop (while/body/_1/), of a Grappler rewrite.
+# Scope of the ops of tf.GradientTape. Inlined calls (StatefulPartitionedCall/), loops
+# (while/body/_1/) and Grappler rewrites add prefixes.
 _BACKWARD_SCOPE = "gradient_tape/"
 
 
 class IncompleteTraceError(ValueError):
-    """The events of a step do not tell when its gradients were produced."""
+    """The events of a step do not show when its gradients were produced."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Productions:
-    """When each gradient of one step was produced.
+    """Production times of the gradients of one step.
 
     Attributes:
-      names: the tensors, in the caller's order.
+      names: tensor names, in the caller's order.
       produced_ns: int64 array (tensors,), CLOCK_REALTIME nanoseconds.
-      inferred: tensors whose producer has no event, each with what its time was taken from.
+      inferred: source of the time of each tensor whose producer has no event.
     """
 
     names: tuple[str, ...]
@@ -39,10 +39,10 @@ class Productions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepProduction(Productions):
-    """Productions of one step, with the start of its backward computation.
+    """Production times of one step, with the start of backward.
 
     Attributes:
-      backward_start_ns: start of the first op of backward computation.
+      backward_start_ns: start of the first backward op.
     """
 
     backward_start_ns: int
@@ -54,23 +54,24 @@ class StepProduction(Productions):
 
     @property
     def last_ns(self) -> int:
-        """When the last gradient was produced: the end of backward computation."""
+        """Production time of the last gradient: the end of backward computation."""
         return int(self.produced_ns.max())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredProfile:
-    """A profile with how it was come by.
+    """Profile with the statistics of its measurement.
 
     Attributes:
       profile: medians over the steps, in backward order.
-      spread_seconds: float array (tensors,), interquartile range over the steps of the time at
-        which each tensor of `profile` was produced.
-      num_steps: steps used.
-      num_in_order: steps used that produced the tensors in the profile's order. TensorFlow's
-        executor promises none: where this falls short of `num_steps`, the order varies by step.
-      dropped: (index in `steps`, reason) of every step that was not.
-      inferred: tensors whose production was never seen directly, with what it was taken from.
+      spread_seconds: float array (tensors,), interquartile range over the steps of each production
+        time.
+      num_steps: number of used steps.
+      num_in_order: number of used steps that produced the tensors in the profile's order.
+        TensorFlow's executor guarantees no order; if this is less than `num_steps`, the order
+        varies.
+      dropped: (index in `steps`, reason) of every unused step.
+      inferred: source of the time of each tensor whose production was never seen directly.
     """
 
     profile: BackwardProfile
@@ -87,15 +88,14 @@ def production_times(
     window: tuple[int, int],
     inputs: Mapping[str, Sequence[str]] | None = None,
 ) -> Productions:
-    """Finds when each gradient was produced: the end of the op that produces it.
+    """Finds the production time of each gradient: the end of the op that produces it.
 
-    A producer may have no event: the executor does not trace cheap ops, and Grappler and
-    oneDNN fuse or rename nodes. Such a tensor's time is inferred, and reported as such:
+    A producer may have no event: the executor does not trace cheap ops, and Grappler and oneDNN
+    fuse or rename nodes. The time of its tensor is inferred, and listed in `inferred`:
 
-    - if `inputs` knows the node, it is the time at which the nearest traced ops among its
-      ancestors were all done (a cheap op takes no time to speak of); the start of the window if
-      there are none, as for a constant;
-    - otherwise the later of its nearest neighbours in `producers` whose time is known.
+    - If `inputs` knows the node: the end of the last of its nearest traced ancestors, since a cheap
+      op takes no time. Without traced ancestors, as for a constant: the start of the window.
+    - Otherwise: the later of its nearest neighbours in `producers` whose time is known.
 
     Args:
       events: op events of one or more steps.
@@ -104,9 +104,9 @@ def production_times(
       inputs: node name to the names of its data inputs, from the executed graph.
 
     Raises:
-      ValueError: if `producers` is empty.
-      IncompleteTraceError: if no producer, nor an ancestor of one, has an event in the window, or
-        a producer has several (not one step, then).
+      ValueError: `producers` is empty.
+      IncompleteTraceError: no producer and no ancestor of one has an event in the window, or a
+        producer has several events, so the window holds several steps.
     """
     if not producers:
         raise ValueError("producers must name at least one tensor, got none")
@@ -155,10 +155,10 @@ def select_producers(
     window: tuple[int, int],
     inputs: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
-    """Returns the node that produced each gradient, if it may be one in each branch of a choice.
+    """Returns the node that produced each gradient, among one per branch of a conditional.
 
-    If no candidate has an event, e.g. since all are cheap, the node is taken whose nearest traced
-    ancestors ended last: nodes in a branch that was not taken have left no events.
+    If no candidate has an event, for example since all are cheap, the node is chosen whose nearest
+    traced ancestors ended last: the branch that was not taken left no events.
 
     Args:
       events: as for `production_times`.
@@ -167,7 +167,7 @@ def select_producers(
       inputs: as for `production_times`.
 
     Raises:
-      IncompleteTraceError: if several have run, as in a graph of several steps.
+      IncompleteTraceError: several candidates ran, as in a graph of several steps.
     """
     seen, _ = _seen(events, window)
 
@@ -185,21 +185,21 @@ def select_producers(
 
 
 def backward_start(events: Events, window: tuple[int, int], first_production_ns: int) -> int:
-    """Finds when backward computation starts.
+    """Finds the start of backward computation.
 
-    Backward ops stand under `gradient_tape/`, at whatever depth. The first of them is not always
-    the start: small ones that depend on shapes alone may run during forward computation, and
-    small forward ops (metrics) after backward has begun. So of all starts of backward ops before
-    the first production the one is taken that parts the two best: the least time in backward ops
-    before it and in other ops after it; of equals the earliest.
+    Backward ops stand under `gradient_tape/` at any depth. The first of them is not always the
+    start: ops that depend on shapes alone may run during forward, and small forward ops (metrics)
+    after the start of backward. The start chosen among the backward ops before the first production
+    separates both best: it has the least time in backward ops before it and in other ops after it.
+    The earliest wins a tie.
 
     Args:
       events: op events.
       window: (start_ns, stop_ns) of the step.
-      first_production_ns: when the first gradient was produced.
+      first_production_ns: production time of the first gradient.
 
     Raises:
-      IncompleteTraceError: if no backward op starts before the first production.
+      IncompleteTraceError: no backward op starts before the first production.
     """
     inside = events.within(window)
     scoped = np.array([_BACKWARD_SCOPE in name for name in events.node_names], dtype=bool)
@@ -223,13 +223,13 @@ def step_production(
     window: tuple[int, int],
     inputs: Mapping[str, Sequence[str]] | None = None,
 ) -> StepProduction:
-    """Productions of one step and the start of its backward computation.
+    """Returns the production times of one step and the start of its backward computation.
 
     Arguments and errors are those of `production_times` and `backward_start`.
     """
     productions = production_times(events, producers, window, inputs)
     direct = [name not in productions.inferred for name in productions.names]
-    # A constant's production, the start of the window, says nothing about the first.
+    # Constants count as produced at the start of the window and are not the first production.
     seen_ns = productions.produced_ns[direct] if any(direct) else productions.produced_ns
     start_ns = backward_start(events, window, int(seen_ns[seen_ns > window[0]].min()))
     return StepProduction(
@@ -244,24 +244,24 @@ def measured_profile(
     dtypes: Mapping[str, str] | None = None,
     order: Sequence[str] | None = None,
 ) -> MeasuredProfile:
-    """Builds a profile from steps that communicated after backward, so without contention.
+    """Builds a profile from steps that communicated after backward, so free of contention.
 
-    A tensor's time is the median over the steps of when it was produced, seconds since the start
-    of backward. Tensors are ordered by it, ties as in `steps[0].names`; `compute_seconds` are the
-    differences, the first from the start. A step in which a tensor's production is inferred
-    although most steps saw it lacks events and is dropped.
+    A tensor's time is the median over the steps of its production time, in seconds since the start
+    of backward. Tensors are ordered by this time, ties as in `steps[0].names`; `compute_seconds`
+    are the differences. A step is dropped if it only infers the production of a tensor that most
+    steps saw.
 
     Args:
-      steps: at least `min_steps`, of the same tensors in the same order.
-      num_bytes: size of each of these tensors.
-      min_steps: fewest usable steps.
-      dtypes: dtype name of each of these tensors, where known.
-      order: names of the tensors; they are left in it, and one that was produced before its
+      steps: at least `min_steps` steps of the same tensors in the same order.
+      num_bytes: size of each tensor.
+      min_steps: least number of usable steps.
+      dtypes: dtype name of each tensor, if known.
+      order: names of the tensors in the order of the profile; a tensor that was produced before its
         predecessor counts as produced with it. None: the order of production.
 
     Raises:
-      ValueError: if there are no steps, they differ in tensors, or a size is missing.
-      IncompleteTraceError: if fewer than `min_steps` steps are usable.
+      ValueError: no steps, steps of different tensors, or a missing size.
+      IncompleteTraceError: fewer than `min_steps` steps are usable.
     """
     if min_steps < 1:
         raise ValueError(f"min_steps must be at least 1, got {min_steps}")
@@ -322,7 +322,7 @@ def measured_profile(
 
 
 def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Counter[str]]:
-    """When each node that has an event in the window ended last, and how often it ran."""
+    """Returns the last end and the number of runs of each node with an event in the window."""
     inside = events.within(window)
     runs = np.bincount(inside.node, minlength=len(events.node_names))
     end_ns = np.full(len(events.node_names), np.iinfo(np.int64).min)
@@ -339,7 +339,7 @@ def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Coun
 def _nearest_traced(
     node: str, inputs: Mapping[str, Sequence[str]], traced: Mapping[str, int]
 ) -> list[str]:
-    """The traced nodes nearest to `node` on every path of data inputs that leads to it."""
+    """Returns the nearest traced nodes on every path of data inputs that leads to `node`."""
     found: list[str] = []
     visited = {node}
     pending = list(inputs[node])

@@ -1,4 +1,4 @@
-"""Overlap samples and the measured timeline of a step, from its all-reduces' telemetry.
+"""Overlap samples and the measured timeline of a step, from the telemetry of its all-reduces.
 
 Pure functions.
 """
@@ -20,20 +20,20 @@ from tf_libra.specs.backward_profile import BackwardProfile
 if TYPE_CHECKING:
     from tf_libra.specs.telemetry import AllReduceRecord
 
-# An all-reduce cannot start before its tensors are there. What is more than clocks and event
-# ends can differ by means that record and trace are not of the same step.
+# Error of clocks and event ends. An all-reduce that starts earlier than its tensors by more than
+# this belongs to another step than the trace.
 _CLOCK_TOLERANCE_NS = 200_000
-# An overlap this short lies within the error of the two clocks: the all-reduce ran alone.
+# Shorter overlaps lie within the error of the two clocks and count as none.
 _SHORTEST_OVERLAP_NS = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
 class SampledStep:
-    """The samples that one traced step gives to the fit.
+    """Samples of one traced step.
 
     Attributes:
-      samples: one per all-reduce used, in order of start.
-      dropped: (group, reason) of every all-reduce that was not.
+      samples: one per used all-reduce, in order of start.
+      dropped: (group, reason) of every unused all-reduce.
     """
 
     samples: tuple[OverlapSample, ...]
@@ -42,15 +42,15 @@ class SampledStep:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredGroup:
-    """One executed all-reduce; seconds since the start of backward.
+    """Executed all-reduce; seconds since the start of backward.
 
     Attributes:
       group: index in the plan.
-      num_threads: communication threads it ran on.
-      num_bytes: its size.
-      ready_seconds: when the last of its tensors was produced.
-      start_seconds: when it started.
-      end_seconds: when it ended.
+      num_threads: communication threads.
+      num_bytes: size.
+      ready_seconds: production time of its last tensor.
+      start_seconds: start of the all-reduce.
+      end_seconds: end of the all-reduce.
     """
 
     group: int
@@ -63,13 +63,13 @@ class MeasuredGroup:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredTimeline:
-    """The measured timeline of a step, for comparison with the predicted timeline of a plan.
+    """Measured timeline of a step, for comparison with a plan's predicted timeline.
 
     Attributes:
-      groups: the all-reduces in order of start.
-      compute_seconds: from the start of backward to the last production.
-      backward_seconds: from the start of backward to the later of the last production and the
-        last all-reduce's end; what LIBRA's Eq. 7 sums up.
+      groups: all-reduces in order of start.
+      compute_seconds: time from the start of backward to the last production.
+      backward_seconds: time from the start of backward to the later of the last production and the
+        end of the last all-reduce (LIBRA, Eq. 7).
     """
 
     groups: tuple[MeasuredGroup, ...]
@@ -80,32 +80,32 @@ class MeasuredTimeline:
 def work_done(
     times_ns: ArrayLike, production: StepProduction, profile: BackwardProfile
 ) -> np.ndarray:
-    """Backward computation done by given times, W(t), in contention-free seconds.
+    """Returns the backward computation done by given times, W(t), in contention-free seconds.
 
-    At a production, W has grown by that tensor's `compute_seconds`; between two productions it
-    grows evenly (LIBRA's assumption of uniform processing speed, Eqs. 9-11). It is 0 up to the
-    start of backward, never falls, and is the profile's sum from the last production on.
+    At a production, W has grown by the tensor's `compute_seconds`; between two productions it grows
+    linearly (LIBRA's assumption of uniform processing speed, Eqs. 9-11). W is 0 until the start of
+    backward, never decreases, and is the profile's sum from the last production on.
 
     Args:
       times_ns: times, any shape.
-      production: the step's productions.
-      profile: of the same tensors.
+      production: production times of the step.
+      profile: profile of the same tensors.
 
     Returns:
       Seconds, in the shape of `times_ns`.
 
     Raises:
-      ValueError: if profile and production are of different tensors.
+      ValueError: profile and production have different tensors.
     """
     compute_seconds = {tensor.name: tensor.compute_seconds for tensor in profile.tensors}
     if compute_seconds.keys() != set(production.names):
         odd = sorted(compute_seconds.keys() ^ set(production.names))
         raise ValueError(f"profile and production differ in {len(odd)} tensors, first {odd[0]!r}")
-    # Whole nanoseconds since the start: a float holds these, not those since 1970, exactly.
+    # A float holds nanoseconds since the start of backward exactly, not those since 1970.
     produced = np.maximum(production.produced_ns - production.backward_start_ns, 0)
     order = np.argsort(produced, kind="stable")
     work = np.cumsum([compute_seconds[production.names[i]] for i in order])
-    # Of tensors produced at the same time only the last says how much was done by then.
+    # Of tensors produced at the same time, the last one has the total.
     last = np.append(np.diff(produced[order]) > 0, True)
     at, done = produced[order][last], work[last]
     if at[0] > 0:
@@ -115,17 +115,17 @@ def work_done(
 
 
 def exclude_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
-    """Moves the starts of all-reduces to when the other ranks had arrived, as far as one rank sees.
+    """Moves the start of each all-reduce to the estimated arrival of the other ranks.
 
-    A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The
-    wait is how much longer the first byte took than at its quickest for the same group of the
-    same plan, so pass all records of a plan's steps in one call: with one step nothing changes.
+    A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The wait
+    is the time to the first byte, minus the shortest such time of the same group of the same plan.
+    So pass all records of a plan's steps in one call; the records of a single step are not changed.
 
     Args:
-      records: of any steps and plans.
+      records: records of any steps and plans.
 
     Returns:
-      The records, in the same order, with later `started_ns`.
+      The records in the same order, with later `started_ns`.
     """
     quickest_ns: dict[tuple[str, int], int] = {}
     for record in records:
@@ -151,18 +151,17 @@ def split_at_end_of_computation(
     done: Callable[[float, float], float],
     shortest: float,
 ) -> tuple[float, float, float]:
-    """Splits an all-reduce where computation ends (LIBRA, Eqs. 9-11).
+    """Splits an all-reduce at the end of computation (LIBRA, Eqs. 9-11).
 
     Args:
-      start: of the all-reduce; all times are of one clock, in one unit.
-      stop: of the all-reduce.
-      computed: when computation ended.
-      done: contention-free seconds of computation between two times.
-      shortest: an overlap up to this lies within the error of the clocks, and counts as none.
+      start: start of the all-reduce; all times are of one clock, in one unit.
+      stop: end of the all-reduce.
+      computed: end of computation.
+      done: returns contention-free seconds of computation between two times.
+      shortest: an overlap up to this length lies within the clocks' error and counts as none.
 
     Returns:
-      Seconds of computation done concurrently with it; how long it overlapped; how long it ran
-      alone.
+      Seconds of overlapping computation, duration of the overlap, duration without overlap.
     """
     overlap = min(stop, computed) - start
     if overlap <= shortest:
@@ -175,16 +174,16 @@ def overlap_samples(
 ) -> SampledStep:
     """Turns the all-reduces of one traced step into samples for the fit.
 
-    Each all-reduce's time, from start to finish, is split at the last production: before it
-    communication overlapped with computation, after it communication ran alone.
+    Each all-reduce is split at the last production. It overlapped with computation before and ran
+    alone after it.
 
     Args:
-      records: the all-reduces of the step.
-      production: the step's productions.
-      profile: measured without contention, of the same tensors.
+      records: all-reduces of the step.
+      production: production times of the step.
+      profile: contention-free profile of the same tensors.
 
     Raises:
-      ValueError: if profile and production are of different tensors.
+      ValueError: profile and production have different tensors.
     """
     samples: list[OverlapSample] = []
     dropped: list[tuple[int, str]] = []
@@ -218,10 +217,10 @@ def overlap_samples(
 def measured_timeline(
     records: Sequence[AllReduceRecord], production: StepProduction
 ) -> MeasuredTimeline:
-    """Lays the all-reduces of one traced step along its backward computation.
+    """Builds the timeline of the all-reduces of one traced step.
 
     Raises:
-      ValueError: if a record holds a tensor that `production` does not know.
+      ValueError: a record holds a tensor without a production time.
     """
     start_ns = production.backward_start_ns
     produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
@@ -229,7 +228,7 @@ def measured_timeline(
     for record in sorted(records, key=lambda r: (r.started_ns, r.group)):
         unknown = [name for name in record.tensor_names if name not in produced_ns]
         if unknown:
-            raise ValueError(f"group {record.group} holds {unknown[0]!r}, which the step has not")
+            raise ValueError(f"group {record.group}: no production time of {unknown[0]!r}")
         ready_ns = max((produced_ns[name] for name in record.tensor_names), default=start_ns)
         groups.append(
             MeasuredGroup(
@@ -250,7 +249,7 @@ def measured_timeline(
 
 
 def _unusable(record: AllReduceRecord, production: StepProduction) -> str:
-    """Why a record makes no sample; empty if it does."""
+    """Returns why a record gives no sample; empty if it gives one."""
     if record.num_bytes == 0:
         return "no bytes"
     if record.finished_ns <= record.started_ns:
@@ -260,7 +259,7 @@ def _unusable(record: AllReduceRecord, production: StepProduction) -> str:
     produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
     for name in record.tensor_names:
         if name not in produced_ns:
-            return f"holds {name!r}, which the step has not"
+            return f"no production time of {name!r}"
         early_ns = produced_ns[name] - record.started_ns
         if early_ns > _CLOCK_TOLERANCE_NS and name not in production.inferred:
             return f"started {formatting.time(early_ns * 1e-9)} before its {name!r} was produced"

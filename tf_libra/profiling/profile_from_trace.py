@@ -1,7 +1,7 @@
-"""A profile of backward computation from a trace that someone has recorded.
+"""Backward profile from a recorded trace.
 
-The trace must be of steps that ran `LibraAllReduce`: its events say which tensors are reduced and
-which op produces each (`xplane.AllReduceCall`). Nothing else is needed, neither graph nor plan.
+The trace must hold steps that ran `LibraAllReduce`: its events name the tensors and the ops that
+produce them (`xplane.AllReduceCall`). Neither graph nor plan is needed.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from tf_libra.profiling.xplane import AllReduceCall, Trace
 
 @dataclass(frozen=True, eq=False)
 class TracedProfile:
-    """A profile of backward computation from a trace.
+    """Profile of backward computation from a trace.
 
     Attributes:
-        measured: the profile, with how it was measured.
-        problems: reason and number of the steps that could not be used.
-        overlapped: share of backward computation during which bytes were exchanged, median over
-            the steps; from 0 to 1.
+        measured: profile with the statistics of its measurement.
+        problems: reasons for unused steps, with their number.
+        overlapped: share of backward computation that overlaps with exchanges, median over the
+            steps; from 0 to 1.
     """
 
     measured: MeasuredProfile
@@ -41,7 +41,7 @@ class TracedProfile:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """When the lanes were exchanging bytes, and how many of them."""
+    """Time span in which the lanes exchanged bytes, and their number."""
 
     start_ns: int
     end_ns: int
@@ -51,17 +51,17 @@ class _Exchange:
 def profile_of_trace(
     trace: Trace, cost_model: CostModel | None = None, min_steps: int = 1
 ) -> TracedProfile:
-    """The profile that a trace's steps have in the median.
+    """Returns the median profile of a trace's steps.
 
-    While an all-reduce ran concurrently with backward, computation was slower. With a cost model,
-    those times are multiplied by its `compute_rate(r)`, which makes them contention-free (LIBRA,
-    Eq. 5); without one they are taken as they are, and the plans made from them are too pessimistic
-    about computation. A trace of a run under `syneasgd` needs no such correction.
+    All-reduces that overlap with backward slow it down. With a cost model, the overlapped times are
+    multiplied by its `compute_rate(r)`, which makes them contention-free (LIBRA, Eq. 5). Without
+    one the profile, and plans made from it, overestimate computation. A trace under `syneasgd`
+    needs no correction.
 
     Args:
-        trace: of steps that ran `LibraAllReduce`.
-        cost_model: of the same machines.
-        min_steps: fewest steps that must be usable.
+        trace: trace of steps that ran `LibraAllReduce`.
+        cost_model: cost model of the same machines.
+        min_steps: least number of usable steps.
 
     Raises:
         IncompleteTraceError: a `ValueError`: the trace holds too little.
@@ -94,7 +94,7 @@ def profile_of_trace(
         reasons = "; ".join(problems) or "none is complete"
         raise IncompleteTraceError(f"no step of the trace can be used: {reasons}")
     sizes = _sizes(trace.calls)
-    # Plans may have changed on the way, and with them the order of the groups.
+    # The order of groups differs between plans.
     steps = [_in_order(step, steps[0].names) for step in steps]
     measured = measured_profile(steps, sizes, min_steps)
     return TracedProfile(measured, problems, statistics.median(overlapped))
@@ -103,10 +103,10 @@ def profile_of_trace(
 def _steps(
     trace: Trace, problems: Counter[str]
 ) -> list[tuple[list[AllReduceCall], tuple[int, int]]]:
-    """The complete steps: their all-reduces, and the window in which their tensors are produced.
+    """Returns the complete steps: their all-reduces, and the window of their productions.
 
-    A step ends where groups start over, or a tensor comes up again. Its tensors are produced
-    between the last call of the step before and its own last call.
+    A step ends when group numbers start over or a tensor repeats. Its tensors are produced between
+    the last call of the previous step and its own last call.
     """
     split: list[list[AllReduceCall]] = []
     seen: set[tuple[str, int]] = set()
@@ -132,7 +132,7 @@ def _steps(
 
 
 def _sizes(calls: Sequence[AllReduceCall]) -> dict[str, int]:
-    """Bytes of each tensor: the most that any plan's parts of it add up to."""
+    """Returns the bytes of each tensor: the largest sum of its parts under any plan."""
     parts: dict[tuple[str, str], dict[int, int]] = {}
     for call in calls:
         for (name, start), num_bytes in zip(call.parts, call.num_bytes, strict=True):
@@ -144,13 +144,13 @@ def _sizes(calls: Sequence[AllReduceCall]) -> dict[str, int]:
 
 
 def _exchanges(trace: Trace) -> list[_Exchange]:
-    """Returns the exchanges by time; one at a time, as the engine runs them."""
-    threads = {one.sequence: one.num_threads for one in trace.lanes if not one.phase}
+    """Returns the exchanges in chronological order; the engine runs one at a time."""
+    threads = {event.sequence: event.num_threads for event in trace.lanes if not event.phase}
     spans: dict[int, tuple[int, int]] = {}
-    for one in trace.lanes:
-        if one.phase == "exchange":
-            start_ns, end_ns = spans.get(one.sequence, (one.start_ns, one.end_ns))
-            spans[one.sequence] = min(start_ns, one.start_ns), max(end_ns, one.end_ns)
+    for event in trace.lanes:
+        if event.phase == "exchange":
+            start_ns, end_ns = spans.get(event.sequence, (event.start_ns, event.end_ns))
+            spans[event.sequence] = min(start_ns, event.start_ns), max(end_ns, event.end_ns)
     return [
         _Exchange(*span, threads[sequence])
         for sequence, span in sorted(spans.items(), key=lambda item: item[1])
@@ -160,24 +160,24 @@ def _exchanges(trace: Trace) -> list[_Exchange]:
 
 def _overlapped(step: StepProduction, exchanges: Sequence[_Exchange]) -> float:
     total = step.last_ns - step.backward_start_ns
-    beside = sum(
-        max(0, min(one.end_ns, step.last_ns) - max(one.start_ns, step.backward_start_ns))
-        for one in exchanges
+    overlap = sum(
+        max(0, min(exchange.end_ns, step.last_ns) - max(exchange.start_ns, step.backward_start_ns))
+        for exchange in exchanges
     )
-    return beside / total if total > 0 else 0.0
+    return overlap / total if total > 0 else 0.0
 
 
 def _contention_free(
     step: StepProduction, exchanges: Sequence[_Exchange], cost_model: CostModel
 ) -> StepProduction:
-    """The same step, with the times that it would have had without communication."""
+    """Returns the step with the production times that it would have without communication."""
     start_ns = step.backward_start_ns
     produced = np.maximum(step.produced_ns - start_ns, 0)
     lost = np.zeros(len(produced))
-    for one in exchanges:
-        begin, end = max(one.start_ns - start_ns, 0), one.end_ns - start_ns
-        beside = np.clip(produced, begin, max(begin, end)) - begin
-        lost += beside * (1.0 - float(cost_model.compute_rate(one.num_threads)))
+    for exchange in exchanges:
+        begin, end = max(exchange.start_ns - start_ns, 0), exchange.end_ns - start_ns
+        overlap = np.clip(produced, begin, max(begin, end)) - begin
+        lost += overlap * (1.0 - float(cost_model.compute_rate(exchange.num_threads)))
     free_ns = start_ns + np.maximum(produced - lost, 0).astype(np.int64)
     return dataclasses.replace(step, produced_ns=free_ns)
 

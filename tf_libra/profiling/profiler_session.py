@@ -1,4 +1,4 @@
-"""Traces of TensorFlow steps, in memory: start and stop the profiler, read the op events."""
+"""Profiler sessions in memory: start and stop TensorFlow's profiler, and read its op events."""
 
 import contextlib
 import threading
@@ -17,8 +17,8 @@ from tf_libra.profiling.events import Events
 # of each and uses its defaults.
 _OPTIONS: dict[str, int] = {}
 _HOST_PLANE = "/host:CPU"
-# Trace timestamps count from the start of the session. Events of this name carry the wall
-# clock, so that a trace can be aligned with timestamps taken elsewhere.
+# Trace timestamps count from the start of the session. Events of this name carry the wall clock,
+# which aligns a trace with other timestamps.
 _CLOCK_EVENT = "tf_libra_clock"
 _CLOCK_ARGUMENT = "realtime_ns"
 _NUM_CLOCK_EVENTS = 5
@@ -27,11 +27,11 @@ _NUM_CLOCK_EVENTS = 5
 BUSY = "another profiler session is active"
 
 
-def in_use() -> str:
-    """Return why the script itself needs what traces need; empty if it does not.
+def find_profiler_conflict() -> str:
+    """Returns why the script itself uses the profiler or collects graphs; empty if it does not.
 
-    A profiler session may be the script's, that of Keras' TensorBoard(profile_batch=...), or one of
-    the profiler server. Graphs are collected from `tf.summary.trace_on` to its export.
+    A session may be the script's, Keras' TensorBoard(profile_batch=...), or the profiler server's.
+    Graphs are collected from `tf.summary.trace_on` to its export.
     """
     enabled = tf_internal.profiler_trace.enabled  # a function; in older releases, a flag
     if enabled() if callable(enabled) else enabled:
@@ -42,19 +42,18 @@ def in_use() -> str:
 
 
 class TraceSession:
-    """Profiles what runs inside the `with` block, unless another session is or becomes active.
+    """Profiler session of the `with` block, which yields to other sessions.
 
-    TensorFlow allows one profiler session in a process. If one is active, a user's own or
-    the profiler server's, this session stands back: it raises nothing, `trace` stays None and
-    `unavailable` says why. If Python code starts another session inside of the block, in whatever
-    thread, this one ends first, so that the other starts. Nothing is written to disk.
+    TensorFlow allows one profiler session per process. If another one is active, `trace` stays None
+    and `unavailable` says why; nothing is raised. If Python code starts another session inside the
+    block, in any thread, this one ends first, so that the other starts. Nothing is written to disk.
 
-    Keep the block short, a step or a few: a profiler server cannot profile meanwhile.
+    Keep the block to a few steps: a profiler server cannot profile meanwhile.
 
     Attributes:
-      trace: serialized trace for `read_events`, once the block has ended; None without one.
-      unavailable: why there is no trace, empty if there is one.
-      is_interrupted: whether that is because of another session.
+      trace: serialized trace for `read_events`, after the block; None without one.
+      unavailable: reason for a missing trace; empty if there is one.
+      is_interrupted: True if another session is the reason.
     """
 
     def __init__(self) -> None:
@@ -115,16 +114,16 @@ class TraceSession:
 
 
 def read_events(trace: bytes) -> Events:
-    """Reads the op events of a trace that `TraceSession` recorded.
+    """Reads the op events of a trace recorded by `TraceSession`.
 
     Args:
       trace: serialized `tsl.profiler.Trace` with the session's clock events.
 
     Returns:
-      The events, in the trace's order (by thread, then by time).
+      The events in the trace's order (by thread, then by time).
 
     Raises:
-      ValueError: if `trace` cannot be parsed or was not recorded by `TraceSession`.
+      ValueError: `trace` cannot be parsed, or lacks the clock events of `TraceSession`.
     """
     message = tf_internal.trace_events_pb2.Trace()
     try:

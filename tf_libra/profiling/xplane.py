@@ -1,9 +1,9 @@
-"""Traces that TensorFlow's profiler has written to disk: finding and reading them.
+"""Traces that TensorFlow's profiler wrote to disk: finding and reading them.
 
-`tf.profiler.experimental`, `tf.keras.callbacks.TensorBoard(profile_batch=...)` and the profiler's
-server all write `LOGDIR/plugins/profile/SESSION/HOST.xplane.pb`, a serialized `XSpace`. The plane
-of the host has a line per thread; of its events two kinds are of interest here: ops, and what
-TF-Libra's op and lanes record of themselves (`ops/profiler_events.h`).
+`tf.profiler.experimental`, `tf.keras.callbacks.TensorBoard(profile_batch=...)` and the profiler
+server write `LOGDIR/plugins/profile/SESSION/HOST.xplane.pb`, a serialized `XSpace`. The host's
+plane has a line per thread. Two kinds of its events are read: ops, and the events of TF-Libra's op
+and lanes (`ops/profiler_events.h`).
 """
 
 import functools
@@ -27,18 +27,18 @@ _PHASES = {"LibraAllReduce wait": "wait", "LibraAllReduce exchange": "exchange"}
 
 @dataclass(frozen=True)
 class AllReduceCall:
-    """The op `LibraAllReduce` handing its tensors to the engine, as its own event tells it.
+    """Event of the op `LibraAllReduce` that submits its tensors to the engine.
 
     Attributes:
-        node: the op's name in the executed graph.
-        plan: id of the plan; empty where no plan was applied.
-        group: index of the tensor group; -1 where no plan was applied.
+        node: name of the op in the executed graph.
+        plan: id of the plan; empty without a plan.
+        group: index of the tensor group; -1 without a plan.
         num_threads: communication threads r.
-        tensor_names: in backward order.
-        num_bytes: size of each of them.
-        producers: the node in the executed graph that produces each of them.
-        enqueued_ns: when, in nanoseconds of the trace's clock: all its tensors are there.
-        part_starts: at which byte of each tensor begins the part that it is of, -1 for whole ones.
+        tensor_names: names of the tensors, in backward order.
+        num_bytes: size of each tensor.
+        producers: node in the executed graph that produces each tensor.
+        enqueued_ns: time at which all tensors are available, nanoseconds of the trace's clock.
+        part_starts: first byte of each tensor's part; -1 for whole tensors.
     """
 
     node: str
@@ -53,25 +53,25 @@ class AllReduceCall:
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """Name and beginning of each tensor, which a step has once."""
+        """Name and first byte of each tensor, which are unique in a step."""
         starts = self.part_starts or (-1,) * len(self.tensor_names)
         return tuple(zip(self.tensor_names, starts, strict=True))
 
 
 @dataclass(frozen=True)
 class LaneEvent:
-    """A lane's part of one all-reduce, or a phase of it.
+    """Event of a lane: its part of an all-reduce, or a phase of that.
 
     Attributes:
-        phase: "" for all of it, else "wait" (for the other ranks' first bytes) or "exchange".
-        lane: which.
-        group: index of the tensor group; -1 where no plan was applied.
-        sequence: counts the all-reduces of the process.
-        num_threads: communication threads of the all-reduce; 0 in a phase's event.
-        num_bytes: size of the whole all-reduce; 0 in a phase's event.
-        step: the step it belongs to; -1 in a phase's event.
-        start_ns: by the trace's clock.
-        end_ns: by the trace's clock.
+        phase: "" for all of it, "wait" (for the other ranks' first bytes) or "exchange".
+        lane: number of the lane.
+        group: index of the tensor group; -1 without a plan.
+        sequence: number of the all-reduce in the process.
+        num_threads: communication threads of the all-reduce; 0 for a phase.
+        num_bytes: size of the whole all-reduce; 0 for a phase.
+        step: number of the step; -1 for a phase.
+        start_ns: start by the trace's clock.
+        end_ns: end by the trace's clock.
     """
 
     phase: str
@@ -87,12 +87,12 @@ class LaneEvent:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The trace of one host; all times are nanoseconds of the trace's clock.
+    """Trace of one host; all times are nanoseconds of the trace's clock.
 
     Attributes:
-        events: the ops.
-        calls: all-reduces submitted to the engine, by time.
-        lanes: what the lanes did, by time.
+        events: op events.
+        calls: all-reduces submitted to the engine, in chronological order.
+        lanes: events of the lanes, in chronological order.
     """
 
     events: Events
@@ -101,15 +101,15 @@ class Trace:
 
 
 def find_trace(path: Path) -> Path:
-    """The trace that `path` means.
+    """Returns the trace file of a path.
 
     Args:
-        path: a trace; or a folder with traces, where the newest session counts: a log directory,
-            or any folder above or below it.
+        path: trace file; or a folder above or below traces, such as a log directory, whose newest
+            session is taken.
 
     Raises:
-        OSError: there is no `path`.
-        ValueError: it holds no trace, or its newest session holds several.
+        OSError: `path` does not exist.
+        ValueError: no trace, or several in the newest session.
     """
     if not path.is_dir():
         path.stat()
@@ -117,31 +117,33 @@ def find_trace(path: Path) -> Path:
     found = sorted(found for found in path.rglob(f"*{_SUFFIX}"))
     if not found:
         raise ValueError(
-            f"{str(path)!r} holds no trace of TensorFlow's profiler (*{_SUFFIX}), nor"
-            " does any folder below it"
+            f"{str(path)!r} holds no trace of TensorFlow's profiler (*{_SUFFIX}), nor do its"
+            " subfolders"
         )
-    newest = max(found, key=lambda one: (one.parent.name, one.stat().st_mtime_ns)).parent
-    chosen = [one for one in found if one.parent == newest]
+    newest = max(found, key=lambda file: (file.parent.name, file.stat().st_mtime_ns)).parent
+    chosen = [file for file in found if file.parent == newest]
     if len(chosen) > 1:
-        names = ", ".join(repr(one.name) for one in chosen)
+        names = ", ".join(repr(file.name) for file in chosen)
         raise ValueError(f"{str(newest)!r} holds {len(chosen)} traces, name one: {names}")
     return chosen[0]
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads a trace from disk. Needs TensorFlow to be installed, for the format.
+    """Reads a trace file. Needs an installed TensorFlow for the format.
 
     Raises:
         ImportError: TensorFlow is not installed.
         OSError: the file cannot be read.
-        ValueError: it is no trace, or one without events of the host.
+        ValueError: not a trace, or a trace without events of the host.
     """
     content = path.read_bytes()
     space = _messages().XSpace()
     try:
         space.ParseFromString(content)
     except Exception as error:  # DecodeError moves between protobuf versions
-        raise ValueError(f"{str(path)!r} is no trace of TensorFlow's profiler ({error})") from None
+        raise ValueError(
+            f"{str(path)!r} is not a trace of TensorFlow's profiler ({error})"
+        ) from None
     planes = [plane for plane in space.planes if plane.name == _HOST_PLANE]
     if not planes:
         raise ValueError(f"{str(path)!r} is a trace without a plane {_HOST_PLANE}")
@@ -150,10 +152,10 @@ def read_trace(path: Path) -> Trace:
 
 @functools.cache
 def _messages() -> Any:
-    """The module of the format. Its file alone: to import TensorFlow takes seconds."""
+    """Returns the module of the format, loaded alone since importing TensorFlow takes seconds."""
     installed = importlib.util.find_spec("tensorflow")
     if installed is None or not installed.submodule_search_locations:
-        raise ImportError("TensorFlow is not installed, and its profiler's format comes with it")
+        raise ImportError("reading a trace needs TensorFlow, which is not installed")
     folder = Path(installed.submodule_search_locations[0], "tsl", "profiler", "protobuf")
     spec = importlib.util.spec_from_file_location("_xplane_pb2", folder / "xplane_pb2.py")
     assert spec is not None and spec.loader is not None
@@ -194,13 +196,13 @@ def _read_plane(plane: Any) -> Trace:
         end_ns=columns[:, 2],
     )
     calls.sort(key=lambda call: call.enqueued_ns)
-    # What begins at the same time begins with the whole.
-    lanes.sort(key=lambda one: (one.start_ns, -one.end_ns, one.lane))
+    # Of events with the same start, the whole all-reduce precedes its phases.
+    lanes.sort(key=lambda event: (event.start_ns, -event.end_ns, event.lane))
     return Trace(events, tuple(calls), tuple(lanes))
 
 
 def _is_op(name: str) -> bool:
-    """An op's event is named `node:Type`; tf.data's iterators have `::` in theirs."""
+    """Returns whether a name is an op's, `node:Type`; tf.data's iterators have `::` in theirs."""
     node, colon, kind = name.rpartition(":")
     return bool(node and colon and kind) and "::" not in name
 
@@ -257,10 +259,10 @@ def _lane_event(
 
 
 def _list(text: Any) -> tuple[str, ...]:
-    """Reads a list that is separated by semicolons; one number alone is no text any more."""
+    """Returns the items of a list separated by semicolons; a single number arrives as an int."""
     return tuple(urllib.parse.unquote(item) for item in str(text).split(";"))
 
 
 def _node(tensor: str) -> str:
-    """The node of `node:output`."""
+    """Returns the node of `node:output`."""
     return tensor.partition(":")[0]

@@ -21,7 +21,7 @@ from tf_libra.autotune import (
     uses_warm_start,
 )
 from tf_libra.coordination.control_plane import Control
-from tf_libra.profiling.profiler_session import in_use
+from tf_libra.profiling.profiler_session import find_profiler_conflict
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.directive import Decision, KeepPlan
 from tf_libra.runtime.plan_activation import check_plan_can_run, check_plan_fits
@@ -96,7 +96,9 @@ class TuningCoordinator:
 
         # Trials of a retuning lie steps apart, so the time between them is not the trials'.
         limit = replace(budget, max_seconds=math.inf) if "active_plan" in more else budget
-        return postpone_trials(make, Postponement(limit), in_use, self._reporter.log.info)
+        return postpone_trials(
+            make, Postponement(limit), find_profiler_conflict, self._reporter.log.info
+        )
 
     def _new_retuning_tuner(self, active_plan: Plan) -> PostponingTuner:
         """Returns a tuner that leaves the active plan only for a clearly faster plan."""
