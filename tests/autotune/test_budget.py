@@ -12,7 +12,7 @@ from tf_libra.specs.plan import Plan
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])
-def test_every_experiment_takes_a_step_of_the_budget(max_steps: int) -> None:
+def test_budget_grants_one_step_per_trial(max_steps: int) -> None:
     end = BudgetTracker(Budget(max_steps, 1e9))
     assert [end.take_step() for _ in range(max_steps)] == [True] * max_steps
     assert not end.ended_early
@@ -21,7 +21,7 @@ def test_every_experiment_takes_a_step_of_the_budget(max_steps: int) -> None:
     assert end.ended_early
 
 
-def test_seconds_count_from_when_it_is_made() -> None:
+def test_budget_seconds_count_from_construction() -> None:
     now = 100.0
     end = BudgetTracker(Budget(10, 2.0), clock=lambda: now)
     now = 101.9
@@ -31,7 +31,7 @@ def test_seconds_count_from_when_it_is_made() -> None:
     assert "2 s" in end.exhaustion_note()
 
 
-def test_seconds_that_do_not_count_are_not_told() -> None:
+def test_budget_note_omits_unlimited_seconds() -> None:
     now = 0.0
     end = BudgetTracker(Budget(3, math.inf), clock=lambda: now)
     for _ in range(3):
@@ -43,7 +43,7 @@ def test_seconds_that_do_not_count_are_not_told() -> None:
         Budget(3, math.nan)
 
 
-def test_what_is_left_is_told_by_how_long_steps_took() -> None:
+def test_steps_left_follow_from_median_durations() -> None:
     now = 0.0
     end = BudgetTracker(Budget(100, 30.0), clock=lambda: now)
     assert end.steps_left == 100
@@ -67,7 +67,7 @@ def test_what_is_left_is_told_by_how_long_steps_took() -> None:
     assert end.take_step()
 
 
-def test_some_steps_may_take_as_long_as_they_do() -> None:
+def test_min_steps_are_granted_after_the_deadline() -> None:
     now = 0.0
     end = BudgetTracker(Budget(100, 20.0, min_steps=3), clock=lambda: now)
     for number in range(4):
@@ -77,7 +77,7 @@ def test_some_steps_may_take_as_long_as_they_do() -> None:
 
 
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 30, 36])
-def test_budget_of_steps_is_kept_and_a_plan_made_all_the_same(max_steps: int) -> None:
+def test_short_step_budget_is_kept_and_yields_a_plan(max_steps: int) -> None:
     tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     # Of what is left after measuring, a few steps are no race.
     assert min(max_steps, 10) <= len(experiments) <= max_steps
@@ -91,7 +91,7 @@ def test_budget_of_steps_is_kept_and_a_plan_made_all_the_same(max_steps: int) ->
         assert tuned.plan.strategy == ("syneasgd" if tuned.profile is None else "mg-wfbp")
 
 
-def test_budget_that_is_not_spent_is_not_mentioned() -> None:
+def test_unspent_budget_leaves_no_note() -> None:
     tuned, experiments = drive(Machine(), budget=Budget(1000, 1e9))
     assert len(experiments) <= 60
     assert not any("budget" in note for note in tuned.notes)
@@ -99,7 +99,7 @@ def test_budget_that_is_not_spent_is_not_mentioned() -> None:
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 @pytest.mark.parametrize(("then", "rounds"), [(0.3, 0), (0.12, 1), (0.07, 2)])
-def test_race_that_the_budget_cuts_short_leaves_a_plan_and_what_may_be_kept(
+def test_interrupted_race_yields_a_plan_cached_only_if_reliable(
     then: float, rounds: int, is_trusted: bool
 ) -> None:
     """The machine becomes slow when it begins: one round alone is no reason to keep a plan."""
@@ -139,9 +139,7 @@ def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
 
 @pytest.mark.parametrize("name", ["libra", "auto", "aiacc"])
 @pytest.mark.parametrize("step_seconds", [0.1, 0.52, 0.8, 1.4, 2.5, 5.0, 20.0])
-def test_steps_of_any_length_get_a_plan_by_what_was_measured(
-    name: str, step_seconds: float
-) -> None:
+def test_steps_of_any_length_get_a_measured_plan(name: str, step_seconds: float) -> None:
     """The slower they are, the less is tried, and the race is what comes last."""
     machine = Machine(step_seconds=step_seconds)
     options = resolve({"strategy": name})

@@ -59,7 +59,7 @@ def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
 
 @pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("seed", range(3))
-def test_predicts_steps_of_plans_it_has_not_seen(truth: ProcessorModel, seed: int) -> None:
+def test_calibration_predicts_held_out_plans(truth: ProcessorModel, seed: int) -> None:
     profile, random = a_profile(seed), np.random.default_rng(seed)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, seed)]
     calibration = calibrate(profile, steps, 2)
@@ -76,7 +76,7 @@ def test_predicts_steps_of_plans_it_has_not_seen(truth: ProcessorModel, seed: in
 
 
 @pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
-def test_every_parameter_that_shows_is_recovered(truth: ProcessorModel) -> None:
+def test_identifiable_parameters_are_recovered(truth: ProcessorModel) -> None:
     profile, random = a_profile(7), np.random.default_rng(7)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
     found = calibrate(profile, steps, 2)
@@ -113,7 +113,7 @@ def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
 
 @settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
-def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: float) -> None:
+def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> None:
     """Everything takes `pace` times as long, and so does what is predicted."""
     profile, random = a_profile(seed, 8), np.random.default_rng(seed)
     steps = [measured(profile, plan, WIRE, random) for plan in tried(profile, seed)]
@@ -152,9 +152,7 @@ def measured_with_updates(
 
 @pytest.mark.parametrize("pace", [0.8, 1.0, 1.35])
 @pytest.mark.parametrize("updates", [0.0, 0.012])
-def test_a_machine_that_is_slower_than_when_profiled_is_predicted_as_it_is_now(
-    pace: float, updates: float
-) -> None:
+def test_slowdown_since_the_profile_is_fitted(pace: float, updates: float) -> None:
     profile, random = a_profile(5), np.random.default_rng(5)
     now = another(profile, pace, updates)
     steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 5)]
@@ -169,7 +167,7 @@ def test_a_machine_that_is_slower_than_when_profiled_is_predicted_as_it_is_now(
         assert found.step_seconds(plan) == pytest.approx(step, rel=0.04)
 
 
-def test_updates_that_all_reduces_hide_are_told_from_what_follows_them() -> None:
+def test_hidden_updates_are_separated_from_the_time_after_them() -> None:
     """The wire keeps no core busy: what is updated meanwhile costs the step nothing."""
     profile, random = a_profile(11), np.random.default_rng(11)
     now = another(profile, 1.0, 0.02)
@@ -185,7 +183,7 @@ CONTENDED = ContentionModel(
 
 
 @pytest.mark.parametrize(("waiting", "transmission"), [(0.0, 1.0), (1.5e-3, 1.0), (6e-4, 1.25)])
-def test_a_model_of_what_did_not_wait_is_made_one_of_what_does(
+def test_contention_model_without_waiting_is_scaled_to_steps(
     waiting: float, transmission: float
 ) -> None:
     profile, random = a_profile(9), np.random.default_rng(9)
@@ -214,7 +212,7 @@ def test_one_step_alone_is_reproduced() -> None:
     assert found.step_seconds(plan) == pytest.approx(step.seconds, rel=0.02)
 
 
-def test_steps_on_several_streams_are_refused() -> None:
+def test_steps_on_several_streams_are_rejected() -> None:
     profile, random = a_profile(0), np.random.default_rng(0)
     plan = two_stream_plan(profile, 1, 2)
     step = measured(profile, plan, WIRE, random)
@@ -222,6 +220,6 @@ def test_steps_on_several_streams_are_refused() -> None:
         calibrate(profile, [step], 2)
 
 
-def test_without_steps_there_is_nothing_to_fit() -> None:
+def test_calibration_without_steps_is_rejected() -> None:
     with pytest.raises(ValueError, match="steps must hold at least one"):
         calibrate(a_profile(0), [], 2)

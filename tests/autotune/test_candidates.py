@@ -37,7 +37,7 @@ def plan(ends: list[int], threads: list[int], sizes: tuple[int, ...] = (8, 8, 8,
     return Plan(groups, tuple(f"t{i}" for i in range(len(sizes))), sizes, 2, "some")
 
 
-def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
+def test_result_plan_is_first_and_one_all_reduce_is_a_candidate() -> None:
     proposed = [
         one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     ]
@@ -47,7 +47,7 @@ def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
     assert len({one.fingerprint for one in proposed}) == MAX_CANDIDATES
 
 
-def test_plans_much_like_another_leave_their_place_to_others() -> None:
+def test_similar_plans_are_replaced_by_different_ones() -> None:
     """The model prefers five of LIBRA's plans here to any plan of another planner."""
     proposed = [
         one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
@@ -59,7 +59,7 @@ def test_plans_much_like_another_leave_their_place_to_others() -> None:
 @pytest.mark.parametrize(
     ("contention", "expected"), [(None, 1.5), (2.5, 2.5)], ids=["nobody knows", "measured"]
 )
-def test_plans_of_two_streams_have_the_gamma_that_is_known(
+def test_two_stream_plans_have_the_measured_gamma(
     contention: float | None, expected: float
 ) -> None:
     """Plans of another planner, of another job's outline, and the active one have this gamma."""
@@ -87,7 +87,7 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["by nobody now", "by a planner now, too"])
-def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> None:
+def test_active_plan_is_a_candidate_with_a_new_prediction(planned: bool) -> None:
     """The prediction and the notes of an active plan are out of date."""
     proposed = select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
@@ -106,7 +106,7 @@ def two_streams_of(num_threads: int) -> Plan:
     return plan
 
 
-def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> None:
+def test_active_plan_without_a_prediction_is_a_candidate() -> None:
     """An earlier model made the active plan."""
     active_plan = two_streams_of(20)
     proposed = select_candidates(CONCLUSION, strategies.Libra(), True, active_plan)
@@ -116,7 +116,7 @@ def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> 
     assert all(one is not None for _, one in proposed[:-1])
 
 
-def test_the_best_by_step_race_updates_included() -> None:
+def test_candidates_are_ranked_by_step_with_updates() -> None:
     """One group has the shortest backward pass, but its updates begin after it."""
     cost = replace(MODEL, hop_latency=1e-3, compute=(1.0, 0.0))
     updates = [size * 4e-9 for size in SIZES]
@@ -138,7 +138,7 @@ def test_the_best_by_step_race_updates_included() -> None:
     assert min(steps[1:]) < steps[0]
 
 
-def test_where_all_are_alike_those_race_that_there_are() -> None:
+def test_single_tensor_limits_the_candidates() -> None:
     """One core, startup for nothing: every planner merges everything, with one thread or more."""
     profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
     conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
@@ -149,7 +149,7 @@ def test_where_all_are_alike_those_race_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("threads", [(1,), (1, 2, 4)])
-def test_a_model_that_sees_no_gain_in_any_plan_proposes_different_ones_all_the_same(
+def test_model_without_a_gain_selects_different_plans(
     threads: tuple[int, ...],
 ) -> None:
     """Found where a machine's plans of many groups were the best, and none of them was raced."""
@@ -178,7 +178,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), plans())
-def test_distance_is_one(one: Plan, other: Plan) -> None:
+def test_distance_is_a_metric(one: Plan, other: Plan) -> None:
     other = replace(other, num_bytes=one.num_bytes)
     assert distance(one, one) == 0
     assert distance(one, other) == pytest.approx(distance(other, one))

@@ -47,7 +47,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), st.integers(0, 9))
-def test_what_comes_out_can_be_run_and_is_predicted(plan: Plan, num_lanes: int) -> None:
+def test_adapted_plan_can_run_and_is_predicted(plan: Plan, num_lanes: int) -> None:
     found = adapt_to_engine(plan, CUT_PROFILE, MODEL, num_lanes)
     assert found.num_streams == 1 or found.num_lanes <= num_lanes
     assert num_lanes or not found.cuts_tensors
@@ -61,7 +61,7 @@ def test_what_comes_out_can_be_run_and_is_predicted(plan: Plan, num_lanes: int) 
 
 
 @given(plans())
-def test_a_whole_tensor_is_in_the_group_of_its_end(plan: Plan) -> None:
+def test_whole_tensor_is_in_the_group_of_its_end(plan: Plan) -> None:
     found = adapt_to_engine(plan, CUT_PROFILE, MODEL, 0)
     threads = {}
     for group in plan.groups:
@@ -72,7 +72,7 @@ def test_a_whole_tensor_is_in_the_group_of_its_end(plan: Plan) -> None:
     assert len(found.groups) <= len(plan.groups)
 
 
-def test_what_can_be_run_is_left_as_it_is() -> None:
+def test_runnable_plan_is_unchanged() -> None:
     plan = Plan.for_profile(CUT_PROFILE, (TensorGroup(0, 4, 2),), 2, "by hand")
     assert adapt_to_engine(plan, CUT_PROFILE, MODEL, 0) is plan
 
@@ -99,7 +99,7 @@ def test_gamma_is_recovered(model: CostModel, gamma: float, noise: list[float]) 
     assert found == pytest.approx(gamma, abs=0.15)
 
 
-def test_plans_without_a_meeting_say_nothing() -> None:
+def test_gamma_without_concurrent_all_reduces_is_arbitrary() -> None:
     [plan] = random_plans(PROFILE, (1,), NUM_WORKERS, 1)
     found = measured_contention(PROFILE, [usual(plan, MODEL, 2.0, [0.0])], MODEL)
     assert found >= 1
@@ -107,21 +107,21 @@ def test_plans_without_a_meeting_say_nothing() -> None:
         measured_contention(PROFILE, [], MODEL)
 
 
-def test_only_who_asks_is_told() -> None:
+def test_measured_gamma_is_passed_to_strategies_that_take_it() -> None:
     assert with_measured_contention(strategies.AscWfbp(), 1.7) == strategies.AscWfbp(contention=1.7)
     assert with_measured_contention(strategies.AscWfbp(contention=1.2), 1.7).contention == 1.2
     assert with_measured_contention(strategies.Wfbp(), 1.7) == strategies.Wfbp()
     assert with_measured_contention(strategies.AscWfbp(), None) == strategies.AscWfbp()
 
 
-def test_gamma_is_the_users_else_the_measured_else_the_usual() -> None:
+def test_gamma_is_the_users_else_measured_else_the_default() -> None:
     assert resolve_contention(strategies.Auto(contention=1.2), 1.7) == 1.2
     assert resolve_contention(strategies.Auto(), 1.7) == 1.7
     assert resolve_contention(strategies.Libra(), 1.7) == 1.7
     assert resolve_contention(strategies.Libra(), None) == 1.5
 
 
-def test_a_plan_of_one_stream_has_no_contention() -> None:
+def test_single_stream_plan_has_no_gamma() -> None:
     plan = two_stream_plan(PROFILE, 1, NUM_WORKERS)
     assert with_contention(plan, 1.7).contention == 1.7
     alone = replace(plan, groups=tuple(replace(group, stream=0) for group in plan.groups))

@@ -15,14 +15,14 @@ def looks(drift: DriftDetector, seconds: float, count: int = 1, num_steps: int =
         drift.check()
 
 
-def test_first_steps_say_what_is_expected_where_nothing_else_does() -> None:
+def test_first_check_sets_an_unknown_expected_time() -> None:
     drift = DriftDetector(0.02, None)
     looks(drift, 0.1)
     assert drift.expected_seconds == drift.measured_seconds == 0.1
     assert not drift.has_drifted
 
 
-def test_it_takes_several_looks_in_a_row() -> None:
+def test_drift_needs_several_deviating_checks() -> None:
     drift = DriftDetector(0.02, 0.1)
     for _ in range(3):
         looks(drift, 0.2, PATIENCE - 1)
@@ -41,14 +41,14 @@ def test_faster_than_expected_is_a_drift_too() -> None:
 
 
 @given(st.lists(st.floats(0.085, 0.118), min_size=50, max_size=200))
-def test_noise_is_none(seconds: list[float]) -> None:
+def test_noise_is_no_drift(seconds: list[float]) -> None:
     drift = DriftDetector(0.02, 0.1)
     for one in seconds:
         looks(drift, one)
         assert not drift.has_drifted
 
 
-def test_a_few_steps_that_last_long_are_none() -> None:
+def test_few_long_steps_are_no_drift() -> None:
     drift = DriftDetector(0.02, 0.1)
     for _ in range(20):
         for index in range(CHECK):
@@ -57,7 +57,7 @@ def test_a_few_steps_that_last_long_are_none() -> None:
         assert not drift.has_drifted
 
 
-def test_several_steps_in_one_graph_are_compared_with_their_like() -> None:
+def test_steps_per_graph_are_compared_separately() -> None:
     """Single steps were raced; several in a graph take less each, and that is no drift."""
     drift = DriftDetector(0.02, 0.1)
     looks(drift, 0.05, 3, num_steps=8)
@@ -71,7 +71,7 @@ def test_several_steps_in_one_graph_are_compared_with_their_like() -> None:
     assert drift.has_drifted
 
 
-def test_a_look_without_usual_steps_says_nothing() -> None:
+def test_check_without_steps_changes_nothing() -> None:
     drift = DriftDetector(0.02, 0.1)
     drift.check()
     assert drift.measured_seconds is None
@@ -79,9 +79,7 @@ def test_a_look_without_usual_steps_says_nothing() -> None:
 
 @settings(max_examples=50)
 @given(st.floats(0.001, 1), st.floats(0, 3), st.integers(1, 16))
-def test_steps_that_try_things_out_cost_no_more_than_their_share(
-    share: float, extra: float, dose: int
-) -> None:
+def test_trials_cost_at_most_their_share(share: float, extra: float, dose: int) -> None:
     """As soon as it is known what they cost: before that, one dose goes by a guess."""
     drift = DriftDetector(share, 0.1)
     total = cost = guess = 0.0
@@ -98,7 +96,7 @@ def test_steps_that_try_things_out_cost_no_more_than_their_share(
     assert cost - guess <= share * total + 1e-9
 
 
-def test_who_has_found_nothing_better_asks_less_often_until_all_is_quiet() -> None:
+def test_patience_doubles_until_checks_are_stable() -> None:
     drift = DriftDetector(1.0, 0.1)
     waited = []
     for _ in range(3):

@@ -36,7 +36,7 @@ from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
 
-def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
+def test_accumulation_steps_do_not_count_as_model_error() -> None:
     class Accumulating(Machine):
         """All-reduces in every other step."""
 
@@ -55,7 +55,7 @@ def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -
 @pytest.mark.parametrize(
     ("hops", "per_host", "times"), [(None, None, 5), (2, None, 1), (2, 4, 2), (2, 2, 1)]
 )
-def test_the_model_is_of_the_hops_that_the_engine_makes(
+def test_model_has_the_hops_of_the_engine(
     hops: int | None, per_host: int | None, times: int
 ) -> None:
     tuned, _ = drive(Machine(), hops=hops, workers_per_host=per_host)
@@ -67,7 +67,7 @@ def test_the_model_is_of_the_hops_that_the_engine_makes(
     assert more == pytest.approx(times * startup)
 
 
-def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
+def test_plan_of_every_strategy_can_run_on_the_engine() -> None:
     tuned, _ = drive(Machine(), "asc-wfbp")
     assert {group.stream for group in tuned.plan.groups} == {0}
     found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
@@ -75,7 +75,7 @@ def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1.3, 1.9])
-def test_what_all_reduces_at_once_cost_each_other_is_measured(gamma: float) -> None:
+def test_contention_of_concurrent_all_reduces_is_measured(gamma: float) -> None:
     tuned, experiments = drive(Machine(gamma=gamma), "asc-wfbp", runs_streams=True)
     assert tuned.plan.contention == pytest.approx(gamma, abs=0.05)
     assert any("a byte takes" in note for note in tuned.notes)
@@ -94,7 +94,7 @@ class Floored(ContentionModel):
 
 
 @pytest.mark.parametrize("max_steps", [60, 150])
-def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_training(
+def test_unpredictable_concurrent_threads_leave_gamma_unknown(
     max_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two streams of 3 threads, fitted to 3 and 4."""
@@ -120,7 +120,7 @@ def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_trai
         assert beyond and not any(one.predicted_seconds for one in beyond)
 
 
-def test_a_test_that_a_form_has_no_answer_to_leaves_what_else_was_fitted(
+def test_form_that_cannot_predict_leaves_the_other_form(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fit without one plan predicts that computation stops during that plan."""
@@ -148,13 +148,13 @@ def test_a_test_that_a_form_has_no_answer_to_leaves_what_else_was_fitted(
     assert tuned.held_out_error is not None and tuned.held_out_error < 0.25
 
 
-def test_gamma_that_the_user_gives_is_kept() -> None:
+def test_user_provided_gamma_is_kept() -> None:
     given = strategies.AscWfbp(contention=1.25)
     tuned, _ = drive(Machine(gamma=1.9), given, runs_streams=True)
     assert tuned.plan.contention == 1.25
 
 
-def test_streams_are_measured_only_where_they_are_asked_for_and_run() -> None:
+def test_streams_are_measured_only_if_requested_and_supported() -> None:
     for strategy, runs_streams in (("asc-wfbp", False), ("mg-wfbp", True)):
         _, experiments = drive(Machine(), strategy, runs_streams=runs_streams)
         assert {experiment.plan.num_streams for experiment in experiments} == {1}
@@ -164,7 +164,7 @@ def test_streams_are_measured_only_where_they_are_asked_for_and_run() -> None:
     "strategy", [strategies.Libra(race=False), strategies.LibraM(), "libra", "auto"]
 )
 @pytest.mark.parametrize("max_steps", [5, 10, 13])
-def test_a_model_that_was_not_tested_has_no_say(
+def test_untested_model_does_not_choose_threads(
     strategy: strategies.Strategy | str, max_steps: int
 ) -> None:
     """Measurements after backward suffice for MG-WFBP, but say nothing of contention."""
@@ -179,7 +179,7 @@ def test_a_model_that_was_not_tested_has_no_say(
 
 
 @pytest.mark.parametrize("name", ["libra", "auto"])
-def test_a_model_that_was_not_tested_races(name: str) -> None:
+def test_plan_of_an_untested_model_is_a_candidate(name: str) -> None:
     """Between what LIBRA makes of it and what is safe."""
     tuned, experiments = drive(Machine(), name, Budget(30, 1e6))
     assert Phase.SAMPLE not in {one.phase for one in experiments}
@@ -192,7 +192,7 @@ def test_a_model_that_was_not_tested_races(name: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", [strategies.Libra(race=False), strategies.LibraM()])
-def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strategy) -> None:
+def test_model_error_above_its_limit_is_not_trusted(strategy: strategies.Strategy) -> None:
     tuned, _ = drive(Machine(noise=2.0), strategy, max_model_error=0.001)
     assert tuned.plan.strategy == "mg-wfbp"
     assert any(f"MG-WFBP plans instead of {strategy.name}" in note for note in tuned.notes)
@@ -200,7 +200,7 @@ def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strateg
     assert tuned.held_out_error > 0.001
 
 
-def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same() -> None:
+def test_untrusted_model_proposes_a_candidate() -> None:
     tuned, _ = drive(Machine(noise=2.0), max_model_error=0.001)
     assert tuned.max_model_error == 0.001
     assert tuned.race is not None
@@ -210,9 +210,7 @@ def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same
 
 @pytest.mark.parametrize("name", ["libra", "auto"])
 @pytest.mark.parametrize("limit", [0.001, 1e3])
-def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_no_say(
-    name: str, limit: float
-) -> None:
+def test_untrusted_model_does_not_decide_without_a_race(name: str, limit: float) -> None:
     """The machine stops, as it were, in the last step before."""
 
     class Stopping(Machine):
@@ -236,7 +234,7 @@ def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_n
     assert chosen is (name == "auto" and not said)
 
 
-def test_the_form_that_predicts_better_is_taken_and_said() -> None:
+def test_better_form_is_selected_and_noted() -> None:
     shared = ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9, 2e-9)
     for model, kind in ((MODEL, ContentionModel), (shared, ProcessorModel)):
         tuned, _ = drive(Machine(model=model, noise=0.02))
@@ -250,7 +248,7 @@ def test_the_form_that_predicts_better_is_taken_and_said() -> None:
         assert note.index("CPU share") < note.index("contention") or kind is ContentionModel
 
 
-def test_one_plan_that_is_unlike_all_others_does_not_make_the_model_distrusted() -> None:
+def test_single_outlier_plan_keeps_the_model_trusted() -> None:
     """As many small all-reduces are, of which no other sampled plan has any."""
 
     class Unlike(Machine):
@@ -264,7 +262,7 @@ def test_one_plan_that_is_unlike_all_others_does_not_make_the_model_distrusted()
     assert tuned.plan.strategy == "libra"
 
 
-def test_waiting_for_a_core_is_part_of_what_is_predicted() -> None:
+def test_prediction_includes_waiting_for_a_core() -> None:
     """LIBRA's form is fitted to all-reduces from when they began, and a step has them wait."""
     waiting = 1.5e-3
     tuned, _ = drive(Machine(waiting=waiting, noise=0.02), strategies.Libra(race=False))
@@ -282,7 +280,7 @@ def test_waiting_for_a_core_is_part_of_what_is_predicted() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_a_machine_that_is_slower_for_seconds_is_predicted_at_one_pace(seed: int) -> None:
+def test_temporary_slowdown_is_corrected(seed: int) -> None:
     machine = Machine(noise=0.02, whiles=2.5, seed=seed)
     tuned, _ = drive(machine, strategies.Libra(race=False))
     assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None
@@ -295,7 +293,7 @@ def test_a_machine_that_is_slower_for_seconds_is_predicted_at_one_pace(seed: int
     assert np.ptp(ratios) < 0.03 * np.median(ratios)
 
 
-def test_planner_that_finds_no_plan_is_not_the_models_fault(
+def test_planner_without_a_plan_keeps_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> None:

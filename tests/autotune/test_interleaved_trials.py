@@ -49,9 +49,7 @@ def winners(result: Race) -> list[int]:
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.05, 0.5), min_size=1, max_size=6), st.integers(0, 100))
-def test_without_noise_the_fastest_wins_and_every_round_is_fair(
-    seconds: list[float], seed: int
-) -> None:
+def test_race_without_noise_is_won_by_the_fastest_plan(seconds: list[float], seed: int) -> None:
     result, order = run(lambda index, _: seconds[index], len(seconds), seed=seed)
     assert round(seconds[winners(result)[0]], 9) == round(min(seconds), 9)
     assert sorted(winners(result)) == list(range(len(seconds)))
@@ -62,7 +60,7 @@ def test_without_noise_the_fastest_wins_and_every_round_is_fair(
         assert sorted(order[len(seconds) : 2 * len(seconds)]) == list(range(len(seconds)))
 
 
-def test_plans_that_have_had_steps_need_no_first_one() -> None:
+def test_known_plans_need_no_first_step() -> None:
     proposed = [(plan(index), None) for index in range(3)]
     racing = race(proposed, BudgetTracker(Budget(max_steps=4)), known={plan(0).fingerprint})
     experiments, observation = [], None
@@ -76,7 +74,7 @@ def test_plans_that_have_had_steps_need_no_first_one() -> None:
     assert len(experiments) == 4 and not any(one.is_first for one in experiments[2:])
 
 
-def test_a_step_that_nobody_has_seen_is_made_again() -> None:
+def test_unobserved_step_is_repeated() -> None:
     """Data may come to an end in a race, and go on: the step has failed, and the next goes on."""
     random = np.random.default_rng(0)
     racing = race([(plan(index), None) for index in range(3)], BudgetTracker(Budget(max_steps=200)))
@@ -107,7 +105,7 @@ def test_one_plan_alone_wins_without_a_step() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_the_pace_changes_for_seconds_the_winner_is_hardly_slower(seed: int) -> None:
+def test_temporary_slowdowns_hardly_affect_the_winner(seed: int) -> None:
     """A machine that is 1.38 times slower, then and again, for a few rounds' steps or parts of."""
     random = np.random.default_rng(seed)
     true = 0.1 * (1 + 0.2 * random.random(8))
@@ -121,7 +119,7 @@ def test_where_the_pace_changes_for_seconds_the_winner_is_hardly_slower(seed: in
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> None:
+def test_noise_hardly_affects_the_winner(seed: int) -> None:
     random = np.random.default_rng(seed)
     true = 0.1 * (1 + 0.05 * random.random(5))
     noise = 0.01
@@ -134,7 +132,7 @@ def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> Non
     assert true[winners(result)[0]] <= 1.02 * true.min()
 
 
-def test_what_is_clearly_slower_takes_no_more_steps() -> None:
+def test_clearly_slower_plan_is_eliminated() -> None:
     random = np.random.default_rng(0)
     result, order = run(
         lambda index, _: (1.0, 1.0, 1.5, 2.0)[index] * (1 + 0.04 * random.random()), 4
@@ -144,7 +142,7 @@ def test_what_is_clearly_slower_takes_no_more_steps() -> None:
     assert len(result.candidates[-1].seconds) < result.num_rounds <= MAX_ROUNDS
 
 
-def test_it_goes_on_while_a_plan_may_be_faster_by_what_is_worth_it() -> None:
+def test_race_continues_while_a_plan_may_be_faster() -> None:
     """Equal plans: where steps hardly differ that is soon clear, where they are noisy it is not."""
     rounds: dict[float, list[int]] = {0.001: [], 0.06: []}
     for noise, found in rounds.items():
@@ -159,14 +157,14 @@ def test_it_goes_on_while_a_plan_may_be_faster_by_what_is_worth_it() -> None:
     assert max(quiet) < np.median(noisy) <= MAX_ROUNDS
 
 
-def test_a_drift_of_the_machine_decides_nothing() -> None:
+def test_machine_drift_does_not_decide_the_race() -> None:
     """Everything gets slower all the time; a plan that is always 3 % better is found."""
     result, _ = run(lambda index, step: (1.03, 1.0)[index] * 1.05**step, 2)
     assert winners(result)[0] == 1
 
 
 @pytest.mark.parametrize("max_steps", range(15))
-def test_an_end_that_comes_early_leaves_whole_rounds(max_steps: int) -> None:
+def test_budget_end_leaves_complete_rounds(max_steps: int) -> None:
     if max_steps == 0:
         return
     result, order = run(lambda index, _: (3.0, 1.0, 2.0)[index], 3, Budget(max_steps=max_steps))
@@ -176,7 +174,7 @@ def test_an_end_that_comes_early_leaves_whole_rounds(max_steps: int) -> None:
     assert winners(result)[0] == (0 if max_steps < 6 else 1)
 
 
-def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
+def test_race_description_has_model_error_and_significance() -> None:
     def contender(index: int, predicted: float | None, seconds: Sequence[float]) -> Candidate:
         return Candidate(plan(index), predicted, tuple(seconds))
 
@@ -198,7 +196,7 @@ def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
     assert p_value < 0.01
 
 
-def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
+def test_active_plan_is_kept_unless_another_is_clearly_faster() -> None:
     def contender(index: int, seconds: Sequence[float]) -> Candidate:
         return Candidate(plan(index), None, tuple(seconds))
 
@@ -214,7 +212,7 @@ def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_what_is_in_force_is_kept_where_the_race_ended_before_anything_was_clear(
+def test_active_plan_is_kept_after_an_inconclusive_race(
     rounds: int,
 ) -> None:
     best, near = (Candidate(plan(i), None, (1.0 + i,) * rounds) for i in range(2))
@@ -249,23 +247,23 @@ def _losses(noise: float, error: float, said: float | None, count: int = 150) ->
     return losses
 
 
-def test_where_steps_are_noisy_a_good_model_decides_better_than_they_do() -> None:
+def test_good_model_decides_between_noisy_steps() -> None:
     alone, both = np.mean(_losses(0.12, 0.01, None)), np.mean(_losses(0.12, 0.01, 0.01))
     assert both < 0.6 * alone
 
 
-def test_a_model_that_is_wrong_and_says_so_does_no_harm() -> None:
+def test_wrong_model_with_a_known_error_does_no_harm() -> None:
     assert _losses(0.02, 0.3, 0.2) == _losses(0.02, 0.3, None)
 
 
-def test_a_model_that_is_wrong_beyond_what_it_says_does_little_harm() -> None:
+def test_wrong_model_with_an_underestimated_error_does_little_harm() -> None:
     alone, both = np.mean(_losses(0.03, 0.2, None)), np.mean(_losses(0.03, 0.2, 0.01))
     assert both < 1.3 * alone
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3), st.integers(0, 1000))
-def test_prediction_never_beats_what_steps_say_clearly(predicted: list[float], seed: int) -> None:
+def test_prediction_never_overrides_significant_steps(predicted: list[float], seed: int) -> None:
     random = np.random.default_rng(seed)
     result, _ = run(
         lambda index, _: (1.0, 1.1, 1.2)[index] * float(np.exp(0.005 * random.standard_normal())),
@@ -276,7 +274,7 @@ def test_prediction_never_beats_what_steps_say_clearly(predicted: list[float], s
     assert winners(result)[0] == 0
 
 
-def test_says_where_prediction_has_decided() -> None:
+def test_race_description_names_a_decision_by_prediction() -> None:
     near = Candidate(plan(0), 1.0, (1.01, 1.0, 1.02, 0.99))
     best = Candidate(plan(1), 1.2, (1.0, 1.0, 1.0, 0.995))
     told = Race((near, best)).describe()
@@ -287,6 +285,6 @@ def test_says_where_prediction_has_decided() -> None:
     assert "predicted faster" not in Race((slow, best)).describe()
 
 
-def test_nothing_proposed_is_an_error() -> None:
+def test_race_without_candidates_is_rejected() -> None:
     with pytest.raises(ValueError, match="candidates must hold"):
         next(race([], BudgetTracker(Budget())))

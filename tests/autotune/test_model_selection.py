@@ -52,7 +52,7 @@ def both() -> dict[str, list[ModelForm]]:
 
 
 @pytest.mark.parametrize("truth", ["contention", "CPU share"])
-def test_the_form_that_holds_comes_first(both: dict[str, list[ModelForm]], truth: str) -> None:
+def test_true_form_is_ranked_first(both: dict[str, list[ModelForm]], truth: str) -> None:
     first, second = both[truth]
     assert first.name == truth != second.name
     assert first.error <= second.error
@@ -63,7 +63,7 @@ def test_the_form_that_holds_comes_first(both: dict[str, list[ModelForm]], truth
         assert one.samples and one.median_error is not None
 
 
-def test_each_plan_is_predicted_by_what_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_plan_is_predicted_by_a_fit_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = steps_on(LIBRAS, 4)
     seen: list[list[str]] = []
     beside = model_selection.calibrate_contention_model
@@ -80,18 +80,18 @@ def test_each_plan_is_predicted_by_what_has_not_seen_it(monkeypatch: pytest.Monk
     assert seen == [every[1:], [every[0], *every[2:]], every]
 
 
-def test_there_is_nothing_to_judge_by_without_three_others() -> None:
+def test_forms_need_three_other_plans() -> None:
     steps = steps_on(LIBRAS, 4)
     assert judged(steps[:3]) == [] == judged(steps, num_tested=0)
     assert len(judged(steps, num_tested=1)) == 2
 
 
-def test_without_a_beginning_of_backward_its_end_is_not_judged() -> None:
+def test_unknown_start_of_backward_leaves_its_error_unknown() -> None:
     for one in judged(steps_on(LIBRAS, 4), num_tested=1, before_seconds=None):
         assert one.held_out_backward_error is None and one.error == one.held_out_error
 
 
-def test_a_form_without_an_answer_is_left_out() -> None:
+def test_form_that_cannot_predict_is_omitted() -> None:
     """LIBRA's form predicts that four threads stop all computation."""
     steep = dataclasses.replace(LIBRAS, compute=(1.0, 0.3))
     [only] = judged(steps_on(LIBRAS, 4), steep, num_tested=1)

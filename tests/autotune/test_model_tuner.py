@@ -72,7 +72,7 @@ def test_same_observations_give_the_same_plan() -> None:
     assert first.cost_model == second.cost_model
 
 
-def test_starts_with_one_all_reduce_after_backward_that_nobody_looks_at() -> None:
+def test_tuning_starts_with_an_untraced_baseline() -> None:
     _, experiments = drive(Machine())
     for experiment in experiments[: 1 + BASELINE_STEPS]:
         assert experiment.phase is Phase.MEASURE
@@ -104,7 +104,7 @@ def test_sampled_plans_take_turns_untraced() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_best_of_a_race_is_in_force_with_what_was_measured(noise: float) -> None:
+def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
     tuned, experiments = drive(Machine(noise=noise))
     assert tuned.race is not None
     assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
@@ -118,7 +118,7 @@ def test_best_of_a_race_is_in_force_with_what_was_measured(noise: float) -> None
     assert found <= 1.03 * best
 
 
-def test_who_asks_for_no_race_gets_none() -> None:
+def test_strategy_without_a_race_gets_none() -> None:
     tuned, experiments = drive(Machine(), strategies.Libra(race=False))
     assert tuned.race is None
     assert Phase.RACE not in {one.phase for one in experiments}
@@ -169,13 +169,13 @@ def test_one_tensor_is_one_group() -> None:
     assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, 1)]
 
 
-def test_tensors_of_no_bytes_are_no_trouble() -> None:
+def test_empty_tensors_are_planned() -> None:
     machine = Machine(BackwardProfile.from_arrays([0, 1_000_000, 0, 400_000], [0.01] * 4))
     tuned, _ = drive(machine)
     assert len(tuned.plan.tensor_names) == 4
 
 
-def test_nothing_to_send_at_all_is_no_trouble() -> None:
+def test_model_of_empty_tensors_is_planned() -> None:
     machine = Machine(BackwardProfile.from_arrays([0, 0], [0.01, 0.01]))
     tuned, _ = drive(machine)
     assert len(tuned.plan.tensor_names) == 2

@@ -18,7 +18,7 @@ def observed(num_plans: int, steps: int) -> Observations:
     return findings
 
 
-def test_of_a_plan_that_is_left_out_no_step_is_left() -> None:
+def test_held_out_plan_has_no_remaining_steps() -> None:
     findings = observed(4, 3)
     plans = list(dict.fromkeys(step.plan.fingerprint for step in findings.overlapped))
     for fingerprint in plans:
@@ -27,7 +27,7 @@ def test_of_a_plan_that_is_left_out_no_step_is_left() -> None:
         assert {step.plan.fingerprint for step in others} == {*plans} - {fingerprint}
 
 
-def test_steps_are_told_apart_by_phase() -> None:
+def test_steps_are_recorded_by_phase() -> None:
     machine, findings = Machine(), Observations()
     measuring = measuring_plans(machine.specs(), (1, 2), NUM_WORKERS)
     for plan in measuring:
@@ -39,7 +39,7 @@ def test_steps_are_told_apart_by_phase() -> None:
     assert profile.profile.names == PROFILE.names
 
 
-def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long_it_takes() -> None:
+def test_step_without_all_reduces_gives_productions_only() -> None:
     machine, findings = Machine(), Observations()
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
     silent = replace(machine.run(plan), records=())
@@ -49,7 +49,7 @@ def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long
     assert findings.overlapped == []
 
 
-def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
+def test_slow_traced_steps_are_scaled() -> None:
     machine, findings = Machine(), Observations()
     plans = [*measuring_plans(machine.specs(), (1, 2, 4), NUM_WORKERS)]
     plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
@@ -73,7 +73,7 @@ def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
 
 
 @pytest.mark.parametrize("before", [0.3, 6.0])
-def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
+def test_step_that_waited_for_data_is_not_scaled(before: float) -> None:
     """Nor is one that was spared the wait: what comes before backward tells nothing else there."""
     findings = observed(5, 1)
     step = findings.overlapped[2]
@@ -82,7 +82,7 @@ def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
     assert findings.at_steady_speed().overlapped == findings.overlapped
 
 
-def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
+def test_cost_of_tracing_is_excluded_before_backward() -> None:
     machine, findings = Machine(), Observations()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):
         findings.record(Trial(Phase.SAMPLE, plan, traced=False), machine.run(plan))

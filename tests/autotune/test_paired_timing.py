@@ -18,7 +18,7 @@ turns = st.integers(2, 6).flatmap(
 
 @settings(max_examples=60, deadline=None)
 @given(turns, st.floats(0.1, 10.0))
-def test_without_noise_it_says_what_is_true_whatever_the_pace(case, pace: float) -> None:
+def test_ratios_without_noise_are_exact_at_any_speed(case, pace: float) -> None:
     count, rounds, true = case
     plans = [index for of_round in rounds for index in of_round]
     found = estimate_paired_timings(plans, [pace * true[index] for index in plans], count)
@@ -32,7 +32,7 @@ def test_without_noise_it_says_what_is_true_whatever_the_pace(case, pace: float)
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 47), st.floats(1.1, 3.0))
-def test_one_change_of_pace_says_nothing_of_any_plan(seed: int, when: int, pace: float) -> None:
+def test_single_speed_change_does_not_affect_ratios(seed: int, when: int, pace: float) -> None:
     random = np.random.default_rng(seed)
     true = 1 + 0.1 * random.random(4)
     plans = [index for _ in range(12) for index in random.permutation(4).tolist()]
@@ -46,7 +46,7 @@ def test_one_change_of_pace_says_nothing_of_any_plan(seed: int, when: int, pace:
     np.testing.assert_allclose(found.log_seconds, expected, atol=0.008)
 
 
-def test_it_is_as_sure_as_it_says() -> None:
+def test_p_values_are_calibrated() -> None:
     """Few of the plans that are equal differ significantly; all that differ clearly do."""
     told, equal = 0, 300
     for seed in range(equal):
@@ -59,7 +59,7 @@ def test_it_is_as_sure_as_it_says() -> None:
     assert told / equal < 0.1
 
 
-def test_how_much_longer_is_asked_for() -> None:
+def test_p_value_tests_a_given_ratio() -> None:
     random = np.random.default_rng(0)
     plans = [index for _ in range(10) for index in random.permutation(2).tolist()]
     seconds = [(1.1, 1.0)[index] * np.exp(0.002 * random.standard_normal()) for index in plans]
@@ -69,6 +69,6 @@ def test_how_much_longer_is_asked_for() -> None:
     assert found.p_value(0, 1, log_ratio=np.log(1.15)) > 0.99
 
 
-def test_too_few_steps_say_nothing_for_sure() -> None:
+def test_too_few_steps_are_not_significant() -> None:
     assert estimate_paired_timings([0, 1], [1.0, 2.0], 2).p_value(1, 0) == 1.0
     assert estimate_paired_timings([0], [1.0], 1).degrees_of_freedom == 0

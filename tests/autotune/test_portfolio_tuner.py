@@ -18,7 +18,7 @@ STREAMS_PAY = replace(MODEL, overlapped=(2.5e9, 2.1e9, 0.3), exclusive=(2.5e9, 2
 
 
 @pytest.mark.parametrize("model", [MODEL, STREAMS_PAY])
-def test_it_is_as_good_as_the_best_single_strategy(model: ContentionModel) -> None:
+def test_portfolio_is_as_good_as_the_best_strategy(model: ContentionModel) -> None:
     tuned, experiments = drive(Machine(model=model), "auto", BUDGET, runs_streams=True)
     assert len(experiments) <= 150
     phases = {one.phase for one in experiments}
@@ -30,7 +30,7 @@ def test_it_is_as_good_as_the_best_single_strategy(model: ContentionModel) -> No
     assert Machine(model=model).run(tuned.plan).seconds <= 1.02 * min(seconds.values())
 
 
-def test_it_says_what_won_and_against_what() -> None:
+def test_portfolio_notes_name_the_winner_and_the_others() -> None:
     tuned, experiments = drive(Machine(), "auto", BUDGET, runs_streams=True)
     assert tuned.race is not None and tuned.search is not None
     raced = {one.plan.strategy for one in tuned.race.candidates}
@@ -47,7 +47,7 @@ def test_it_says_what_won_and_against_what() -> None:
 
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
-def test_what_streams_cost_each_other_is_known_to_all_that_race(gamma: float) -> None:
+def test_measured_gamma_is_in_all_candidates(gamma: float) -> None:
     machine = Machine(gamma=gamma)
     tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
     assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
@@ -59,7 +59,7 @@ def test_what_streams_cost_each_other_is_known_to_all_that_race(gamma: float) ->
         assert one.predicted_seconds == pytest.approx(taken.seconds, rel=0.05)
 
 
-def test_gamma_that_the_user_gives_is_that_of_all_that_race() -> None:
+def test_user_provided_gamma_is_in_all_candidates() -> None:
     given = strategies.Auto(contention=2.0)
     tuned, _ = drive(Machine(), given, BUDGET, runs_streams=True)
     assert tuned.race is not None
@@ -67,19 +67,19 @@ def test_gamma_that_the_user_gives_is_that_of_all_that_race() -> None:
     assert raced and {plan.contention for plan in raced} == {2.0}
 
 
-def test_a_short_budget_leaves_it_to_the_model_or_to_one_all_reduce() -> None:
+def test_short_budget_falls_back_to_the_model_or_one_all_reduce() -> None:
     for steps in (1, 5, 20, 45, 60):
         tuned, experiments = drive(Machine(), "auto", Budget(steps, 1e6), runs_streams=True)
         assert len(experiments) <= steps
         assert tuned.plan.groups and tuned.notes
 
 
-def test_an_engine_of_another_library_is_not_asked_for_streams_or_parts() -> None:
+def test_external_engine_gets_no_streams_and_whole_tensors() -> None:
     tuned, experiments = drive(Machine(), "auto", BUDGET)
     assert not any(one.plan.cuts_tensors for one in experiments)
     assert {one.plan.num_streams for one in experiments} == {1}
     assert not tuned.plan.cuts_tensors
 
 
-def test_every_other_strategy_is_asked() -> None:
+def test_every_other_strategy_plans() -> None:
     assert set(strategies.Auto().others()) == set(strategies.BY_NAME) - {"auto"}

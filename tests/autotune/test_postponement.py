@@ -79,7 +79,7 @@ def undisturbed() -> Script:
 @pytest.mark.parametrize(
     "profiled", [range(1, 4), range(2, 12), range(30, 55), range(2, 61)], ids=str
 )
-def test_a_profile_that_ends_costs_tuning_nothing(profiled: range, undisturbed: Script) -> None:
+def test_finished_profiler_session_costs_no_budget(profiled: range, undisturbed: Script) -> None:
     script = Script(profiled)
     found = script.run()
     assert found.is_complete and found.profile is not None
@@ -90,7 +90,7 @@ def test_a_profile_that_ends_costs_tuning_nothing(profiled: range, undisturbed: 
 
 
 @pytest.mark.parametrize("interrupted", [range(3, 4), range(9, 14), range(40, 41)], ids=str)
-def test_an_interrupted_trial_is_made_again(interrupted: range, undisturbed: Script) -> None:
+def test_interrupted_trial_is_repeated(interrupted: range, undisturbed: Script) -> None:
     script = Script(range(0), interrupted)
     found = script.run()
     assert found.is_complete
@@ -98,7 +98,7 @@ def test_an_interrupted_trial_is_made_again(interrupted: range, undisturbed: Scr
 
 
 @pytest.mark.parametrize("begin", [1, 2, 20, 50])
-def test_a_profile_without_end_ends_tuning_after_the_steps_of_the_budget(begin: int) -> None:
+def test_endless_profiler_session_ends_tuning_by_steps(begin: int) -> None:
     script = Script(range(begin, 10**6))
     found = script.run()
     assert script.postponed == list(range(begin, begin + BUDGET.max_steps))
@@ -110,13 +110,13 @@ def test_a_profile_without_end_ends_tuning_after_the_steps_of_the_budget(begin: 
     assert (found.profile is None) == (begin < 20)
 
 
-def test_slow_steps_under_a_profile_without_end_end_tuning_by_seconds() -> None:
+def test_endless_profiler_session_ends_tuning_by_seconds() -> None:
     script = Script(range(2, 10**6), step_seconds=3.0)
     script.run(Budget(max_steps=60, max_seconds=10.0, min_steps=5))
     assert script.postponed == [2, 3, 4, 5]
 
 
-def test_sessions_that_interrupt_every_trial_end_tuning_as_well() -> None:
+def test_repeated_interruptions_end_tuning() -> None:
     script = Script(range(0), range(1, 10**6))
     found = script.run(Budget(max_steps=7, max_seconds=1000.0))
     assert script.tried == []

@@ -19,7 +19,7 @@ MODELS: list[CostModel] = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_are_those_of_simulated_steps(seed: int) -> None:
+def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
     random = np.random.default_rng(seed)
     num_bytes = (10 ** random.uniform(2, 7, 12)).astype(int)
     num_bytes[random.integers(12)] = 0

@@ -130,7 +130,7 @@ def is_good(plan: Plan, model: ContentionModel) -> bool:
     return simulate(PROFILE, plan, model).backward_seconds <= 1.03 * best
 
 
-def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -> None:
+def test_slower_link_is_retuned_and_again_after_recovery() -> None:
     run = training(Machine(noise=0.05))
     first = run.conclusion.plan
     run.run(20)
@@ -148,7 +148,7 @@ def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
 
-def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_tenth() -> None:
+def test_cached_plan_on_a_slower_link_is_retuned_without_pauses() -> None:
     """As many steps as it would have taken without; then the share holds as for its own plan."""
     run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
     run.run(2)
@@ -168,13 +168,13 @@ def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_ten
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
 
-def test_what_another_job_has_left_stays_on_its_network() -> None:
+def test_cached_plan_on_its_network_is_kept() -> None:
     run = training(Machine(noise=0.05), is_kept=True)
     run.run(20)
     assert set(run.found) == {DriftVerdict.NO_CHANGE} and run.num_trials == 0
 
 
-def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
+def test_active_plan_stays_if_none_is_faster() -> None:
     """The whole machine is slower: all plans alike."""
     run = training(Machine(noise=0.01))
     first = run.conclusion.plan
@@ -194,7 +194,7 @@ def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
 
 
 @pytest.mark.parametrize("name", ["aiacc", "auto"])
-def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None:
+def test_searched_active_plan_is_predicted_again(name: str) -> None:
     """On a machine three times slower, of which the race of then says nothing."""
     before, _ = drive(Machine(), name, Budget(150, 1e6), runs_streams=True)
     of_then = replace(before.plan, predicted_seconds=9.0)
@@ -207,7 +207,7 @@ def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None
     assert not any(note.startswith("race over") for note in raced.notes)
 
 
-def test_a_model_that_misses_is_no_drift() -> None:
+def test_model_error_is_no_drift() -> None:
     """Without a race the time of a step is unknown: the first drift check measures it."""
     alone = replace(tuned(), race=None)
     predicted = alone.predicted_step(alone.plan)
@@ -222,7 +222,7 @@ def test_a_model_that_misses_is_no_drift() -> None:
         assert again.drift.expected_seconds == 2 * predicted
 
 
-def test_what_passes_before_anything_is_found_changes_nothing() -> None:
+def test_recovery_before_a_result_changes_nothing() -> None:
     run = training(Machine())
     first = run.conclusion.plan
     run.machine.model = SLOW
@@ -235,7 +235,7 @@ def test_what_passes_before_anything_is_found_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("period", [3, 20])
-def test_machine_that_goes_to_and_fro_is_not_followed_for_ever(period: int) -> None:
+def test_oscillating_machine_is_retuned_less_and_less(period: int) -> None:
     run = training(Machine(noise=0.02))
     for index in range(400 // period):
         run.machine.model = SLOW if index % 2 else MODEL
@@ -245,7 +245,7 @@ def test_machine_that_goes_to_and_fro_is_not_followed_for_ever(period: int) -> N
     assert run.extra_seconds <= 0.025 * run.total_seconds
 
 
-def test_costs_its_share() -> None:
+def test_retuning_costs_its_share() -> None:
     share = 0.001
     run = training(Machine(), share=share)
     run.machine.model = SLOW
@@ -254,7 +254,7 @@ def test_costs_its_share() -> None:
     assert run.extra_seconds <= share * run.total_seconds + 2 * RETUNE_STEPS_PER_CHECK * 0.05
 
 
-def test_nothing_measured_is_nothing_found() -> None:
+def test_retuning_without_measurements_keeps_the_plan() -> None:
     """No step can be traced: no model, no race, and so no reason to leave a plan."""
     again = Retuner(1.0, tuned(), partial(_blind, Machine()))
     for _ in range(10):

@@ -23,7 +23,7 @@ def profile(sizes: list[int]) -> BackwardProfile:
 
 
 @given(sizes_of_models)
-def test_any_model_has_plans_to_try_that_hold_all_of_its_tensors(sizes: list[int]) -> None:
+def test_sampling_plans_cover_all_tensors(sizes: list[int]) -> None:
     plans = [
         one_group_plan(specs(sizes), 2, 4, "syneasgd"),
         *measuring_plans(specs(sizes), THREADS, 4),
@@ -36,7 +36,7 @@ def test_any_model_has_plans_to_try_that_hold_all_of_its_tensors(sizes: list[int
 
 
 @given(sizes_of_models, st.integers(1, 20))
-def test_random_plans_are_different_ones_and_the_same_again(sizes: list[int], count: int) -> None:
+def test_random_plans_are_different_and_reproducible(sizes: list[int], count: int) -> None:
     plans = random_plans(profile(sizes), THREADS, 4, count)
     assert 1 <= len({plan.fingerprint for plan in plans}) == len(plans) <= count
     assert max(len(plan.groups) for plan in plans) <= min(SAMPLED_GROUPS[1], len(sizes))
@@ -49,7 +49,7 @@ def test_every_thread_count_leads_as_often_as_any_other() -> None:
     assert {r: leading.count(r) for r in THREADS} == {1: 4, 2: 4, 4: 4}
 
 
-def test_every_thread_count_is_measured_alone_at_sizes_that_differ_several_times_over() -> None:
+def test_every_thread_count_is_measured_at_different_sizes() -> None:
     plans = measuring_plans(specs([1000] * 100), THREADS, 4)
     assert [{group.num_threads for group in plan.groups} for plan in plans] == [{1}, {2}, {4}]
     for plan in plans:

@@ -14,7 +14,7 @@ from tf_libra.specs.backward_profile import BackwardProfile
 HUNDRED = Budget(100, 1e6)
 
 
-def test_it_measures_searches_races_and_keeps_within_its_steps() -> None:
+def test_search_tuner_measures_searches_and_races_within_its_steps() -> None:
     tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
     phases = list(dict.fromkeys(one.phase for one in experiments))
     assert phases == [Phase.MEASURE, Phase.SEARCH, Phase.RACE]
@@ -27,26 +27,26 @@ def test_it_measures_searches_races_and_keeps_within_its_steps() -> None:
     assert tuned.profile.names == PROFILE.names
 
 
-def test_it_is_no_worse_than_one_all_reduce() -> None:
+def test_searched_plan_is_no_slower_than_one_all_reduce() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
     one, _ = drive(Machine(), "syneasgd", HUNDRED)
     assert Machine().run(tuned.plan).seconds <= Machine().run(one.plan).seconds
 
 
-def test_its_conclusion_is_kept_and_told() -> None:
+def test_search_result_is_serialized_and_described() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
     assert TuningResult.from_json(tuned.to_json()) == tuned
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5, 8])
-def test_a_budget_too_short_for_a_search_leaves_one_all_reduce(steps: int) -> None:
+def test_budget_too_short_for_a_search_gives_one_all_reduce(steps: int) -> None:
     tuned, experiments = drive(Machine(), "aiacc", Budget(steps, 1e6), runs_streams=True)
     assert len(experiments) <= steps
     assert len(tuned.plan.groups) == 1
     assert tuned.notes
 
 
-def test_a_search_that_came_to_one_setting_of_many_is_for_this_job_alone() -> None:
+def test_search_of_a_single_setting_is_not_cached() -> None:
     """And is whole where there is no other setting."""
     lone = strategies.Aiacc(unit_bytes=2_000_000, streams=(1,), threads=(1,))
     steps = range(9, 16)
@@ -60,21 +60,21 @@ def test_a_search_that_came_to_one_setting_of_many_is_for_this_job_alone() -> No
         assert [one.is_complete for one in tuned] == [count >= fewest for count in counts]
 
 
-def test_without_a_trace_units_are_packed_in_the_order_of_tracing() -> None:
+def test_untraced_units_are_packed_in_tracing_order() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, traceable=False, runs_streams=True)
     assert tuned.profile is None and not tuned.is_complete
     assert tuned.plan.strategy == "aiacc"
     assert any("in the order of tracing" in note for note in tuned.notes)
 
 
-def test_an_engine_of_another_library_gets_one_stream_of_whole_tensors() -> None:
+def test_external_engine_gets_one_stream_of_whole_tensors() -> None:
     tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=False)
     assert {one.plan.num_streams for one in experiments} == {1}
     assert not any(one.plan.cuts_tensors for one in experiments)
     assert tuned.plan.num_streams == 1
 
 
-def test_a_unit_size_that_is_given_is_kept() -> None:
+def test_user_provided_unit_size_is_kept() -> None:
     strategy = strategies.Aiacc(unit_bytes=2_000_000)
     tuned, _ = drive(Machine(), strategy, HUNDRED, runs_streams=True)
     assert {trial.setting.unit_bytes for trial in tuned.search.trials} == {2_000_000}
@@ -108,7 +108,7 @@ MANY_STEPS = 8
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1.6])
-def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) -> None:
+def test_warm_start_halves_the_search_of_a_changed_model(gamma: float) -> None:
     first, _ = drive(Machine(gamma=gamma), "aiacc", HUNDRED, runs_streams=True)
     settings = tuple(first.search.seconds)[:MAX_SETTINGS]
     start = WarmStart(
@@ -142,7 +142,7 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
     assert np.median(shares) <= 0.5
 
 
-def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
+def test_similar_jobs_plan_is_a_candidate() -> None:
     first, _ = drive(Machine(), "libra")
     start = WarmStart(
         JobSignature.from_tensors(Machine().specs(), 4, 1),
@@ -156,7 +156,7 @@ def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
 
 @pytest.mark.parametrize("name", ["libra", "aiacc", "auto"])
 @pytest.mark.parametrize("factor", [1.0, 0.1])
-def test_what_is_alike_is_told_by_the_network_as_measured(name: str, factor: float) -> None:
+def test_warm_start_is_requested_with_the_measured_rate(name: str, factor: float) -> None:
     rates = [(factor * a, factor * b, c) for a, b, c in (MODEL.overlapped, MODEL.exclusive)]
     model = replace(MODEL, overlapped=rates[0], exclusive=rates[1])
     asked: list[float | None] = []

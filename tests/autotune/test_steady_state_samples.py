@@ -60,7 +60,7 @@ def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
 
 @pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("updates", [0.0, 0.015])
-def test_a_true_model_misses_none_of_them(truth: CostModel, updates: float) -> None:
+def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> None:
     profile = a_profile(1, updates)
     plans = plans_of(profile, 1)
     steps = [usual(profile, plan, truth) for plan in plans]
@@ -72,7 +72,7 @@ def test_a_true_model_misses_none_of_them(truth: CostModel, updates: float) -> N
     assert any(one.residual_seconds == 0 for one in samples)
 
 
-def test_a_model_that_is_short_is_seen_to_be() -> None:
+def test_optimistic_model_has_errors_on_samples() -> None:
     profile = a_profile(2, 0.0)
     steps = [usual(profile, plan, CONTENDED.slowed(0.0, 1.25)) for plan in plans_of(profile, 2)]
     samples = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
@@ -82,7 +82,7 @@ def test_a_model_that_is_short_is_seen_to_be() -> None:
     assert np.median(errors[large]) == pytest.approx(1 / 1.25 - 1, abs=0.02)
 
 
-def test_groups_of_no_bytes_are_no_samples() -> None:
+def test_empty_groups_give_no_samples() -> None:
     profile = BackwardProfile.from_arrays([4_000_000, 0, 0], [0.01, 0.01, 0.01])
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
     step = usual(profile, one_by_one_plan(specs, 1, 2), CONTENDED)

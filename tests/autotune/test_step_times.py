@@ -40,7 +40,7 @@ def _round(machine: Machine, plans: Sequence[Plan], pace: float) -> list[TimedSt
 PLANS = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 5)
 
 
-def test_a_slow_round_does_not_show_in_what_is_usual() -> None:
+def test_slow_round_does_not_affect_steady_state_times() -> None:
     machine = Machine()
     even = step_times([one for _ in range(3) for one in _round(machine, PLANS, 1.0)])
     uneven = step_times([one for pace in (1.0, 1.4, 1.0) for one in _round(Machine(), PLANS, pace)])
@@ -49,7 +49,7 @@ def test_a_slow_round_does_not_show_in_what_is_usual() -> None:
         np.testing.assert_allclose(other.spans, one.spans, rtol=1e-6)
 
 
-def test_half_of_a_round_that_is_slow_tells_no_plan_from_another() -> None:
+def test_slow_half_round_does_not_separate_plans() -> None:
     """The machine becomes slower within the first round, and stays so."""
     machine = Machine()
     first = _round(machine, PLANS[:2], 1.0) + _round(machine, PLANS[2:], 1.3)
@@ -59,7 +59,7 @@ def test_half_of_a_round_that_is_slow_tells_no_plan_from_another() -> None:
         assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
 
 
-def test_a_pace_that_changes_within_rounds_shows_in_when_first_gradients_are_ready() -> None:
+def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
     """Some plans have two slow rounds of three, by bad luck, and the others none."""
     plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 10)
     unlucky, others = plans[:5], plans[5:]
@@ -89,7 +89,7 @@ def _never_ready(step: TimedStep) -> TimedStep:
     return replace(step, records=(first, *others))
 
 
-def test_a_plan_whose_first_gradients_are_late_is_not_on_a_slow_machine() -> None:
+def test_late_first_group_of_a_plan_is_no_slowdown() -> None:
     """Other computation may delay the first gradients to 1.5 times the profile's time."""
 
     def late(step: TimedStep) -> TimedStep:
@@ -103,7 +103,7 @@ def test_a_plan_whose_first_gradients_are_late_is_not_on_a_slow_machine() -> Non
         assert one.seconds == other.seconds
 
 
-def test_a_group_of_nothing_says_nothing_of_pace() -> None:
+def test_empty_first_group_gives_no_slowdown() -> None:
     machine = Machine(BackwardProfile.from_arrays([0, 4_000_000], [0.01, 0.01]))
     plan = one_by_one_plan(machine.specs(), 1, NUM_WORKERS)
     seen = machine.run(plan)
@@ -113,14 +113,14 @@ def test_a_group_of_nothing_says_nothing_of_pace() -> None:
     assert one.seconds == pytest.approx(seen.seconds)
 
 
-def test_one_step_that_is_late_is_no_change_of_pace() -> None:
+def test_single_late_step_is_no_slowdown() -> None:
     steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
     late = [_slowed(one, 1.5) if index == 7 else one for index, one in enumerate(steps)]
     for one, other in zip(step_times(late), step_times(steps), strict=True):
         assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
 
 
-def test_rounds_that_ended_early_and_few_plans_are_taken_as_they_are() -> None:
+def test_incomplete_rounds_and_few_plans_are_not_corrected() -> None:
     machine = Machine()
     cut = step_times([*_round(machine, PLANS, 1.0), *_round(machine, PLANS[:1], 1.5)])
     assert [one.num_steps for one in cut] == [2, 1, 1, 1, 1]
@@ -135,5 +135,5 @@ def test_spans_lie_within_the_step() -> None:
         assert one.spans[-1, 1] <= one.seconds - AFTER + 1e-9
 
 
-def test_no_steps_are_no_plans() -> None:
+def test_step_times_without_steps_are_empty() -> None:
     assert step_times([]) == []

@@ -31,13 +31,13 @@ def test_one_all_reduce_is_compared_round_by_round() -> None:
     assert "-20.0 % against one all-reduce after backward" in found.describe()
 
 
-def test_noise_is_called_so() -> None:
+def test_noise_is_described_as_no_difference() -> None:
     found = compare_with_one_all_reduce(race(Candidate(ONE, None, (1.1, 1.0, 1.1, 1.0))))
     assert found is not None
     assert found.describe().startswith(formatting.NO_DIFFERENCE)
 
 
-def test_what_did_not_take_turns_is_not_compared() -> None:
+def test_plans_without_common_rounds_are_not_compared() -> None:
     assert compare_with_one_all_reduce(None) is None
     assert compare_with_one_all_reduce(race()) is None
     assert compare_with_one_all_reduce(race(Candidate(ASKED, None, (1.0,) * 4))) is None
@@ -45,7 +45,7 @@ def test_what_did_not_take_turns_is_not_compared() -> None:
     assert compare_with_one_all_reduce(Race((Candidate(ONE, None, (1.0,) * 4),))) is None
 
 
-def test_a_plan_of_another_strategy_has_a_measured_reason_where_there_is_one() -> None:
+def test_strategy_change_is_explained_by_measurements() -> None:
     raced = race(Candidate(ASKED, None, (2.0,) * 4))
     assert compare_with_requested(raced, "mg-wfbp") is None
     why = explain_strategy_change("libra", "mg-wfbp", raced, ())
@@ -56,7 +56,7 @@ def test_a_plan_of_another_strategy_has_a_measured_reason_where_there_is_one() -
     assert note in str(explain_strategy_change("libra", "mg-wfbp", None, ("other", note)))
 
 
-def test_a_step_is_said_to_be_the_shortest_only_where_it_was() -> None:
+def test_shortest_step_is_claimed_only_if_measured() -> None:
     """Prediction may have decided, or the plan was active and no other was clearly faster."""
     slower, quicker = Candidate(ONE, None, (1.2,) * 4), Candidate(ONE, None, (1.0, 1.1, 1.0, 1.0))
     assert "shortest" in str(explain_strategy_change("libra", "mg-wfbp", race(slower), ()))

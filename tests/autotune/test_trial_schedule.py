@@ -27,7 +27,7 @@ SPECS = tensor_specs(PROFILE)
         trial_schedule.stream_trials(one_group_plan(SPECS, 1, NUM_WORKERS, "syneasgd")),
     ],
 )
-def test_the_first_step_under_a_plan_pays_for_it_and_is_not_looked_at(tried) -> None:
+def test_first_step_of_a_plan_is_marked_and_untraced(tried) -> None:
     seen: set[str] = set()
     for one in tried:
         assert one.is_first == (one.plan.fingerprint not in seen)
@@ -71,7 +71,7 @@ def test_sampling_leaves_a_race_its_steps(steps: int, rounds: int) -> None:
     assert trial_schedule.affordable_rounds(6, end) == rounds
 
 
-def test_experiments_end_when_the_budget_does() -> None:
+def test_trials_end_with_the_budget() -> None:
     end = BudgetTracker(Budget(4, 1e6), lambda: 0.0)
     tried = trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS)
     run_trials = list(trial_schedule.run_trials(tried, Observations(), end))

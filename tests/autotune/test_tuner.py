@@ -74,7 +74,7 @@ def registered() -> Iterator[None]:
         REGISTRY.forget(kind.name)
 
 
-def test_its_settings_are_searched() -> None:
+def test_registered_searchable_strategy_is_searched() -> None:
     tuned, experiments = drive(Machine(), "thirds", HUNDRED, runs_streams=True)
     assert [*dict.fromkeys(one.phase for one in experiments)] == [
         Phase.MEASURE,
@@ -87,7 +87,7 @@ def test_its_settings_are_searched() -> None:
     assert uses_warm_start(Thirds())
 
 
-def test_auto_searches_them_beside_those_of_others() -> None:
+def test_auto_searches_a_registered_strategy() -> None:
     tuned, _ = drive(Machine(), "auto", Budget(150, 1e6), runs_streams=True)
     raced = {one.plan.strategy for one in tuned.race.candidates}
     assert {"thirds", "aiacc"} <= raced
@@ -96,13 +96,13 @@ def test_auto_searches_them_beside_those_of_others() -> None:
     assert tuned.search.describe() in found
 
 
-def test_what_it_lacks_is_named_before_anything_runs() -> None:
+def test_missing_members_are_named_before_training() -> None:
     missing = r"'odd' must have streams, exploration, seed, unit_sizes, pack .*SearchableStrategy"
     with pytest.raises(ValueError, match=missing):
         tf_libra.optimize("odd")
 
 
-def test_a_way_that_nobody_knows_is_named_before_anything_runs() -> None:
+def test_unknown_tuner_is_named_before_training() -> None:
     lost = dataclasses.make_dataclass(
         "Lost", [], bases=(Odd,), namespace={"name": "lost", "tuned_by": "luck"}, frozen=True
     )
@@ -114,7 +114,7 @@ def test_a_way_that_nobody_knows_is_named_before_anything_runs() -> None:
         REGISTRY.forget("lost")
 
 
-def test_a_way_from_outside() -> None:
+def test_tuner_registered_outside_the_package_runs() -> None:
     @tuner.register
     @dataclass(frozen=True)
     class ByPatience:
@@ -139,7 +139,7 @@ def test_a_way_from_outside() -> None:
         tuner.REGISTRY.forget("patience")
 
 
-def test_a_way_that_lacks_something_is_refused() -> None:
+def test_incomplete_tuner_is_rejected() -> None:
     nothing = dataclasses.make_dataclass("Nothing", [], namespace={"name": "nothing"}, frozen=True)
     with pytest.raises(ValueError, match="must have accepts, uses_warm_start, tune"):
         tuner.register(nothing)

@@ -25,23 +25,23 @@ WHOLE = examples.plan_record().conclusion
         replace(WHOLE, contention=1.7),
     ],
 )
-def test_survives_json(conclusion: TuningResult) -> None:
+def test_result_survives_json(conclusion: TuningResult) -> None:
     assert TuningResult.from_json(conclusion.to_json()) == conclusion
 
 
-def test_one_from_before_contention_was_kept_is_read() -> None:
+def test_file_without_contention_is_read() -> None:
     document = WHOLE.to_document()
     del document["contention"]
     assert TuningResult.from_document(document) == replace(WHOLE, contention=None)
 
 
 @pytest.mark.parametrize("max_steps", [1, 10, 25, 100])
-def test_whatever_tuning_comes_to_survives_json(max_steps: int) -> None:
+def test_tuned_results_survive_json(max_steps: int) -> None:
     conclusion, _ = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     assert TuningResult.from_json(conclusion.to_json()) == conclusion
 
 
-def test_of_more_threads_at_once_than_the_model_bears_nothing_is_predicted() -> None:
+def test_plan_with_too_many_threads_has_no_prediction() -> None:
     whole = replace(WHOLE, rest_seconds=0.01)
     assert whole.predicted(whole.plan) is not None
     assert (whole.predicted_step(whole.plan) or 0) > 0.01
@@ -50,7 +50,7 @@ def test_of_more_threads_at_once_than_the_model_bears_nothing_is_predicted() -> 
     assert whole.predicted(beyond) is None and whole.predicted_step(beyond) is None
 
 
-def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
+def test_earlier_plan_gets_the_new_prediction_and_no_notes() -> None:
     before = replace(WHOLE.plan, predicted_seconds=9.0, notes=("of then",))
     now = WHOLE.predicted(before)
     assert now is not None
@@ -61,7 +61,7 @@ def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
     assert TuningResult(WHOLE.plan).with_prediction(before) == unknown
 
 
-def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:
+def test_median_error_is_over_the_samples() -> None:
     assert WHOLE.cost_model is not None
     errors = np.abs(prediction_errors(WHOLE.cost_model, WHOLE.samples))
     assert WHOLE.median_error == pytest.approx(np.median(errors))
@@ -72,7 +72,7 @@ def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:
     assert TuningResult.from_document(document) == WHOLE
 
 
-def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
+def test_is_fitted_needs_a_model_and_its_error() -> None:
     assert WHOLE.is_fitted
     assert not replace(WHOLE, samples=()).is_fitted
     assert not replace(WHOLE, cost_model=None).is_fitted

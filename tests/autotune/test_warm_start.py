@@ -55,7 +55,7 @@ def test_distance_is_a_share_and_the_same_from_both_sides(
 
 
 @pytest.mark.parametrize("num_layers", [3, 60])
-def test_what_differs_less_is_nearer(num_layers: int) -> None:
+def test_smaller_differences_are_nearer(num_layers: int) -> None:
     """The distance counts edits of small graphs, and compares features of large graphs."""
     sizes = [2**20] * num_layers
     here = job(*sizes)
@@ -79,7 +79,7 @@ def test_jobs_are_compared_on_one_scale() -> None:
     assert nearest(here, known, 60.0) is known[1]
 
 
-def test_topology_counts() -> None:
+def test_topology_changes_the_distance() -> None:
     """The same model on as many workers, of which all are on one host or none two."""
     here = job(2**20, 2**10, workers=4, per_host=4)
     apart = job(2**20, 2**10, workers=4, per_host=1)
@@ -91,7 +91,7 @@ def at(rate: float | None, one: JobSignature | None = None) -> WarmStart:
 
 
 @pytest.mark.parametrize("num_layers", [3, 60])
-def test_the_rate_of_the_network_counts(num_layers: int) -> None:
+def test_network_rate_changes_the_distance(num_layers: int) -> None:
     """A model that is changed a little, on the same network, is nearer than itself on another."""
     sizes = [2**20] * num_layers
     changed, same = job(2**21, *sizes[1:]), job(*sizes)
@@ -105,13 +105,13 @@ def test_the_rate_of_the_network_counts(num_layers: int) -> None:
     assert nearest(here, [known[2], at(0.9e9, same)], 60.0) == at(0.9e9, same)
 
 
-def test_a_setting_of_a_network_of_another_order_is_not_taken() -> None:
+def test_job_on_a_very_different_network_is_not_used() -> None:
     here = at(25e9).job
     assert nearest(here, [at(1e9)]) is None
     assert nearest(here, [at(1e9), at(10e9)]) == at(10e9)
 
 
-def test_where_nobody_knows_a_rate_graphs_alone_count() -> None:
+def test_unknown_rates_leave_the_graph_distance() -> None:
     """As in files of earlier versions, or where no all-reduce could be measured."""
     unknown, near, far = at(None), at(20e9), at(1e9)
     here = at(25e9).job
@@ -134,7 +134,7 @@ def test_graphs_are_compared_once_before_any_rate_is_known(
     assert JobComparison.compare(at(None).job, []).nearest(1e9) is None
 
 
-def test_nothing_in_common_is_nothing_to_begin_with() -> None:
+def test_job_with_nothing_in_common_is_not_used() -> None:
     assert nearest(job(2**20), []) is None
     known = JobSignature((LayerSignature(1, "float64"),), 2, 1)
     assert distance(job(2**30), known, 10.0) < 1.0  # the cluster is the same

@@ -10,7 +10,7 @@ def events(starts: list[int], ends: list[int]) -> Events:
     )
 
 
-def test_a_window_has_what_starts_and_ends_in_it() -> None:
+def test_window_holds_events_that_start_and_end_in_it() -> None:
     found = events([0, 5, 8, 9], [5, 8, 12, 10]).within((5, 10))
     assert len(found) == 2
     assert found.start_ns.tolist() == [5, 9]
@@ -18,7 +18,7 @@ def test_a_window_has_what_starts_and_ends_in_it() -> None:
     assert found.node_names == ("a", "b")
 
 
-def test_columns_are_of_one_length() -> None:
+def test_columns_of_different_lengths_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"differ in length: 1, 1, 2"):
         events([0], [1, 2])
     with pytest.raises(ValueError, match="op_types has 1 entries, node_names 2"):

@@ -22,7 +22,7 @@ def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.Gr
     return found
 
 
-def test_what_feeds_all_reduces_produces_gradients() -> None:
+def test_nodes_feeding_all_reduces_are_producers() -> None:
     """The all-reduces are whole ones and started ones, of ours and of another library."""
     of_other = {"_tf_libra_tensor_names": ["c"], "_tf_libra_group": 2, "_tf_libra_num_threads": 4}
     one = graph(
@@ -45,7 +45,7 @@ def test_what_feeds_all_reduces_produces_gradients() -> None:
     assert placed.tensor_names == ("c",)
 
 
-def test_a_gradient_in_parts_is_produced_once_and_one_of_a_choice_in_each_branch() -> None:
+def test_split_gradient_has_one_producer_and_conditional_one_per_branch() -> None:
     one = graph(
         (
             "first",
@@ -62,7 +62,7 @@ def test_a_gradient_in_parts_is_produced_once_and_one_of_a_choice_in_each_branch
     }  # fmt: skip
 
 
-def test_graphs_without_gradients_are_refused() -> None:
+def test_graphs_without_gradients_are_rejected() -> None:
     with pytest.raises(ValueError, match="graphs must hold an all-reduce"):
         gradient_sources([graph(("z", "MatMul", ["w"], {}))])
 
@@ -71,7 +71,7 @@ def names_of(capture: GraphCapture) -> set[str]:
     return {node.name for one in capture.graphs for node in one.node}
 
 
-def test_a_function_is_captured_by_its_first_call_alone() -> None:
+def test_function_is_captured_by_its_first_call_only() -> None:
     @tf.function(autograph=False)
     def other(x: tf.Tensor) -> tf.Tensor:
         return tf.sin(x, name="of_the_other")
@@ -90,7 +90,7 @@ def test_a_function_is_captured_by_its_first_call_alone() -> None:
     assert not again.unavailable and not any("of_the_step" in name for name in names_of(again))
 
 
-def test_where_the_user_collects_graphs_nothing_is_taken_away() -> None:
+def test_user_graph_collection_is_not_disturbed() -> None:
     tf.summary.trace_on(graph=True)
     try:
         with GraphCapture() as capture:

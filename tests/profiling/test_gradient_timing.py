@@ -38,7 +38,7 @@ def ms(produced_ns: np.ndarray) -> list[float]:
 CHOICE = {"a": ("then/ga", "else/ga"), "b": ("then/gb", "else/gb"), "c": ("gc",)}
 
 
-def test_of_two_branches_the_one_that_ran_has_produced_a_gradient() -> None:
+def test_branch_that_ran_is_the_producer() -> None:
     inputs = {
         "then/ga": ("then/x", "y"),
         "else/ga": ("else/x", "y"),
@@ -51,7 +51,7 @@ def test_of_two_branches_the_one_that_ran_has_produced_a_gradient() -> None:
     assert found == {"a": "else/ga", "b": "else/gb", "c": "gc"}
 
 
-def test_producers_in_several_steps_are_told() -> None:
+def test_producers_of_several_steps_are_rejected() -> None:
     trace = events(("then/ga", 0, 1), ("else/ga", 2, 3))
     with pytest.raises(IncompleteTraceError, match="then/ga and else/ga, which produce a, both"):
         select_producers(trace, CHOICE, WINDOW, {})
@@ -116,7 +116,7 @@ def test_unknown_node_goes_with_the_later_of_its_neighbours(producers: list[str]
     assert "with its neighbour" in productions.inferred["xyz"[at]]
 
 
-def test_nothing_is_invented_where_nothing_was_seen() -> None:
+def test_window_without_producers_is_rejected() -> None:
     with pytest.raises(IncompleteTraceError, match="no producer"):
         production_times(events(("x", 1, 2)), {"a": "ga", "b": "gb"}, WINDOW)
     with pytest.raises(IncompleteTraceError, match="no producer"):
@@ -204,7 +204,7 @@ def test_profile_can_be_left_in_an_order() -> None:
     np.testing.assert_allclose(measured.profile.compute_seconds, [5e-3, 0, 4e-3])
 
 
-def test_profile_says_in_how_many_steps_its_order_held() -> None:
+def test_profile_counts_steps_in_its_order() -> None:
     usual = step({"a": 1, "b": 2, "c": 2})
     measured = measured_profile([usual, step({"a": 3, "b": 1, "c": 4}), usual], BYTES)
     assert measured.profile.names == ("a", "b", "c")
@@ -229,7 +229,7 @@ def test_step_that_lacks_an_event_is_dropped() -> None:
         measured_profile([good, bad, good], BYTES)
 
 
-def test_profile_refuses_bad_input() -> None:
+def test_profile_rejects_invalid_input() -> None:
     one = step({"a": 1, "b": 2})
     with pytest.raises(IncompleteTraceError, match="2 steps were traced, at least 3"):
         measured_profile([one, one], BYTES)

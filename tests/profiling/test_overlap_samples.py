@@ -68,7 +68,7 @@ def test_work_of_tensors_produced_together_is_done_together() -> None:
     np.testing.assert_allclose(done, [2e-3, 4e-3])
 
 
-def test_work_refuses_a_profile_of_other_tensors() -> None:
+def test_work_rejects_a_profile_of_other_tensors() -> None:
     with pytest.raises(ValueError, match="differ in 1 tensors, first 'c'"):
         work_done(START, production(1, 2), profile(1, 1, 1))
 
@@ -91,7 +91,7 @@ def test_sample_after_backward_is_exclusive(start_ms: float) -> None:
     assert sample.residual_seconds == pytest.approx((15 - start_ms) * 1e-3)
 
 
-def test_samples_that_cannot_be_are_dropped_with_their_reasons() -> None:
+def test_unusable_samples_are_dropped_with_reasons() -> None:
     records = [
         record(3, 4, "a", group=0, num_bytes=0),
         record(4, 4, "a", group=1),
@@ -111,7 +111,7 @@ def test_samples_that_cannot_be_are_dropped_with_their_reasons() -> None:
     assert "1 ms before its 'b'" in reasons[4]
 
 
-def test_waiting_for_other_ranks_is_taken_off() -> None:
+def test_waiting_for_other_ranks_is_excluded() -> None:
     def arrived(start_ms: float, first_ms: float, group: int = 0) -> AllReduceRecord:
         first_ns = START + round(first_ms * MS)
         return replace(record(start_ms, start_ms + 20, group=group), first_byte_ns=first_ns)
@@ -146,7 +146,7 @@ def test_timeline_ends_with_computation_where_communication_is_done_earlier() ->
     assert timeline.backward_seconds == timeline.compute_seconds == pytest.approx(6e-3)
 
 
-def test_timeline_refuses_unknown_tensors() -> None:
+def test_timeline_rejects_unknown_tensors() -> None:
     with pytest.raises(ValueError, match=r"group 0.* 'zz'"):
         measured_timeline([record(2, 3, "zz")], production(2, 6))
 

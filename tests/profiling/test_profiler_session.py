@@ -269,7 +269,7 @@ def test_an_error_in_the_step_passes_and_ends_the_session() -> None:
     assert session.unavailable == ""
 
 
-def test_events_of_strangers_are_refused() -> None:
+def test_events_without_clock_are_rejected() -> None:
     with pytest.raises(ValueError, match="not a serialized profiler trace"):
         read_events(b"\xff\xff\xff")
     with pytest.raises(ValueError, match="record it with TraceSession"):
@@ -287,7 +287,7 @@ def test_a_users_graph_collection_survives_ours() -> None:
     tf.summary.trace_off()
 
 
-def test_what_a_user_has_collected_before_is_not_the_captures() -> None:
+def test_earlier_user_graphs_are_not_captured() -> None:
     tf.summary.trace_on(graph=True)
     tf.function(lambda x: x * 3)(1.0)
     tf.summary.trace_off()
@@ -317,7 +317,7 @@ def test_sources_are_what_feeds_all_reduces() -> None:
     assert gradient_sources([graph]).producers == {"a": ("g",), "b": ("h", "h")}
 
 
-def test_what_the_script_needs_is_known_without_a_session_of_ours(tmp_path: Path) -> None:
+def test_profiler_conflict_is_found_without_a_session(tmp_path: Path) -> None:
     assert find_profiler_conflict() == ""
     with TraceSession():
         assert "profiler session" in find_profiler_conflict()

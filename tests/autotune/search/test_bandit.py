@@ -44,14 +44,14 @@ def test_score_of_a_hand_made_history() -> None:
     assert choose(history("gpbggbpg"), NAMES) == "population"
 
 
-def test_what_left_the_window_is_forgotten() -> None:
+def test_uses_outside_the_window_are_ignored() -> None:
     uses = history("G" + "pb" * 4)
     assert scores(uses, NAMES, window=9)["grid"] < math.inf
     assert scores(uses, NAMES, window=8)["grid"] == math.inf
     assert choose(uses, NAMES, window=8) == "grid"
 
 
-def test_everybody_is_tried_once_in_their_order() -> None:
+def test_unused_searchers_are_chosen_first_in_order() -> None:
     uses: list[Use] = []
     for name in NAMES:
         assert choose(uses, NAMES) == name
@@ -62,7 +62,7 @@ uses = st.lists(st.builds(Use, st.sampled_from(NAMES), st.booleans()), max_size=
 
 
 @given(uses, st.floats(0, 3), st.integers(1, 70))
-def test_who_is_chosen_has_the_greatest_score(uses, exploration, window) -> None:
+def test_chosen_searcher_has_the_greatest_score(uses, exploration, window) -> None:
     found = scores(uses, NAMES, exploration, window)
     assert found[choose(uses, NAMES, exploration, window)] == max(found.values())
 
@@ -76,7 +76,7 @@ def test_area_is_a_share_and_rises_with_a_new_best(uses, name) -> None:
 
 
 @given(uses.filter(lambda found: len(found) >= 2))
-def test_the_more_often_one_was_used_the_less_there_is_to_explore(uses) -> None:
+def test_exploration_term_decreases_with_uses(uses) -> None:
     barren = [Use(use.searcher, False) for use in uses]
     found = scores(barren, NAMES, window=100)
     times = {name: sum(use.searcher == name for use in uses) for name in NAMES}
@@ -86,7 +86,7 @@ def test_the_more_often_one_was_used_the_less_there_is_to_explore(uses) -> None:
                 assert found[one] > found[other]
 
 
-def test_searchers_that_are_no_more_count_for_the_length_only() -> None:
+def test_removed_searchers_count_for_the_history_length() -> None:
     uses = history("GgGgpppp")
     alone = scores(uses, ["population"], exploration=1.0)
     assert alone == {"population": pytest.approx(math.sqrt(2 * 3 / 4))}

@@ -35,7 +35,7 @@ def step_seconds(setting: CommConfig) -> float:
     return Machine(gamma=1.2).run(plan_for_setting(PROFILE, AIACC, setting, NUM_WORKERS)).seconds
 
 
-def test_it_finds_one_of_the_best_settings_in_its_steps() -> None:
+def test_search_finds_one_of_the_best_settings() -> None:
     found, experiments, _ = run(100)
     assert len(experiments) <= 100
     assert {one.phase for one in experiments} == {Phase.SEARCH}
@@ -48,7 +48,7 @@ def test_it_finds_one_of_the_best_settings_in_its_steps() -> None:
     assert step_seconds(found.best) <= 1.02 * min(every)
 
 
-def test_the_first_step_of_a_plan_tells_nothing() -> None:
+def test_first_step_of_a_plan_is_not_measured() -> None:
     found, experiments, _ = run(60)
     seen: set[str] = set()
     for one in experiments:
@@ -57,7 +57,7 @@ def test_the_first_step_of_a_plan_tells_nothing() -> None:
     assert len(found.trials) == sum(not one.is_first for one in experiments)
 
 
-def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
+def test_search_starts_with_initial_settings_and_one_unit() -> None:
     found, _, _ = run(8, initial=[CommConfig(10**6, 3, 7)])
     first, second = found.trials[:2]
     assert (first.searcher, second.searcher) == (START, START)
@@ -65,7 +65,7 @@ def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
     assert len(plan_for_setting(PROFILE, AIACC, second.setting, NUM_WORKERS).groups) == 1
 
 
-def test_an_engine_without_streams_is_not_asked_for_any() -> None:
+def test_engine_without_streams_gets_one_stream() -> None:
     _, experiments, _ = run(40, runs_streams=False)
     assert {one.plan.num_streams for one in experiments} == {1}
 
@@ -77,7 +77,7 @@ def test_too_few_steps_for_one_measurement_find_nothing(max_steps: int) -> None:
     assert len(experiments) == max_steps
 
 
-def test_the_end_of_the_budget_is_the_end() -> None:
+def test_search_ends_with_the_budget() -> None:
     _, experiments, _ = run(100, budget=7)
     assert len(experiments) == 7
 
@@ -115,12 +115,12 @@ def test_searchers_that_always_fail_leave_the_safe_plan() -> None:
         assert any(said in note for note in notes), said
 
 
-def test_one_that_fails_does_not_stop_the_others() -> None:
+def test_failing_searcher_does_not_stop_the_others() -> None:
     found, _, _ = run(60, factories={"a": Failing, "grid": SEARCHERS["grid"]})
     assert len({t.setting for t in found.trials if t.searcher == "grid"}) > 10
 
 
-def test_what_needs_a_library_that_is_missing_is_named() -> None:
+def test_searchers_without_their_library_are_named() -> None:
     def missing(space, seed):
         raise ImportError("no module named optuna")
 
@@ -129,14 +129,14 @@ def test_what_needs_a_library_that_is_missing_is_named() -> None:
     assert found.best is not None
 
 
-def test_a_search_that_has_tried_everything_ends() -> None:
+def test_exhausted_search_ends() -> None:
     one = strategies.Aiacc(unit_bytes=10**6, streams=(1, 2), threads=(1,))
     found, experiments, notes = run(90, strategy=one, factories={"grid": lambda s, _: Grid(s)})
     assert len(found.seconds) == 2 and len(experiments) == 4
     assert any("exhausted" in note for note in notes)
 
 
-def test_exhausted_is_no_failure() -> None:
+def test_exhausted_searcher_is_no_failure() -> None:
     class Once(Failing):
         def ask(self):
             raise ExhaustedError

@@ -23,7 +23,7 @@ def made(steps) -> Search:
 
 
 @given(steps)
-def test_reads_what_it_wrote(steps) -> None:
+def test_search_survives_json(steps) -> None:
     found = made(steps)
     assert Search.parse("search", json.loads(json.dumps(found.to_document()))) == found
 
@@ -45,7 +45,7 @@ def test_one_disturbed_step_loses_a_setting_nothing() -> None:
     assert "best of 2 settings in 4 steps: units of 65.54 kB on" in found.describe()
 
 
-def test_what_a_search_begins_with_is_nobodys_credit() -> None:
+def test_initial_settings_credit_no_searcher() -> None:
     found = made([(START, SETTINGS[0], 0.1), ("grid", SETTINGS[1], 0.05)])
     assert [(use.searcher, use.found_best) for use in found.history] == [("grid", True)]
 
@@ -59,7 +59,7 @@ def test_what_a_search_begins_with_is_nobodys_credit() -> None:
         ("searcher", 3, "searcher must be"),
     ],
 )
-def test_what_is_damaged_is_named(field: str, value, message: str) -> None:
+def test_damaged_search_is_rejected_by_field(field: str, value, message: str) -> None:
     [document] = made([("grid", SETTINGS[0], 0.1)]).to_document()
     with pytest.raises(ValueError, match=message):
         Search.parse("search", [{**document, field: value}])

@@ -22,7 +22,7 @@ def seconds(setting: CommConfig) -> float:
     return 0.1 + 0.01 * sum(abs(math.log2(a / b)) for a, b in apart)
 
 
-def test_the_paper_has_four() -> None:
+def test_searchers_are_the_papers_four() -> None:
     assert list(SEARCHERS) == ["grid", "population", "bayesian", "hyperband"]
 
 
@@ -40,7 +40,7 @@ def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ["population", "bayesian", "hyperband"])
-def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name: str) -> None:
+def test_searcher_proposes_valid_settings_and_improves(name: str) -> None:
     searcher = SEARCHERS[name](SPACE, 3)
     searcher.observe(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))
     found = []
@@ -56,7 +56,7 @@ def test_it_proposes_what_may_be_tried_and_finds_better_than_it_began_with(name:
     assert again.ask() == SEARCHERS[name](SPACE, 3).ask() or name == "bayesian"
 
 
-def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
+def test_hyperband_spends_more_steps_on_promising_settings() -> None:
     searcher = SEARCHERS["hyperband"](SPACE, 1)
     steps: dict[CommConfig, int] = {}
     runs = []
@@ -74,7 +74,7 @@ def test_hyperband_spends_more_steps_on_what_promises_more() -> None:
     assert statistics.fmean(map(seconds, kept)) < statistics.fmean(map(seconds, given_up))
 
 
-def test_the_bayesian_searcher_learns_from_what_others_measure() -> None:
+def test_bayesian_searcher_learns_from_others() -> None:
     searcher = SEARCHERS["bayesian"](SPACE, 0)
     for place in SPACE.coarse_to_fine():
         setting = SPACE.setting_at(place)

@@ -11,7 +11,7 @@ spaces = st.builds(Space, axes, axes, axes)
 
 
 @given(spaces)
-def test_every_setting_has_one_place(space: Space) -> None:
+def test_indices_and_settings_are_inverse(space: Space) -> None:
     places = space.coarse_to_fine()
     assert sorted(places) == sorted(itertools.product(*(range(len(a)) for a in space.axes)))
     assert len(places) == space.size
