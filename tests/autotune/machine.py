@@ -1,4 +1,4 @@
-"""A simulated machine that obeys a contention model to the nanosecond, to tune against."""
+"""Simulated machine that obeys a cost model exactly."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -33,12 +33,12 @@ BEFORE, AFTER = 0.02, 0.004
 
 
 class Machine:
-    """Runs plans as `simulate` says, with noise on every time.
+    """Machine that runs plans as `simulate` predicts, with noise on every time.
 
-    While two all-reduces are concurrent, a byte takes `gamma` times as long, whatever a plan says.
-    Every `whiles` seconds in the mean, the machine becomes a third slower, or as fast again.
-    An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
-    On the clock a step takes `step_seconds`, and `first_seconds` more where its plan is new.
+    While two all-reduces are concurrent, a byte takes `gamma` times as long, whatever the plan
+    says. Every `whiles` seconds on average, the machine becomes a third slower or recovers. An
+    all-reduce starts `waiting` seconds late, since its lanes wait for a core. On the clock a step
+    takes `step_seconds`, and `first_seconds` more for a new plan.
     """
 
     _kept: ClassVar[dict[Any, Any]] = {}  # of all machines
@@ -122,10 +122,9 @@ class Machine:
         return at_pace(TrialResult(production, records, called_ns=called_ns), self._pace)
 
     def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
-        """Without noise: when its groups run, and when tensors are there, in seconds.
+        """Returns the groups' spans and the production times of a plan, in seconds without noise.
 
-        Plans run for hundreds of steps on the same machine, and on others like it; simulating took
-        longest.
+        The results are cached: plans run for hundreds of steps on equal machines.
         """
         key = plan, id(self.profile), id(self.model), self._gamma, self._waiting
         if key not in self._kept:
@@ -156,7 +155,7 @@ class Machine:
         return timeline.groups, produced
 
     def _reordered(self, plan: Plan) -> BackwardProfile:
-        """The profile in the plan's order; each tensor keeps the time of its own."""
+        """Returns the profile in the plan's order; each tensor keeps its time."""
         by_name = {tensor.name: tensor for tensor in self.profile.tensors}
         tensors = [by_name[name] for name in plan.tensor_names]
         return BackwardProfile.from_arrays(
@@ -167,14 +166,14 @@ class Machine:
 
 
 def mover(start_ns: int, pace: float) -> Callable[[int], int]:
-    """When things were in a step since `start_ns`, had all in it taken `pace` times as long."""
+    """Returns a function that scales times since `start_ns` by a factor."""
     return lambda when_ns: start_ns + round((when_ns - start_ns) * pace)
 
 
 def moved_records(
     records: Iterable[AllReduceRecord], moved: Callable[[int], int]
 ) -> tuple[AllReduceRecord, ...]:
-    """The same all-reduces at other times."""
+    """Returns the all-reduces at other times."""
     return tuple(
         replace(
             one,
@@ -188,7 +187,7 @@ def moved_records(
 
 
 def at_pace(seen: TrialResult, pace: float) -> TrialResult:
-    """As if all in it had taken `pace` times as long."""
+    """Returns the result with all its times scaled by a factor."""
     if pace == 1:
         return seen
     moved = mover(seen.called_ns[0], pace)
@@ -207,7 +206,7 @@ def at_pace(seen: TrialResult, pace: float) -> TrialResult:
 
 
 def slower(model: CostModel, waiting: float) -> CostModel:
-    """The same, where every all-reduce takes so many seconds more."""
+    """Returns the model with additional startup seconds."""
     if not waiting:
         return model
     assert isinstance(model, ContentionModel) and model.exclusive_hop_latency is None
@@ -222,7 +221,7 @@ def drive(
     traceable: bool = True,
     **options: Any,
 ) -> tuple[TuningResult, list[Trial]]:
-    """Tunes to the end, as a session does."""
+    """Runs a tuner to its end, as a session does."""
     tuning = tune(
         machine.specs(order),
         strategies.resolve(strategy),

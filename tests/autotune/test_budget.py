@@ -1,4 +1,4 @@
-"""When tuning is over: no experiment is left, or the budget is spent."""
+"""Budgets: steps, seconds, and plans of tuning that ends early."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_unspent_budget_leaves_no_note() -> None:
 def test_interrupted_race_yields_a_plan_cached_only_if_reliable(
     then: float, rounds: int, is_trusted: bool
 ) -> None:
-    """The machine becomes slow when it begins: one round alone is no reason to keep a plan."""
+    """The machine becomes slow when the race starts; a single round is not reliable."""
 
     class Slowing(Machine):
         count = 0
@@ -140,7 +140,7 @@ def test_budget_of_seconds_is_kept(max_seconds: float) -> None:
 @pytest.mark.parametrize("name", ["libra", "auto", "aiacc"])
 @pytest.mark.parametrize("step_seconds", [0.1, 0.52, 0.8, 1.4, 2.5, 5.0, 20.0])
 def test_steps_of_any_length_get_a_measured_plan(name: str, step_seconds: float) -> None:
-    """The slower they are, the less is tried, and the race is what comes last."""
+    """Longer steps leave fewer trials, and no race for the longest."""
     machine = Machine(step_seconds=step_seconds)
     options = resolve({"strategy": name})
     budget = options.budget

@@ -1,4 +1,4 @@
-"""The processor model against machines whose truth is known."""
+"""Calibration on machines with known models."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ MACHINES = {"work": WORK, "wire": WIRE, "both": BOTH}
 
 
 def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
-    """Tensors as a model has them: a few are large, half are small, some need no computation."""
+    """Returns a profile like a model's: few large tensors, many small ones, some without computation."""
     random = np.random.default_rng(seed)
     num_bytes = (10 ** random.uniform(2, 6.9, num_tensors)).astype(int)
     compute = random.exponential(2e-3, num_tensors) * (random.random(num_tensors) > 0.3)
@@ -34,7 +34,7 @@ def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
 def measured(
     profile: BackwardProfile, plan: Plan, truth: ProcessorModel, random: np.random.Generator
 ) -> StepTimes:
-    """The usual step on a machine that obeys `truth`, but for what two ranks' lags add."""
+    """Returns the steady-state step on a machine that obeys `truth`, with two ranks' lags."""
     timeline = simulate(profile, plan, truth)
     spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
     seconds = BEFORE + timeline.backward_seconds + AFTER
@@ -97,7 +97,7 @@ def test_identifiable_parameters_are_recovered(truth: ProcessorModel) -> None:
 
 
 def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
-    """Four workers on two hosts: two levels there, one among the workers of a host."""
+    """Four workers on two hosts use two levels; the workers of one host use one."""
     truth = ProcessorModel(4, 4e-4, work_per_byte=6e-10, lane_weight=0.7, workers_per_host=2)
     profile, random = a_profile(7), np.random.default_rng(7)
     steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
@@ -114,7 +114,7 @@ def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
 @settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
 def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> None:
-    """Everything takes `pace` times as long, and so does what is predicted."""
+    """If everything takes `pace` times as long, so does the prediction."""
     profile, random = a_profile(seed, 8), np.random.default_rng(seed)
     steps = [measured(profile, plan, WIRE, random) for plan in tried(profile, seed)]
     slow_profile = BackwardProfile.from_arrays(
@@ -131,7 +131,7 @@ def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> No
 
 
 def another(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
-    """Computation takes `pace` times as long, and updates of so many seconds follow."""
+    """Returns the profile with scaled computation and updates."""
     shares = profile.num_bytes / profile.num_bytes.sum()
     return BackwardProfile.from_arrays(
         profile.num_bytes.tolist(),
@@ -168,7 +168,7 @@ def test_slowdown_since_the_profile_is_fitted(pace: float, updates: float) -> No
 
 
 def test_hidden_updates_are_separated_from_the_time_after_them() -> None:
-    """The wire keeps no core busy: what is updated meanwhile costs the step nothing."""
+    """Updates during transmissions, which keep no core busy, cost the step nothing."""
     profile, random = a_profile(11), np.random.default_rng(11)
     now = another(profile, 1.0, 0.02)
     steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 11)]

@@ -1,4 +1,4 @@
-"""Plans that are worth a race."""
+"""Candidate selection from known profiles and models."""
 
 import itertools
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_active_plan_is_a_candidate_with_a_new_prediction(planned: bool) -> None
 
 
 def two_streams_of(num_threads: int) -> Plan:
-    """The groups on either stream in turn, with more threads than MODEL bears."""
+    """Returns the plan with alternating streams and more threads than MODEL supports."""
     plan = two_stream_plan(PROFILE, num_threads, NUM_WORKERS)
     assert CONCLUSION.predicted(plan) is None
     return plan
@@ -139,7 +139,7 @@ def test_candidates_are_ranked_by_step_with_updates() -> None:
 
 
 def test_single_tensor_limits_the_candidates() -> None:
-    """One core, startup for nothing: every planner merges everything, with one thread or more."""
+    """With one core and no startup, every planner merges everything."""
     profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
     conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
     proposed = [
@@ -152,7 +152,7 @@ def test_single_tensor_limits_the_candidates() -> None:
 def test_model_without_a_gain_selects_different_plans(
     threads: tuple[int, ...],
 ) -> None:
-    """Found where a machine's plans of many groups were the best, and none of them was raced."""
+    """A machine may run plans of many groups fastest although its model predicts no gain."""
     model = ProcessorModel(NUM_WORKERS, 1e-3, 1e-9, 1e-9, 1.0, 1e-6)
     libra = strategies.Libra(threads=threads)
     conclusion = replace(CONCLUSION, plan=make_plan(PROFILE, model, libra), cost_model=model)

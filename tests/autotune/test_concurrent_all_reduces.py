@@ -1,4 +1,4 @@
-"""The conversion of plans that an engine cannot run as they are."""
+"""Plans adapted to engines, and measured contention of concurrent all-reduces."""
 
 import itertools
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ CUT_PROFILE = BackwardProfile.from_arrays(SIZES, (1e-3, 0.0, 2e-3, 1e-3))
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Cut between any two elements of four bytes, on up to three streams."""
+    """Draws plans cut between elements of four bytes, on up to three streams."""
     stops = list(itertools.accumulate(SIZES))
     cuts = draw(st.sets(st.integers(1, stops[-1] // 4 - 1), max_size=6))
     places = []

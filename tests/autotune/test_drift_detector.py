@@ -1,4 +1,4 @@
-"""The detection of drift in step times, and its cost."""
+"""Drift detection in step times, and the cost of retuning."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_few_long_steps_are_no_drift() -> None:
 
 
 def test_steps_per_graph_are_compared_separately() -> None:
-    """Single steps were raced; several in a graph take less each, and that is no drift."""
+    """Steps that share a graph take less time each, which is no drift."""
     drift = DriftDetector(0.02, 0.1)
     looks(drift, 0.05, 3, num_steps=8)
     assert not drift.has_drifted
@@ -80,7 +80,7 @@ def test_check_without_steps_changes_nothing() -> None:
 @settings(max_examples=50)
 @given(st.floats(0.001, 1), st.floats(0, 3), st.integers(1, 16))
 def test_trials_cost_at_most_their_share(share: float, extra: float, dose: int) -> None:
-    """As soon as it is known what they cost: before that, one dose goes by a guess."""
+    """The cost of the first burst is estimated; later ones use measured costs."""
     drift = DriftDetector(share, 0.1)
     total = cost = guess = 0.0
     for _ in range(300):

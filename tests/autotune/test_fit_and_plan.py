@@ -1,4 +1,4 @@
-"""The model and the plan from observed steps, and the fallbacks."""
+"""Models and plans from observed steps, with fallbacks."""
 
 import dataclasses
 from dataclasses import replace
@@ -180,7 +180,7 @@ def test_untested_model_does_not_choose_threads(
 
 @pytest.mark.parametrize("name", ["libra", "auto"])
 def test_plan_of_an_untested_model_is_a_candidate(name: str) -> None:
-    """Between what LIBRA makes of it and what is safe."""
+    """The race decides between LIBRA's plan and the safe plan."""
     tuned, experiments = drive(Machine(), name, Budget(30, 1e6))
     assert Phase.SAMPLE not in {one.phase for one in experiments}
     assert tuned.held_out_error is None and not tuned.is_complete
@@ -211,7 +211,7 @@ def test_untrusted_model_proposes_a_candidate() -> None:
 @pytest.mark.parametrize("name", ["libra", "auto"])
 @pytest.mark.parametrize("limit", [0.001, 1e3])
 def test_untrusted_model_does_not_decide_without_a_race(name: str, limit: float) -> None:
-    """The machine stops, as it were, in the last step before."""
+    """The machine stalls in the last step before the race."""
 
     class Stopping(Machine):
         count = 0
@@ -249,7 +249,7 @@ def test_better_form_is_selected_and_noted() -> None:
 
 
 def test_single_outlier_plan_keeps_the_model_trusted() -> None:
-    """As many small all-reduces are, of which no other sampled plan has any."""
+    """The only plan with many small all-reduces is predicted badly."""
 
     class Unlike(Machine):
         def run(self, plan: Plan) -> TrialResult:
@@ -263,7 +263,7 @@ def test_single_outlier_plan_keeps_the_model_trusted() -> None:
 
 
 def test_prediction_includes_waiting_for_a_core() -> None:
-    """LIBRA's form is fitted to all-reduces from when they began, and a step has them wait."""
+    """LIBRA's form is fitted from the start of all-reduces, which wait in a step."""
     waiting = 1.5e-3
     tuned, _ = drive(Machine(waiting=waiting, noise=0.02), strategies.Libra(race=False))
     assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None

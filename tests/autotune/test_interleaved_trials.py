@@ -1,4 +1,4 @@
-"""Races between plans whose steps are known."""
+"""Races of plans with known step times."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_known_plans_need_no_first_step() -> None:
 
 
 def test_unobserved_step_is_repeated() -> None:
-    """Data may come to an end in a race, and go on: the step has failed, and the next goes on."""
+    """A data set may end during a race: that step fails, and the next one succeeds."""
     random = np.random.default_rng(0)
     racing = race([(plan(index), None) for index in range(3)], BudgetTracker(Budget(max_steps=200)))
     observation, num_steps, unseen = None, 0, 0
@@ -106,7 +106,7 @@ def test_one_plan_alone_wins_without_a_step() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_temporary_slowdowns_hardly_affect_the_winner(seed: int) -> None:
-    """A machine that is 1.38 times slower, then and again, for a few rounds' steps or parts of."""
+    """The machine is 1.38 times slower now and then, for parts of a round or a few rounds."""
     random = np.random.default_rng(seed)
     true = 0.1 * (1 + 0.2 * random.random(8))
     paces = np.repeat([1.0, 1.38] * 40, random.integers(5, 60, size=80))
@@ -143,7 +143,7 @@ def test_clearly_slower_plan_is_eliminated() -> None:
 
 
 def test_race_continues_while_a_plan_may_be_faster() -> None:
-    """Equal plans: where steps hardly differ that is soon clear, where they are noisy it is not."""
+    """Equal plans are separated soon without noise, and late with noise."""
     rounds: dict[float, list[int]] = {0.001: [], 0.06: []}
     for noise, found in rounds.items():
         for seed in range(15):
@@ -158,7 +158,7 @@ def test_race_continues_while_a_plan_may_be_faster() -> None:
 
 
 def test_machine_drift_does_not_decide_the_race() -> None:
-    """Everything gets slower all the time; a plan that is always 3 % better is found."""
+    """All steps get slower; a plan that is always 3 % faster wins."""
     result, _ = run(lambda index, step: (1.03, 1.0)[index] * 1.05**step, 2)
     assert winners(result)[0] == 1
 

@@ -1,4 +1,4 @@
-"""The form that predicts unseen plans better comes first, on machines that obey one of them."""
+"""Ranking of model forms on machines that obey one of them."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ PLANS = random_plans(PROFILE, (1, 2, 4), 2, 5, seed=1)
 
 
 def steps_on(machine: CostModel, count: int = len(PLANS)) -> list[StepTimes]:
-    """The usual step of each plan where a model is the truth."""
+    """Returns the steady-state step of each plan on a machine that obeys a model."""
     found = []
     for plan in PLANS[:count]:
         timeline = simulate(PROFILE, plan, machine)

@@ -1,4 +1,4 @@
-"""Tuning against a simulated machine."""
+"""Model tuner on a simulated machine."""
 
 import itertools
 from dataclasses import replace

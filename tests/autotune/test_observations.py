@@ -1,4 +1,4 @@
-"""The measurements that observed steps leave."""
+"""Observations of recorded trials."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_slow_traced_steps_are_scaled() -> None:
 
 @pytest.mark.parametrize("before", [0.3, 6.0])
 def test_step_that_waited_for_data_is_not_scaled(before: float) -> None:
-    """Nor is one that was spared the wait: what comes before backward tells nothing else there."""
+    """Neither is a step that did not wait: the time before backward is ambiguous then."""
     findings = observed(5, 1)
     step = findings.overlapped[2]
     waited_ns = round((before - 1) * BEFORE * 1e9)

@@ -1,4 +1,4 @@
-"""Comparison of plans by adjacent steps."""
+"""Relative step times from adjacent steps."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_single_speed_change_does_not_affect_ratios(seed: int, when: int, pace: 
 
 
 def test_p_values_are_calibrated() -> None:
-    """Few of the plans that are equal differ significantly; all that differ clearly do."""
+    """Few equal plans differ significantly; all clearly different plans do."""
     told, equal = 0, 300
     for seed in range(equal):
         random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Costs of many models as arrays, against each model by itself."""
+"""Vectorized costs against those of single models."""
 
 from dataclasses import replace
 

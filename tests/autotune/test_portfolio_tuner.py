@@ -1,4 +1,4 @@
-"""`auto` against a simulated machine."""
+"""Portfolio tuner (`auto`) on a simulated machine."""
 
 from dataclasses import replace
 

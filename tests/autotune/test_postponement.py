@@ -1,4 +1,4 @@
-"""Trials that are postponed while a profiler session of the script is active."""
+"""Trials postponed by profiler sessions of the script."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Residuals of many candidates in one call against `simulate`, candidate by candidate."""
+"""Vectorized residuals against `simulate`."""
 
 import numpy as np
 import pytest

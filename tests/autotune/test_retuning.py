@@ -1,4 +1,4 @@
-"""Tuning again against a machine that changes."""
+"""Retuning on a machine that changes."""
 
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -28,7 +28,7 @@ from tf_libra.specs.plan import Plan
 
 
 def linked(factor: float) -> ContentionModel:
-    """The machine with links that are so much faster."""
+    """Returns the machine with links scaled by a factor."""
     rates = (
         (factor * gamma1, factor * gamma2, gamma3)
         for gamma1, gamma2, gamma3 in (MODEL.overlapped, MODEL.exclusive)
@@ -149,7 +149,7 @@ def test_slower_link_is_retuned_and_again_after_recovery() -> None:
 
 
 def test_cached_plan_on_a_slower_link_is_retuned_without_pauses() -> None:
-    """As many steps as it would have taken without; then the share holds as for its own plan."""
+    """The first retuning takes a full tuning's steps; later ones are limited by their share."""
     run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
     run.run(2)
     assert run.found == [DriftVerdict.NO_CHANGE, DriftVerdict.CACHE_STALE]
@@ -175,7 +175,7 @@ def test_cached_plan_on_its_network_is_kept() -> None:
 
 
 def test_active_plan_stays_if_none_is_faster() -> None:
-    """The whole machine is slower: all plans alike."""
+    """The whole machine becomes slower, so all plans do."""
     run = training(Machine(noise=0.01))
     first = run.conclusion.plan
     run.machine.profile = BackwardProfile.from_arrays(
@@ -195,7 +195,7 @@ def test_active_plan_stays_if_none_is_faster() -> None:
 
 @pytest.mark.parametrize("name", ["aiacc", "auto"])
 def test_searched_active_plan_is_predicted_again(name: str) -> None:
-    """On a machine three times slower, of which the race of then says nothing."""
+    """The machine becomes three times slower after the race."""
     before, _ = drive(Machine(), name, Budget(150, 1e6), runs_streams=True)
     of_then = replace(before.plan, predicted_seconds=9.0)
     assert any(note.startswith("race over") for note in of_then.notes)
@@ -255,7 +255,7 @@ def test_retuning_costs_its_share() -> None:
 
 
 def test_retuning_without_measurements_keeps_the_plan() -> None:
-    """No step can be traced: no model, no race, and so no reason to leave a plan."""
+    """No step can be traced, so there is no model and no race."""
     again = Retuner(1.0, tuned(), partial(_blind, Machine()))
     for _ in range(10):
         for _ in range(STEPS_PER_DRIFT_CHECK):

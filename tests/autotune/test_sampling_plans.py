@@ -1,4 +1,4 @@
-"""Plans that are tried out: valid for any model, and different in what is to be learnt."""
+"""Sampling plans: valid for every model, varied in what a fit separates."""
 
 import numpy as np
 from hypothesis import given

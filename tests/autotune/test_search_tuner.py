@@ -1,4 +1,4 @@
-"""The whole of AIACC's tuning, against a simulated machine."""
+"""Search tuner on a simulated machine."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_budget_too_short_for_a_search_gives_one_all_reduce(steps: int) -> None:
 
 
 def test_search_of_a_single_setting_is_not_cached() -> None:
-    """And is whole where there is no other setting."""
+    """A search space of one setting is complete after it."""
     lone = strategies.Aiacc(unit_bytes=2_000_000, streams=(1,), threads=(1,))
     steps = range(9, 16)
     for strategy in (strategies.Aiacc(), lone):
@@ -81,7 +81,7 @@ def test_user_provided_unit_size_is_kept() -> None:
 
 
 def changed_profile() -> BackwardProfile:
-    """A wider last layer, and one layer more."""
+    """Returns a profile with a wider last layer and one more layer."""
     sizes = [*SIZES[:-1], 3 * SIZES[-1], 900_000]
     return BackwardProfile.from_arrays(
         sizes, [*PROFILE.compute_seconds, 5e-3], [f"t{i}" for i in range(len(sizes))]

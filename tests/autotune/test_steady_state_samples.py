@@ -1,4 +1,4 @@
-"""All-reduces of usual steps on machines whose truth is known."""
+"""Samples of steady-state steps on machines with known models."""
 
 import numpy as np
 import pytest

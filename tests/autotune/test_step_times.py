@@ -1,4 +1,4 @@
-"""The usual step of a plan, where plans took turns on a machine of changing pace."""
+"""Steady-state step times of interleaved plans on a machine of changing speed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tf_libra.specs.plan import Plan
 
 
 def _slowed(step: TimedStep, pace: float) -> TimedStep:
-    """As if all in it had taken `pace` times as long."""
+    """Returns the step with all its times scaled by a factor."""
     moved = mover(step.called_ns[0], pace)
     called_ns = (step.called_ns[0], moved(step.called_ns[1]))
     return TimedStep(step.plan, called_ns, moved_records(step.records, moved))
@@ -50,7 +50,7 @@ def test_slow_round_does_not_affect_steady_state_times() -> None:
 
 
 def test_slow_half_round_does_not_separate_plans() -> None:
-    """The machine becomes slower within the first round, and stays so."""
+    """The machine becomes slower within the first round and stays slow."""
     machine = Machine()
     first = _round(machine, PLANS[:2], 1.0) + _round(machine, PLANS[2:], 1.3)
     found = step_times([*first, *_round(machine, PLANS, 1.3), *_round(machine, PLANS, 1.3)])
@@ -60,7 +60,7 @@ def test_slow_half_round_does_not_separate_plans() -> None:
 
 
 def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
-    """Some plans have two slow rounds of three, by bad luck, and the others none."""
+    """By chance, some plans have two slow rounds of three and the others none."""
     plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 10)
     unlucky, others = plans[:5], plans[5:]
     machine = Machine()
@@ -83,7 +83,7 @@ def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
 
 
 def _never_ready(step: TimedStep) -> TimedStep:
-    """As if the engine had had its first group as soon as the step began."""
+    """Returns the step with its first group ready at the step's start."""
     first, *others = step.records
     first = replace(first, enqueued_ns=step.called_ns[0])
     return replace(step, records=(first, *others))

@@ -1,4 +1,4 @@
-"""The explanation of a plan by its interleaved trials."""
+"""Comparisons of plans by interleaved trials."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_strategy_change_is_explained_by_measurements() -> None:
 
 
 def test_shortest_step_is_claimed_only_if_measured() -> None:
-    """Prediction may have decided, or the plan was active and no other was clearly faster."""
+    """A plan may also win by its prediction, or since it was active."""
     slower, quicker = Candidate(ONE, None, (1.2,) * 4), Candidate(ONE, None, (1.0, 1.1, 1.0, 1.0))
     assert "shortest" in str(explain_strategy_change("libra", "mg-wfbp", race(slower), ()))
     why = str(explain_strategy_change("libra", "mg-wfbp", race(quicker), ()))

@@ -1,4 +1,4 @@
-"""The choice and the order of trials before anything is known."""
+"""Choice and order of trials before a fit."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Tuning of a strategy from outside of the package, also by a tuner from outside."""
+"""Tuners and strategies registered outside the package."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ HUNDRED = Budget(100, 1e6)
 
 @dataclass(frozen=True, kw_only=True)
 class Thirds(ChosenThreads):
-    """As it is searched; nothing of it is AIACC's but how units are packed."""
+    """Searchable strategy of three unit sizes, packed as AIACC packs units."""
 
     name: ClassVar[str] = "thirds"
     tuned_by: ClassVar[str] = "search"
@@ -118,7 +118,7 @@ def test_tuner_registered_outside_the_package_runs() -> None:
     @tuner.register
     @dataclass(frozen=True)
     class ByPatience:
-        """A tuner by the model, without a race."""
+        """Tuner by the model, without a race."""
 
         name: ClassVar[str] = "patience"
         accepts: ClassVar[type[Any]] = Strategy

@@ -1,4 +1,4 @@
-"""One value that is made, cached, sent to all ranks and shown."""
+"""Serialization and predictions of tuning results."""
 
 import json
 from dataclasses import replace

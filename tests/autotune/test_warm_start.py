@@ -1,4 +1,4 @@
-"""The similarity of jobs, and the reuse of a similar job's result."""
+"""Similarity of jobs, and reuse of a similar job's result."""
 
 import itertools
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_jobs_are_compared_on_one_scale() -> None:
 
 
 def test_topology_changes_the_distance() -> None:
-    """The same model on as many workers, of which all are on one host or none two."""
+    """The same model on the same number of workers, all on one host or each on its own."""
     here = job(2**20, 2**10, workers=4, per_host=4)
     apart = job(2**20, 2**10, workers=4, per_host=1)
     assert distance(here, apart, 20.0) > 0
@@ -92,7 +92,7 @@ def at(rate: float | None, one: JobSignature | None = None) -> WarmStart:
 
 @pytest.mark.parametrize("num_layers", [3, 60])
 def test_network_rate_changes_the_distance(num_layers: int) -> None:
-    """A model that is changed a little, on the same network, is nearer than itself on another."""
+    """A slightly changed model on the same network is nearer than the same model on another one."""
     sizes = [2**20] * num_layers
     changed, same = job(2**21, *sizes[1:]), job(*sizes)
     here = at(1.1e9, same).job
@@ -112,7 +112,7 @@ def test_job_on_a_very_different_network_is_not_used() -> None:
 
 
 def test_unknown_rates_leave_the_graph_distance() -> None:
-    """As in files of earlier versions, or where no all-reduce could be measured."""
+    """Files of early versions have no rate, nor do jobs without a measured all-reduce."""
     unknown, near, far = at(None), at(20e9), at(1e9)
     here = at(25e9).job
     assert nearest(here, [unknown]) is unknown

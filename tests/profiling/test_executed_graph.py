@@ -1,4 +1,4 @@
-"""The nodes of executed graphs that produce gradients: graphs made by hand, and captured ones."""
+"""Producers of gradients in graphs made by hand and in captured graphs."""
 
 import pytest
 import tensorflow as tf
@@ -8,7 +8,7 @@ from tf_libra.profiling.executed_graph import GraphCapture, gradient_sources, pl
 
 
 def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.GraphDef:
-    """A graph of nodes with name, op, inputs and attributes: ints, or lists of ints or of names."""
+    """Builds a graph of nodes with name, op, inputs and attributes (ints, or lists of ints or names)."""
     found = graph_pb2.GraphDef()
     for name, op, inputs, attributes in nodes:
         node = found.node.add(name=name, op=op, input=inputs)
@@ -23,7 +23,7 @@ def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.Gr
 
 
 def test_nodes_feeding_all_reduces_are_producers() -> None:
-    """The all-reduces are whole ones and started ones, of ours and of another library."""
+    """Blocking and asynchronous all-reduces, of this library and of another."""
     of_other = {"_tf_libra_tensor_names": ["c"], "_tf_libra_group": 2, "_tf_libra_num_threads": 4}
     one = graph(
         ("x", "Placeholder", [], {}),

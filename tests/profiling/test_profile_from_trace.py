@@ -1,4 +1,4 @@
-"""Profiles from traces: of steps made up by hand, and of real ones that users would record."""
+"""Profiles from synthetic traces and from recorded ones."""
 
 from pathlib import Path
 

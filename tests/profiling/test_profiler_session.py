@@ -1,4 +1,4 @@
-"""Traces of real steps, by TensorFlow's own profiler."""
+"""Traces of real steps by TensorFlow's profiler."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ def model() -> keras.Model:
 
 
 def mark(gradients: list[tf.Tensor], variables: list[keras.Variable]) -> list[tf.Tensor]:
-    """Gives each gradient a node of its own, as the all-reduces do, in backward order."""
+    """Gives each gradient a node in backward order, as all-reduces do."""
     return [
         tf.raw_ops.EnsureShape(input=g, shape=g.shape, name=f"mark/{v.path.replace('/', '.')}")
         for g, v in zip(gradients[::-1], variables[::-1], strict=True)
@@ -90,7 +90,7 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 
 def sources_of_marks(graphs: tuple) -> GradientSources:
-    """As `gradient_sources` would find them if each mark were an all-reduce."""
+    """Returns the producers that `gradient_sources` would find if marks were all-reduces."""
     for graph in graphs:
         for node in graph.node:
             if node.op == "EnsureShape" and "mark/" in node.name:

@@ -1,4 +1,4 @@
-"""Traces on disk: finding them, and refusing what is none."""
+"""Finding and reading of trace files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bandit's formula by hand-made histories, and what holds of it for any."""
+"""Bandit formula on hand-made histories, and its invariants."""
 
 import math
 
@@ -12,7 +12,7 @@ NAMES = ("grid", "population", "bayesian")
 
 
 def history(text: str) -> list[Use]:
-    """Uses by initials, in capitals where a new best was found."""
+    """Returns uses by initials; a capital letter marks a new best."""
     names = {name[0]: name for name in NAMES}
     return [Use(names[letter.lower()], letter.isupper()) for letter in text]
 

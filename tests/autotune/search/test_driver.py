@@ -1,4 +1,4 @@
-"""Searches against a simulated machine."""
+"""Searches on a simulated machine."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Each searcher against a landscape with one lowest place."""
+"""Searchers on a landscape with one minimum."""
 
 import math
 import statistics
