@@ -43,5 +43,5 @@ def test_rank_that_differs_is_named() -> None:
     assert said == "plan is 'p' on rank 0 and 'q' on rank 2"
 
 
-def test_what_a_rank_does_not_state_is_a_difference() -> None:
+def test_key_missing_on_one_rank_is_a_difference() -> None:
     assert first_difference([{"plan": "p"}, {}]) == "plan is 'p' on rank 0 and None on rank 1"

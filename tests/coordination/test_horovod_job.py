@@ -51,7 +51,7 @@ class Listener:
         self.told += 1
 
 
-def test_reset_of_an_elastic_job_is_told_once(state: elastic.ObjectState) -> None:
+def test_elastic_reset_is_notified_once(state: elastic.ObjectState) -> None:
     listener = Listener()
     for _ in range(2):  # as every job after a reset does
         horovod_job.call_on_reset(listener.reset)

@@ -98,7 +98,7 @@ def job(size: int, terms: ControlConfig = PATIENT, period: float = PERIOD) -> It
     data=st.data(),
 )
 @settings(max_examples=15, deadline=None)
-def test_every_rank_gets_what_all_have_said(
+def test_every_rank_receives_all_messages(
     size: int, payloads: list[bytes], data: st.DataObject
 ) -> None:
     in_steps = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))

@@ -180,13 +180,13 @@ def test_evaluator_runs_as_it_is(run_alone: RunAlone) -> None:
     assert finished.stdout.splitlines() == ["loss 6.0 4.0", "pass-through"]
 
 
-def test_strategy_without_tf_config_is_refused(run_alone: RunAlone) -> None:
+def test_strategy_without_tf_config_is_rejected(run_alone: RunAlone) -> None:
     finished = run_alone()
     assert finished.returncode == 1
     assert "MultiWorkerMirroredStrategy was made while TF_CONFIG was not set" in finished.stderr
 
 
-def test_job_of_horovod_and_of_tf_config_at_once_is_refused(run_alone: RunAlone) -> None:
+def test_job_of_both_horovod_and_tf_config_is_rejected(run_alone: RunAlone) -> None:
     with under_tf_config(1) as [place]:
         finished = run_alone("import horovod.tensorflow as hvd; hvd.init()", **place)
     assert finished.returncode == 1

@@ -160,7 +160,7 @@ def test_call_that_ends_by_itself_is_not_ended(
 
 
 @pytest.mark.parametrize("is_said", [False, True])
-def test_what_is_to_be_said_at_the_end_is_said_while_a_worker_still_computes(
+def test_final_reports_are_written_while_a_worker_still_computes(
     tmp_path: Path, is_said: bool
 ) -> None:
     """After its wait was ended, and not where it has been said already."""

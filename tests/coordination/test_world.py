@@ -11,14 +11,14 @@ import pytest
 from tf_libra.coordination.world import host_identity
 
 
-def test_another_process_of_this_machine_says_the_same() -> None:
+def test_another_process_on_this_host_has_the_same_identity() -> None:
     told = "from tf_libra.coordination.world import host_identity; print(host_identity())"
     there = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
     assert there.stdout.strip() == host_identity()
     assert host_identity() == host_identity()
 
 
-def test_containers_and_restarts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_and_reboots_have_other_identities(monkeypatch: pytest.MonkeyPatch) -> None:
     own = host_identity()
     monkeypatch.setattr(Path, "read_text", lambda self: "another start\n")
     restarted = host_identity()
@@ -31,7 +31,7 @@ def test_containers_and_restarts_are_told_apart(monkeypatch: pytest.MonkeyPatch)
     assert len({own, restarted, host_identity()}) == 3
 
 
-def test_where_none_knows_nothing_is_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_host_identity_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(self: Path) -> str:
         raise FileNotFoundError(self)
 

@@ -68,7 +68,7 @@ sys.exit(main(lasting))
 """
 
 
-def test_a_signal_while_another_is_handled_stops_nothing() -> None:
+def test_nested_signal_does_not_deadlock() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=True
     )

@@ -23,7 +23,7 @@ def status(rank: int, number: int) -> str:
     return f"Process {rank} exit with status code {number}."
 
 
-def test_an_error_stands_in_one_line_and_what_follows_from_it_in_another() -> None:
+def test_error_and_its_consequences_take_a_line_each() -> None:
     lost = "horovod.common.exceptions.HorovodInternalError: rank 1: rank 0 gave up"
     found = outcome(
         *raised(1, "tf_libra.coordination.control_plane.LostRankError: rank 0 gave up"),
@@ -43,12 +43,12 @@ def test_ranks_that_say_the_same_say_it_once() -> None:
     assert found.lines() == [f"rank 0: {said}", "rank 1: the same as rank 0"]
 
 
-def test_a_worker_that_the_launcher_ended_is_not_at_fault() -> None:
+def test_worker_ended_by_the_launcher_is_not_a_cause() -> None:
     found = outcome(*raised(1, "OSError: no"), status(1, 1), status(0, 143))
     assert found.lines() == ["rank 1: OSError: no"]
 
 
-def test_lost_ranks_alone_are_told_as_they_are() -> None:
+def test_lost_ranks_without_a_cause_are_listed() -> None:
     said = "horovod.common.exceptions.HorovodInternalError: rank 1 did not arrive"
     assert outcome(*raised(0, said), status(0, 1)).lines() == [
         "rank 0: HorovodInternalError: rank 1 did not arrive"
@@ -81,9 +81,7 @@ def quoting(rank: int, by: int) -> list[str]:
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_the_rank_whose_data_failed_is_told_apart_from_those_that_quote_it(
-    rank: int, is_first: bool
-) -> None:
+def test_rank_with_failed_data_differs_from_ranks_that_quote_it(rank: int, is_first: bool) -> None:
     others = [one for one in range(3) if one != rank]
     own = raised(rank, f"{INVALID}{{{{function_node w_device_/job:0}}}} {DAMAGED[0]}", *DAMAGED[1:])
     quotes = [line for one in others for line in quoting(rank, one)]
@@ -95,7 +93,7 @@ def test_the_rank_whose_data_failed_is_told_apart_from_those_that_quote_it(
     ]
 
 
-def test_independent_errors_are_told_in_the_order_in_which_they_came() -> None:
+def test_independent_errors_are_listed_in_order() -> None:
     found = outcome(
         *raised(2, "KeyError: 'late'"),
         *raised(1, f"{LOST}rank 2 gave up"),
@@ -109,7 +107,7 @@ def test_independent_errors_are_told_in_the_order_in_which_they_came() -> None:
     ]
 
 
-def test_a_killed_rank_comes_before_those_that_lost_it() -> None:
+def test_killed_rank_precedes_the_ranks_that_lost_it() -> None:
     unavailable = "tensorflow.python.framework.errors_impl.UnavailableError: rank 0: rank 1 is gone"
     found = outcome(
         *raised(0, unavailable),
@@ -183,7 +181,7 @@ def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
         (["SystemError"], "SystemError"),
     ],
 )
-def test_what_tensorflow_says_around_an_error_is_left_out(said: list[str], told: str) -> None:
+def test_context_lines_of_tensorflow_are_left_out(said: list[str], told: str) -> None:
     assert outcome(*raised(0, *said), status(0, 1)).lines() == [f"rank 0: {told}"]
 
 
@@ -195,7 +193,7 @@ def test_what_tensorflow_says_around_an_error_is_left_out(said: list[str], told:
         (2, "exit status 2: python: can't open file 'trian.py'"),
     ],
 )
-def test_without_a_traceback_the_exit_status_is_told(number: int, told: str) -> None:
+def test_exit_status_is_listed_without_a_traceback(number: int, told: str) -> None:
     found = outcome("[0]<stderr>:python: can't open file 'trian.py'", status(0, number))
     assert found.lines() == [f"rank 0: {told}"]
 
@@ -208,7 +206,7 @@ def test_without_a_traceback_the_exit_status_is_told(number: int, told: str) -> 
         "2026-01-31 12:00:00.123456: W tensorflow/core/framework/op.cc:7] allocation exceeds 10 %",
     ],
 )
-def test_what_tensorflow_notes_is_no_reason_for_an_exit_status(said: str) -> None:
+def test_log_lines_of_tensorflow_do_not_explain_an_exit_status(said: str) -> None:
     found = outcome("[0]<stderr>:no GPU is left", f"[0]<stderr>:{said}", status(0, 4))
     assert found.lines() == ["rank 0: exit status 4: no GPU is left"]
 
@@ -232,7 +230,7 @@ def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
     assert found.lines() == ["rank 0: exit status 3: no more images"]
 
 
-def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
+def test_launcher_lines_about_the_end_are_hidden() -> None:
     found = ExitSummary()
     hidden = [
         status(1, 1),
@@ -244,5 +242,5 @@ def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
     assert all(found.read(line) for line in shown)
 
 
-def test_a_job_that_ended_well_has_nothing_to_tell() -> None:
+def test_successful_job_has_an_empty_summary() -> None:
     assert outcome("[0]<stdout>:accuracy 97 %").lines() == []

@@ -14,7 +14,7 @@ def test_the_library_says_what_horovod_says() -> None:
     assert built_with() == HorovodBuildInfo(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()))
 
 
-def test_where_it_cannot_be_asked_horovod_is(
+def test_horovod_is_queried_if_its_library_cannot_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tensorflow").mkdir()

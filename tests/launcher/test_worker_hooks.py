@@ -50,6 +50,6 @@ def test_otherwise_they_are_pythons_own(tmp_path: Path, environment: dict[str, s
     assert "specs/backward_profile.py" in run(tmp_path, SCRIPT, **environment)
 
 
-def test_an_error_without_frames_of_libraries_is_told_as_python_does(tmp_path: Path) -> None:
+def test_error_without_library_frames_is_printed_as_by_python(tmp_path: Path) -> None:
     script = "import tf_libra\ndef f():\n    raise KeyError('mine')\nf()\n"
     assert run(tmp_path, script, **{LAUNCHED_VARIABLE: "1"}) == run(tmp_path, script)

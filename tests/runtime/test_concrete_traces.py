@@ -81,7 +81,7 @@ def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
         assert step.meetings == meetings
 
 
-def test_what_could_not_be_compared_is_compared_again(engine: Engine) -> None:
+def test_failed_comparison_is_repeated(engine: Engine) -> None:
     step = Step(engine)
     engine.abort("the test ends it")
     for meetings in (1, 2):
@@ -90,7 +90,7 @@ def test_what_could_not_be_compared_is_compared_again(engine: Engine) -> None:
         assert step.meetings == meetings
 
 
-def test_alone_nobody_is_met() -> None:
+def test_single_process_does_not_meet() -> None:
     step = Step()
     step.traced(trace("a"))
     step.traced(trace("b"))
@@ -112,7 +112,7 @@ IN_DATASET = Trace((marked("a", in_dataset=True), marked("b")), {})
         ),
     ],
 )
-def test_what_no_plan_is_about_is_said_once(
+def test_unplanned_gradients_are_logged_once(
     one: Trace, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     step = Step()
@@ -123,6 +123,6 @@ def test_what_no_plan_is_about_is_said_once(
     assert re.search(said, record.getMessage())
 
 
-def test_of_a_trace_without_such_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_trace_with_planned_gradients_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     Step().traced(trace("a", "b"))
     assert caplog.records == []

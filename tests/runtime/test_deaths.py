@@ -197,7 +197,7 @@ def test_rank_is_interrupted_while_it_waits_for_another(die: Die) -> None:
         assert "rank 0 gave up" in told(job, rank)["errors"][0]
 
 
-def test_others_are_told_what_was_raised(die: Die) -> None:
+def test_other_ranks_receive_the_error(die: Die) -> None:
     with die("raise") as workers:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
@@ -245,7 +245,7 @@ def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
 
 
 @pytest.mark.parametrize("engine", ["lanes", "horovod"])
-def test_what_is_wrong_on_one_rank_before_ranks_meet_is_told(die: Die, engine: str) -> None:
+def test_error_on_one_rank_before_the_rendezvous_reaches_the_others(die: Die, engine: str) -> None:
     with die("refused", env={"TF_LIBRA_JOB_ENGINE": engine}) as workers:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
@@ -281,7 +281,7 @@ def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> N
     ("how", "why"),
     [("raise", "the image cannot be decoded"), ("interrupt", "KeyboardInterrupt")],
 )
-def test_without_lanes_others_are_told_why_a_rank_gives_up(die: Die, how: str, why: str) -> None:
+def test_ranks_without_lanes_receive_the_reason_of_an_abort(die: Die, how: str, why: str) -> None:
     """While they wait for it in all-reduces of Horovod's own."""
     with die(how, env=BY_HOROVOD) as workers:
         workers.wait(DEADLINE_SECONDS)

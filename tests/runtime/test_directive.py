@@ -27,7 +27,7 @@ def test_arrives_as_it_was_sent(directive: Directive) -> None:
     assert Directive.from_message(message) == directive
 
 
-def test_rank_that_is_elsewhere_is_told_where() -> None:
+def test_directive_for_another_place_is_rejected() -> None:
     DIRECTIVES[0].check("step", 3, rank=1)
     with pytest.raises(ValueError, match="rank 1 is at a step of other, rank 0 at a step of step"):
         DIRECTIVES[0].check("other", 3, rank=1)

@@ -89,7 +89,7 @@ def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
         assert value == {"lanes": 4, "phases": ["run", "run"]}
 
 
-def test_all_reduces_at_once_train_as_one_process(engines: Job) -> None:
+def test_concurrent_all_reduces_train_as_one_process(engines: Job) -> None:
     for rank in range(engines.world_size):
         value: dict[str, Any] = engines.value("all_reduces_at_once", rank)
         assert value["phase"] == "run"
@@ -102,7 +102,7 @@ def test_all_reduces_at_once_train_as_one_process(engines: Job) -> None:
                 np.testing.assert_allclose(saved[name], found, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_what_two_at_once_cost_is_measured_within_the_usual_steps(engines: Job) -> None:
+def test_cost_of_two_streams_is_measured_within_the_first_steps(engines: Job) -> None:
     """The gradients of a tiny model are there long before the first all-reduce has ended."""
     said = []
     for rank in range(engines.world_size):
@@ -130,7 +130,7 @@ def test_soft_limit_of_descriptors_is_raised(engines: Job) -> None:
         ),
     ],
 )
-def test_what_one_rank_cannot_have_is_named_on_all(
+def test_request_that_one_rank_cannot_meet_is_named_on_all(
     engines: Job, case: str, parts: list[str]
 ) -> None:
     last = engines.world_size - 1

@@ -22,21 +22,21 @@ def certain(*names: str, has_conditional: bool = False) -> UnconditionalReduces:
     return UnconditionalReduces(Counter(names), has_conditional)
 
 
-def test_what_was_executed_is_all_right() -> None:
+def test_complete_execution_passes() -> None:
     execution_check.start_counting(FUNCTION)
     execution_check.check_executed(FUNCTION, certain(), step=1)
     execute("a", "b", "b")
     execution_check.check_executed(FUNCTION, certain("a", "b", "b"), step=1)
 
 
-def test_what_is_missing_is_counted_and_named() -> None:
+def test_missing_all_reduces_are_counted_and_named() -> None:
     execution_check.start_counting(FUNCTION)
     execute("a")
     with pytest.raises(EngineError, match=r"step 4 of .* without 2 of the 3 .*first: 'b'"):
         execution_check.check_executed(FUNCTION, certain("a", "b", "b"), step=4)
 
 
-def test_others_do_not_make_up_for_it() -> None:
+def test_additional_all_reduces_do_not_replace_missing_ones() -> None:
     execution_check.start_counting(FUNCTION)
     execute("a", "other")
     with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
@@ -45,7 +45,7 @@ def test_others_do_not_make_up_for_it() -> None:
         )
 
 
-def test_what_a_condition_leaves_out_is_not_missed() -> None:
+def test_conditional_all_reduces_may_be_missing() -> None:
     execution_check.start_counting(FUNCTION)
     execute("a", "sometimes")
     execution_check.check_executed(FUNCTION, certain("a", has_conditional=True), step=1)

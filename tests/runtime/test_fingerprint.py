@@ -10,7 +10,7 @@ from tf_libra.internal.process_state import STATE
 from tf_libra.runtime import fingerprint
 
 
-def test_are_those_of_this_process_and_stay_so() -> None:
+def test_environment_fingerprint_describes_this_process() -> None:
     found = fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2)
     assert found == fingerprint.environment_fingerprint("lanes", "float32 (8, 4)", 2)
     assert found["tensorflow"] == tf.__version__
@@ -27,7 +27,7 @@ def test_are_those_of_this_process_and_stay_so() -> None:
         ("local_size", ("lanes", "float32 (8, 4)", 1)),
     ],
 )
-def test_differ_in_what_is_different_and_nothing_else(
+def test_environment_fingerprints_differ_in_one_field(
     name: str, other: tuple[str, str, int]
 ) -> None:
     one, two = (
@@ -38,7 +38,7 @@ def test_differ_in_what_is_different_and_nothing_else(
     assert [key for key in one if one[key] != two[key]] == [name]
 
 
-def test_are_kept_as_text() -> None:
+def test_environment_fingerprint_is_json_text() -> None:
     found = fingerprint.environment_fingerprint("lanes", "", 1)
     assert json.loads(json.dumps(found)) == found
     assert all(isinstance(value, str) for value in found.values())
@@ -51,7 +51,7 @@ def fresh() -> Iterator[None]:
     STATE.reset()
 
 
-def test_functions_of_one_name_are_counted() -> None:
+def test_functions_of_the_same_name_are_numbered() -> None:
     names = ["step", "other", "step", "step", "other"]
     found = [fingerprint.function_identity(name) for name in names]
     assert found == ["step", "other", "step#1", "step#2", "other#1"]

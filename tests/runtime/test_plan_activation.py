@@ -81,7 +81,7 @@ def test_call_that_fails_does_not_count(engine: Engine, activator: PlanActivator
     assert activator.calls_under_plan == 1
 
 
-def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(
+def test_first_call_that_fails_without_a_rewritten_graph_is_an_engine_error(
     engine: Engine, activator: PlanActivator
 ) -> None:
     activator.activate(TWO)
@@ -134,7 +134,7 @@ def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) 
 
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["a folder", "a file"])
-def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
+def test_recording_schedule_depends_on_the_options_not_on_the_disk(
     engine: Engine, tmp_path: Path, blocked: bool
 ) -> None:
     """Also where nothing can be written any more: who tells the story decides nothing."""

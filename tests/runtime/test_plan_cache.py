@@ -23,7 +23,7 @@ def refuse(plan: Plan) -> None:
     raise ValueError("made for 3 workers")
 
 
-def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
+def test_complete_result_is_cached_and_loaded(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path, "key", LOG)
     assert cache.load(accept) is None
     cache.store(replace(CONCLUSION, is_complete=False))
@@ -33,7 +33,7 @@ def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
     assert replace(cache, key="other").load(accept) is None
 
 
-def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) -> None:
+def test_similar_job_is_found_by_network_rate(tmp_path: Path) -> None:
     job = JobSignature((LayerSignature(8, "float32"),), 2, 1)
     cache = PlanCache(tmp_path, "key", LOG, job, "libra")
     for rate in (1e8, 1e9):
@@ -46,20 +46,20 @@ def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) 
     assert replace(cache, folder=None).nearest()(1e9) is None
 
 
-def test_without_a_folder_nothing_is_kept() -> None:
+def test_nothing_is_cached_without_a_folder() -> None:
     cache = PlanCache(None, "key", LOG)
     cache.store(CONCLUSION)
     assert cache.load(accept) is None
 
 
-def test_what_cannot_be_used_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_result_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = PlanCache(tmp_path, "key", LOG)
     cache.store(CONCLUSION)
     assert cache.load(refuse) is None
     assert "cannot use the cached plan, measuring again: made for 3 workers" in caplog.text
 
 
-def test_folder_that_cannot_be_made_is_said(
+def test_cache_folder_that_cannot_be_created_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()

@@ -7,7 +7,7 @@ TRIES = {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_phase_tries_something_out_or_runs_or_neither(phase: Phase) -> None:
+def test_each_phase_tunes_or_runs_or_neither(phase: Phase) -> None:
     state = TuningState(phase)
     assert state.is_tuning == (phase in TRIES)
     assert state.is_running == (phase is Phase.RUN)

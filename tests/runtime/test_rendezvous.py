@@ -34,7 +34,7 @@ def meeting(**asked: object) -> tuple[Rendezvous, RunReporter]:
     return Rendezvous("train_step", "module.train_step", resolved), RunReporter(resolved)
 
 
-def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
+def test_rendezvous_before_hvd_init_raises() -> None:
     one, reporter = meeting()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
@@ -44,7 +44,7 @@ def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
 
 
 @pytest.mark.usefixtures("horovod")
-def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_single_process_runs_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     one, reporter = meeting()
     one.join(reporter)
     assert one.is_alone
@@ -54,7 +54,7 @@ def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.usefixtures("horovod")
-def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
+def test_default_thread_counts_are_the_backends() -> None:
     one, reporter = meeting()
     assert one.options.default_threads
     one.join(reporter)
@@ -65,7 +65,7 @@ def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
     assert asked.options.strategy.allowed_threads == (1, 3)
 
 
-def test_when_elastic_mode_resets_the_job_it_is_over_until_it_ends(
+def test_elastic_reset_ends_the_rendezvous(
     state: elastic.ObjectState,
 ) -> None:
     one, reporter = meeting(plan=ONE)
@@ -80,7 +80,7 @@ def test_when_elastic_mode_resets_the_job_it_is_over_until_it_ends(
     assert one.is_alone and not one.is_over
 
 
-def test_each_meeting_is_told_of_a_reset_once(state: elastic.ObjectState) -> None:
+def test_every_rendezvous_is_notified_of_a_reset_once(state: elastic.ObjectState) -> None:
     one, reporter = meeting()
     for _ in range(3):
         one.join(reporter)

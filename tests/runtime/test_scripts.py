@@ -204,7 +204,7 @@ def test_each_variable_is_planned_once(scripts: Job, case: str) -> None:
     assert scripts.value(case) == ["b0", "b1", "b2", "w0", "w1", "w2"]
 
 
-def test_jacobians_that_are_returned_are_said_to_be_local(scripts: Job) -> None:
+def test_returned_jacobians_are_logged_as_local(scripts: Job) -> None:
     log = scripts.log("gradients_per_example")
     assert log.count("gradients per example of 'b0', 'b1', 'b2', 'w0', 'w1' and 1 more") == 1
 
@@ -223,7 +223,7 @@ def test_a_penalty_on_averaged_gradients_is_executed_as_planned(scripts: Job) ->
     assert "was not executed as it is" not in log
 
 
-def test_a_loop_that_only_tf_data_can_run_is_said_not_to_be_planned(scripts: Job) -> None:
+def test_loop_that_runs_inside_tf_data_is_logged_as_unplanned(scripts: Job) -> None:
     log = scripts.log("loop_over_a_dataset_that_only_tf_data_can_run")
     assert log.count("is active from step") == 0
     assert log.count("in a function of tf.data, which no plan reaches") == 1
@@ -262,12 +262,12 @@ def test_a_loss_scale_that_begins_too_high_falls_alike_on_all_ranks(scripts: Job
     assert_equal(scripts, "loss_scale_that_begins_too_high", rtol=1e-3, atol=1e-5)
 
 
-def test_auto_clustering_is_said(scripts: Job) -> None:
+def test_auto_clustering_is_logged(scripts: Job) -> None:
     assert scripts.log("clustered_by_xla").count("XLA clusters the step's ops") == 1
     assert "XLA clusters" not in scripts.log("clipping_after_averaging")
 
 
-def test_auto_clustering_by_the_environment_is_right_and_said(
+def test_auto_clustering_by_the_environment_is_correct_and_logged(
     run_job: Callable[..., Job], plan_file: Path
 ) -> None:
     case = "clipping_after_averaging"
@@ -279,14 +279,14 @@ def test_auto_clustering_by_the_environment_is_right_and_said(
     assert_same_bits(job, case)
 
 
-def test_ranks_may_join_where_all_do(scripts: Job) -> None:
+def test_ranks_may_join_together(scripts: Job) -> None:
     for rank in RANKS:
         assert len(scripts.value("joined_by_all_ranks", rank)) == 2
     assert_same_bits(scripts, "joined_by_all_ranks")
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_a_rank_that_joins_alone_is_an_error_on_all_at_once(scripts: Job, rank: int) -> None:
+def test_rank_that_joins_alone_is_an_immediate_error_on_all(scripts: Job, rank: int) -> None:
     message = scripts.error("joined_by_one_rank", rank)
     assert "hvd.join()" in message
     if rank == RANKS[-1]:

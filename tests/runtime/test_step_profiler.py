@@ -42,7 +42,7 @@ def test_call_lasts_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     ("shift_ns", "within"),
     [(0, True), (1_000_000, True), (-HOUR_NS, False), (HOUR_NS, False), (40_000_000, False)],
 )
-def test_step_in_which_the_clock_was_set_is_told_apart(shift_ns: int, within: bool) -> None:
+def test_step_in_which_the_clock_was_set_is_detected(shift_ns: int, within: bool) -> None:
     start_ns = CALLED_NS[0] + shift_ns
     record = AllReduceRecord(
         step=1,
@@ -97,7 +97,7 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
     assert len(seen.records) == 2
 
 
-def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_same(
+def test_first_call_that_fails_at_the_end_of_data_provides_the_graph(
     engine: Engine, activator: PlanActivator, tmp_path: Path
 ) -> None:
     train = step()
@@ -134,12 +134,12 @@ def traced_at(num_steps: int, is_written: bool) -> tuple[list[int], float]:
     return found, len(found) * (TRACED - STEP) / now
 
 
-def test_first_steps_are_traced_but_for_the_one_that_instantiates_the_plan() -> None:
+def test_first_steps_after_the_instantiating_step_are_traced() -> None:
     assert traced_at(10_000, is_written=False)[0] == list(range(1, 1 + CHECKED_STEPS))
 
 
 @pytest.mark.parametrize("num_steps", [10_000, 100_000])
-def test_later_ones_where_something_is_written_cost_little_and_become_rare(num_steps: int) -> None:
+def test_recorded_later_steps_cost_little_and_become_rare(num_steps: int) -> None:
     found, share = traced_at(num_steps, is_written=True)
     assert found[:CHECKED_STEPS] == list(range(1, 1 + CHECKED_STEPS))
     assert CHECKED_STEPS < len(found) < 100

@@ -42,7 +42,7 @@ def call_of(made: Any, *args: Any, **kwargs: Any) -> StepCall:
     return StepCall.bind(known, concrete, function, args, kwargs)
 
 
-def test_a_call_says_which_variables_it_was_given(made: Any) -> None:
+def test_call_lists_the_variables_among_its_arguments(made: Any) -> None:
     *_, (captured, given, other) = made
     for layer in (given, other):
         call = call_of(made, VALUES, layer)
@@ -52,7 +52,7 @@ def test_a_call_says_which_variables_it_was_given(made: Any) -> None:
     assert named.given == (int(other.handle._id),)
 
 
-def test_its_graph_is_read_once_for_all_that_is_asked(made: Any) -> None:
+def test_graph_of_a_trace_is_read_once(made: Any) -> None:
     _, concrete, known, (_, given, other) = made
     with mock.patch.object(traced_graph, "read", wraps=traced_graph.read) as read:
         calls = [call_of(made, VALUES, one) for one in (given, other)]
@@ -62,7 +62,7 @@ def test_its_graph_is_read_once_for_all_that_is_asked(made: Any) -> None:
     assert flows[0] is flows[1] and certain[0] is certain[1]
 
 
-def test_it_says_what_the_trace_does_with_gradients(made: Any) -> None:
+def test_known_trace_has_the_gradients_of_its_trace(made: Any) -> None:
     _, _, known, _ = made
     assert len(known.marked) == 2 and known.marked is known.trace.reduced
     assert known.left is known.trace.left and not known.left

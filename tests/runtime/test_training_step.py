@@ -71,11 +71,11 @@ def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
         one.step((tf.constant(1.0),), {})
 
 
-def test_functions_of_one_name_have_identities_of_their_own() -> None:
+def test_functions_of_one_name_have_different_identities() -> None:
     assert [training()._identity for _ in range(2)] == ["step", "step#1"]
 
 
-def test_once_it_is_closed_no_step_is_looked_at_for_what_nobody_writes(plans: Job) -> None:
+def test_closed_function_traces_no_step_for_the_log_directory(plans: Job) -> None:
     """Also where it is closed before its gradients are known."""
     assert plans.value("closed", 0) == {
         "0": [False, False, False],
@@ -84,7 +84,7 @@ def test_once_it_is_closed_no_step_is_looked_at_for_what_nobody_writes(plans: Jo
     }
 
 
-def test_what_a_tf_function_has_beside_is_looked_for_in_vain_and_told_where() -> None:
+def test_missing_attribute_of_a_tf_function_raises_with_advice() -> None:
     one = tf_libra.optimize()(tf.function(step))
     with pytest.raises(AttributeError, match=r"'step'.* has no 'get_concrete_function': .* by ca"):
         one.get_concrete_function(tf.constant(1.0))
@@ -111,7 +111,7 @@ def test_copy_of_an_object_that_has_a_step_has_a_step_of_its_own() -> None:
     assert agent.step.__wrapped__(tf.constant(2.0)) == 2
 
 
-def test_a_step_is_left_alone_by_autograph() -> None:
+def test_autograph_does_not_convert_a_step() -> None:
     class Agent:
         step = tf_libra.optimize()(tf.function(step))
 

@@ -54,7 +54,7 @@ DISAGREEMENTS = {
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_refuses_what_cannot_be_right(trouble: Job, case: str, rank: int) -> None:
+def test_invalid_use_is_rejected(trouble: Job, case: str, rank: int) -> None:
     message = trouble.error(case, rank)
     for part in REFUSED[case]:
         assert part in message
@@ -70,7 +70,7 @@ def test_every_rank_names_the_first_difference(trouble: Job, case: str, rank: in
     assert message == trouble.error(case, 0)
 
 
-def test_what_one_rank_raises_while_tracing_reaches_the_others(trouble: Job) -> None:
+def test_error_of_one_rank_while_tracing_reaches_the_others(trouble: Job) -> None:
     case = "raises_in_the_step_on_one_rank"
     assert "RuntimeError" in trouble.error(case, 1)
     other = trouble.error(case, 0)
@@ -78,7 +78,7 @@ def test_what_one_rank_raises_while_tracing_reaches_the_others(trouble: Job) -> 
     assert "the data set is empty" in other
 
 
-def test_a_long_reason_reaches_the_others_with_whole_characters(trouble: Job) -> None:
+def test_long_reason_reaches_the_others_with_whole_characters(trouble: Job) -> None:
     case = "raises_a_long_text_in_the_step_on_one_rank"
     assert [kind for kind, _ in trouble.value(case, 1)] == ["RuntimeError"] * 2
     for kind, message in trouble.value(case, 0):
@@ -165,7 +165,7 @@ def test_ranks_that_group_differently_say_so_before_it_matters(trouble: Job, ran
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_plans_that_were_tried_are_forgotten(trouble: Job, rank: int) -> None:
+def test_tried_plans_are_unregistered(trouble: Job, rank: int) -> None:
     value = trouble.value("plans_that_were_tried", rank)
     held = value["held"]
     assert len(held) > 1
@@ -173,7 +173,7 @@ def test_plans_that_were_tried_are_forgotten(trouble: Job, rank: int) -> None:
     assert set(held.values()) == {0}
 
 
-def test_plan_that_does_not_take_what_is_expected_is_left_in_small_doses(trouble: Job) -> None:
+def test_plan_slower_than_expected_is_retuned_in_small_bursts(trouble: Job) -> None:
     case = "plan_that_is_left_for_another"
     both = [trouble.value(case, rank) for rank in RANKS]
     told = both[0]["told"]
@@ -203,7 +203,7 @@ def test_random_generators_may_differ(trouble: Job, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_grappler_switched_off_is_said_once(trouble: Job, rank: int) -> None:
+def test_disabled_grappler_is_logged_once(trouble: Job, rank: int) -> None:
     assert trouble.log("grappler_switched_off", rank).count("Grappler is switched off") == 1
     assert "was not executed as it is" not in trouble.log("grappler_switched_off", rank)
     # Nothing is tried out, since nothing could take effect.
@@ -249,7 +249,7 @@ def test_budget_of_no_seconds_still_gives_a_plan(trouble: Job) -> None:
 # Folders.
 
 
-def test_kept_plan_goes_straight_to_run_with_all_that_it_rests_on(trouble: Job) -> None:
+def test_cached_plan_runs_immediately_with_its_profile_and_model(trouble: Job) -> None:
     value = trouble.value("cache_and_log_folders")
     assert value["first"]["phases"] == ["measure"]
     conclusion = TuningResult.from_json(value["first"]["tuned"])
@@ -271,7 +271,7 @@ def test_every_rank_knows_what_the_plan_rests_on(trouble: Job) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_what_a_short_budget_led_to_is_not_kept(trouble: Job, rank: int) -> None:
+def test_result_of_a_short_budget_is_not_cached(trouble: Job, rank: int) -> None:
     value = trouble.value("cache_and_log_folders", rank)["cut short"]
     assert value == {"phases": ["measure"] * 7 + ["run"], "kept": 0}
 
@@ -287,11 +287,11 @@ def test_what_a_short_budget_led_to_is_not_kept(trouble: Job, rank: int) -> None
     ],
 )
 @pytest.mark.parametrize("rank", RANKS)
-def test_what_does_not_fit_is_measured_anew(trouble: Job, job: str, rank: int) -> None:
+def test_cached_plan_that_does_not_fit_is_replaced(trouble: Job, job: str, rank: int) -> None:
     assert trouble.value("cache_and_log_folders", rank)[job] == "measure"
 
 
-def test_what_cannot_be_used_is_warned_about(trouble: Job) -> None:
+def test_unusable_cache_files_are_logged(trouble: Job) -> None:
     log = trouble.log("cache_and_log_folders")
     assert log.count("WARNING cache_dir: cannot use the cached plan") == 8
     assert log.count("WARNING cache_dir: cannot read an earlier result: tf_libra_start-") == 8
@@ -342,7 +342,7 @@ def value_of(job: Job, name: str) -> Any:
     return json.loads((job.folder / "alone.0.json").read_text())[name]
 
 
-def test_one_process_passes_through_and_says_so_once(alone: Job) -> None:
+def test_single_process_passes_through_with_one_warning(alone: Job) -> None:
     value = value_of(alone, "pass_through")
     assert value["phase"] == "pass-through"
     assert value["same"]
@@ -360,7 +360,7 @@ def test_fit_in_stages_asks_nothing_of_the_library_where_there_are_no_other_rank
     assert value == {"phase": "pass-through", "trained": True, "asked": 0}
 
 
-def test_horovod_of_another_tensorflow_is_said_in_one_line(alone: Job) -> None:
+def test_horovod_of_another_tensorflow_is_one_error_line(alone: Job) -> None:
     error = value_of(alone, "broken_horovod")
     assert error.startswith("ImportError: Horovod is not built for the TensorFlow")
     assert "tools/build_horovod.py" in error
@@ -368,7 +368,7 @@ def test_horovod_of_another_tensorflow_is_said_in_one_line(alone: Job) -> None:
     assert "\n" not in error
 
 
-def test_missing_horovod_is_said_in_one_line(alone: Job) -> None:
+def test_missing_horovod_is_one_error_line(alone: Job) -> None:
     error = value_of(alone, "missing_horovod")
     assert error.startswith("ImportError: Horovod is ")
     assert "tools/build_horovod.py" in error
@@ -417,7 +417,7 @@ def test_branches_that_reduce_the_same_may_differ_between_ranks(trouble: Job) ->
             np.testing.assert_allclose(arrays[f"ours/{name}"], arrays[f"alone/{name}"], rtol=1e-9)
 
 
-def test_layers_that_one_rank_has_numbered_otherwise_are_matched(trouble: Job) -> None:
+def test_layers_numbered_differently_on_one_rank_are_matched(trouble: Job) -> None:
     case = "numbered_otherwise_on_one_rank"
     values = [trouble.value(case, rank) for rank in RANKS]
     assert values[0] == values[1]

@@ -101,7 +101,7 @@ def test_variables_that_are_arguments_are_found(
     assert "".join(found) == expected
 
 
-def test_other_variables_of_the_same_trace_are_told_apart() -> None:
+def test_variables_of_two_calls_of_one_trace_differ() -> None:
     step = tf.function(lambda v: v.assign_add(1.0))
     one, other = tf.Variable(1.0, name="v"), tf.Variable(2.0, name="v")
     (first,), (second,) = touched(step, one), touched(step, other)
@@ -165,7 +165,7 @@ def test_values_are_read_and_written_through_the_handle() -> None:
     assert before.numpy().tolist() == [1.0, 2.0]
 
 
-def test_what_a_user_may_name() -> None:
+def test_user_may_list_variables_by_name_pattern_or_object() -> None:
     weight, other = tf.Variable(1.0, name="net/weight"), tf.Variable(1.0, name="net/weight")
     first, second = using(weight, other)
     assert variables.matches(first, ["net/*"]) and variables.matches(second, ["net/weight"])

@@ -57,18 +57,18 @@ def test_ranks_end_with_the_same_bits(job: Job, case: str) -> None:
         ("counter_that_starts_unequal", "(first: 'counted')"),
     ],
 )
-def test_one_line_says_what_was_copied(job: Job, case: str, first: str) -> None:
+def test_initial_broadcast_is_logged_in_one_line(job: Job, case: str, first: str) -> None:
     assert job.log(case).count("INFO variables: ") == 1
     assert first in job.log(case)
     assert "variables: " not in job.log(case, rank=1)
 
 
 @pytest.mark.parametrize("case", ["equal_starts", "metrics_of_batches_of_different_sizes"])
-def test_nothing_is_said_where_nothing_differs(job: Job, case: str) -> None:
+def test_equal_variables_log_nothing(job: Job, case: str) -> None:
     assert "variables: " not in job.log(case)
 
 
-def test_what_flows_into_weights_is_copied(job: Job) -> None:
+def test_variables_that_flow_into_weights_are_broadcast(job: Job) -> None:
     first, second = (job.value("learning_rate_of_each_rank", rank) for rank in RANKS)
     assert first == second
     assert first[0] == pytest.approx(0.1)
@@ -89,13 +89,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_differs_is_refused_on_all_ranks(job: Job, case: str, rank: int) -> None:
+def test_differing_variables_are_rejected_on_all_ranks(job: Job, case: str, rank: int) -> None:
     message = job.error(case, rank)
     for part in ["ValueError", "do not agree", *REFUSED[case]]:
         assert part in message
 
 
-def test_variables_that_are_arguments_are_met_one_by_one(job: Job) -> None:
+def test_variables_passed_as_arguments_are_compared_one_by_one(job: Job) -> None:
     first, second = (job.value("variables_as_arguments", rank) for rank in RANKS)
     assert first == second
     assert first["traces"] == 1
@@ -186,7 +186,7 @@ def test_ranks_that_drift_apart_are_found_when_variables_are_checked(
     assert f"variable['{first}'] is" in value["said"]
 
 
-def test_pattern_that_matches_nothing_is_said(job: Job) -> None:
+def test_pattern_without_a_match_is_logged(job: Job) -> None:
     assert "local_variables: 'missing*' matches no variable" in job.log("own_variables_by_name")
     assert [job.value("own_variables_by_name", rank)["counted"] for rank in RANKS] == [4, 14]
 

@@ -64,7 +64,7 @@ def test_training_step_by_the_book() -> None:
     assert shared(flow(WRITES, 6), VARIABLES) == {W, SLOT, RATE, AVERAGE}
 
 
-def test_what_is_left_of_own_gradients_is_own() -> None:
+def test_residual_of_rank_local_gradients_is_rank_local() -> None:
     """Unless it reaches weights without being reduced."""
     residual = {W: REDUCED | source(W), SLOT: source(SLOT) | OWN | REDUCED}
     assert classify(flow(residual, 6), VARIABLES)[SLOT].replication == Replication.OWN
@@ -97,7 +97,7 @@ def test_trainable_variable_of_local_gradients_is_the_ranks_own() -> None:
     assert found == {W, SLOT, RATE, AVERAGE}
 
 
-def test_what_is_computed_of_data_that_differ_may_differ() -> None:
+def test_variables_computed_from_different_data_may_differ() -> None:
     writes = WRITES | {AVERAGE: source(AVERAGE) | source(DATA)}
     assert AVERAGE in shared(flow(writes, 6), VARIABLES)
     assert AVERAGE not in shared(flow(writes, 6), VARIABLES, data_alike=False)
@@ -136,7 +136,7 @@ def steps(draw: st.DrawFn) -> tuple[dict[int, int], dict[int, Traits]]:
 
 @given(steps(), st.integers(0, 2**32 - 1))
 @settings(max_examples=300, deadline=None)
-def test_what_is_shared_stays_equal(
+def test_replicated_variables_stay_equal(
     step: tuple[dict[int, int], dict[int, Traits]], seed: int
 ) -> None:
     """Simulated: what started equal, and is computed of equal things, is equal for ever."""

@@ -83,7 +83,7 @@ def held(*some: tf.Variable) -> dict[int, BoundVariable]:
     return {one.key: one for one in every}
 
 
-def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: ShardRegistry) -> None:
+def test_owner_records_synchronize_in_an_order_equal_on_all_ranks(every: ShardRegistry) -> None:
     """Whatever the order in which functions were first called here."""
     a, b, c, other = variables("a", "b", "c", "other")
     said: list[str] = []
@@ -103,7 +103,7 @@ def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: ShardRegistry
     assert not every.has_stale() and every.synchronize(held(a, b, c)) == set() and not said
 
 
-def test_what_every_rank_still_has_is_brought_back_by_all(every: ShardRegistry) -> None:
+def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistry) -> None:
     """A variable, or a whole function, may have gone on one rank and not yet on another."""
     a, b, c = variables("a", "b", "c")
     said: list[str] = []
@@ -121,7 +121,7 @@ def test_what_every_rank_still_has_is_brought_back_by_all(every: ShardRegistry) 
     assert every.control() is None
 
 
-def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
+def test_owner_record_stays_while_variables_are_stale(every: ShardRegistry) -> None:
     said: list[str] = []
     owner = Owner()
     keeper = Keeps(said, "1", *variables("a"))
@@ -139,7 +139,7 @@ def test_a_keeper_stays_until_nobody_needs_it(every: ShardRegistry) -> None:
     assert said == ["1 is left", "1 warns"]
 
 
-def test_of_a_function_that_is_made_anew_the_keeper_before_is_not_told(
+def test_replaced_owner_record_is_not_notified(
     every: ShardRegistry,
 ) -> None:
     said: list[str] = []
