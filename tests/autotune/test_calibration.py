@@ -24,7 +24,7 @@ MACHINES = {"work": WORK, "wire": WIRE, "both": BOTH}
 
 
 def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
-    """Returns a profile like a model's: few large tensors, many small ones, some without computation."""
+    """Returns a profile of few large and many small tensors, some without computation."""
     random = np.random.default_rng(seed)
     num_bytes = (10 ** random.uniform(2, 6.9, num_tensors)).astype(int)
     compute = random.exponential(2e-3, num_tensors) * (random.random(num_tensors) > 0.3)

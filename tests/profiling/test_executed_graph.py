@@ -8,7 +8,7 @@ from tf_libra.profiling.executed_graph import GraphCapture, gradient_sources, pl
 
 
 def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.GraphDef:
-    """Builds a graph of nodes with name, op, inputs and attributes (ints, or lists of ints or names)."""
+    """Builds a graph of nodes with name, op, inputs and attributes (int or list values)."""
     found = graph_pb2.GraphDef()
     for name, op, inputs, attributes in nodes:
         node = found.node.add(name=name, op=op, input=inputs)
