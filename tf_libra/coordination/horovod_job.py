@@ -161,7 +161,7 @@ def exchange_json(
     gathered = (
         exchange() if timeout_seconds is None else within(timeout_seconds, exchange, why_late)
     )
-    return [json.loads(one) for one in gathered]
+    return [json.loads(message_bytes) for message_bytes in gathered]
 
 
 def join_together(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -214,7 +214,9 @@ class LockstepMailbox:
             while self._is_due():
                 with self._changed:
                     packed = self._note.pack(self._payload)
-                if self._judge([LockstepMessage.unpack(one) for one in self._round(packed)]):
+                if self._judge(
+                    [LockstepMessage.unpack(packed_state) for packed_state in self._round(packed)]
+                ):
                     break
         except EngineError as error:
             self._end_with(error, True)

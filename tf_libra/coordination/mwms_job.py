@@ -60,9 +60,9 @@ def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerA
     if kind not in _TRAINING:
         return WorkerAddresses(((kind, index, jobs[kind][index]),), 0)
     tasks = [
-        (one, number, address)
-        for one in _TRAINING
-        for number, address in enumerate(jobs.get(one, ()))
+        (task_type, number, address)
+        for task_type in _TRAINING
+        for number, address in enumerate(jobs.get(task_type, ()))
     ]
     rank = next(rank for rank, task in enumerate(tasks) if task[:2] == (kind, index))
     return WorkerAddresses(tuple(tasks), rank)

@@ -57,11 +57,11 @@ class ExitSummary:
         text = line.rstrip("\r\n")
         self._num_lines += 1
         if found := _WORKER.search(text):
-            rank, stream, said = int(found[1]), found[2], found[3]
-            if stream == "stderr" and said == "Terminated":  # printed by the shell
+            rank, stream, line_text = int(found[1]), found[2], found[3]
+            if stream == "stderr" and line_text == "Terminated":  # printed by the shell
                 return False
             if stream == "stderr":
-                self._read_stderr(rank, said)
+                self._read_stderr(rank, line_text)
             return True
         if found := _STATUS.fullmatch(text):
             self._statuses[int(found[1])] = int(found[2])
@@ -69,14 +69,14 @@ class ExitSummary:
             return False
         return not text.startswith(_ENDING)
 
-    def _read_stderr(self, rank: int, said: str) -> None:
-        if said.strip() and not _NO_ERROR.match(said):
-            self._last[rank] = said.strip()
-        if said == _TRACEBACK and not self._is_quoted(rank):
+    def _read_stderr(self, rank: int, line_text: str) -> None:
+        if line_text.strip() and not _NO_ERROR.match(line_text):
+            self._last[rank] = line_text.strip()
+        if line_text == _TRACEBACK and not self._is_quoted(rank):
             self._raised[rank] = []
             self._order[rank] = self._num_lines
         elif rank in self._raised and len(self._raised[rank]) < _KEPT_LINES:
-            self._raised[rank].append(said)
+            self._raised[rank].append(line_text)
 
     def _is_quoted(self, rank: int) -> bool:
         """Returns whether a traceback that begins now is part of an error message."""

@@ -67,7 +67,7 @@ class KnownTrace:
             touched: variables of a call. Other calls differ only in values.
         """
         if self._flow is None:
-            numbers = [one.index for one in touched if one.is_variable or one.is_number]
+            numbers = [bound.index for bound in touched if bound.is_variable or bound.is_number]
             self._flow = find_sources(self._read(concrete), numbers)
         return self._flow
 

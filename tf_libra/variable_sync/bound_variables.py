@@ -99,20 +99,22 @@ def bound_variables(concrete: Any, arguments: Sequence[Any]) -> tuple[BoundVaria
     """
     captured = captures(concrete)
     known = {
-        id(handle): one
-        for one in [*concrete.graph.variables, *_variables(arguments)]
-        for handle in handles(one)
+        id(handle): item
+        for item in [*concrete.graph.variables, *_variables(arguments)]
+        for handle in handles(item)
     }
-    given = [handles(one)[0] if isinstance(one, tf.Variable) else one for one in arguments]
+    given = [handles(item)[0] if isinstance(item, tf.Variable) else item for item in arguments]
     assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
     found: list[BoundVariable] = []
     taken: set[str] = set()
     for index, tensor in enumerate([*given, *captured]):
         if not isinstance(tensor, tf_internal.EagerTensor):
             continue
-        one = _bound_variable(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
-        if one is not None:
-            found.append(_renamed(one, taken))
+        item = _bound_variable(
+            index, tensor, known.get(id(tensor)), is_captured=index >= len(given)
+        )
+        if item is not None:
+            found.append(_renamed(item, taken))
     return tuple(found)
 
 
@@ -123,9 +125,9 @@ def captures(concrete: Any) -> list[Any]:
     such entries: each is valid once, so that reading a key would use it up.
     """
     found: list[Any] = []
-    for one in concrete._captured_inputs:
-        if not callable(one):
-            found.extend(tf.nest.flatten(one, expand_composites=True))
+    for item in concrete._captured_inputs:
+        if not callable(item):
+            found.extend(tf.nest.flatten(item, expand_composites=True))
     return found + [None] * (_num_captured(concrete) - len(found))
 
 
@@ -160,17 +162,17 @@ def _bound_variable(
     return BoundVariable(index, "variable", tensor, dtype, shape, trainable=True)
 
 
-def _renamed(one: BoundVariable, taken: set[str]) -> BoundVariable:
-    name, copies = one.name, 0
+def _renamed(item: BoundVariable, taken: set[str]) -> BoundVariable:
+    name, copies = item.name, 0
     while name in taken:
         copies += 1
-        name = f"{one.name}#{copies}"
+        name = f"{item.name}#{copies}"
     taken.add(name)
-    return BoundVariable(**{**one.__dict__, "name": name})
+    return BoundVariable(**{**item.__dict__, "name": name})
 
 
 def _variables(arguments: Iterable[Any]) -> Iterator[Any]:
-    return (one for one in arguments if isinstance(one, tf.Variable))
+    return (item for item in arguments if isinstance(item, tf.Variable))
 
 
 def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -186,7 +188,7 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
         kwargs: keyword arguments.
     """
     count = len(concrete.inputs) - _num_captured(concrete)
-    if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
+    if not any(item.dtype == tf.resource for item in concrete.inputs[:count]):
         return [None] * count  # the usual case
     bound = tf_internal.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values, function._is_pure
@@ -195,17 +197,17 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
         concrete.function_type.bind(*bound.args, **bound.kwargs)
     )
     variables = {
-        id(handle): plain(one)
-        for one in tf.nest.flatten((bound.args, bound.kwargs))
-        if isinstance(plain(one), tf.Variable)
-        for handle in handles(plain(one))
+        id(handle): plain(item)
+        for item in tf.nest.flatten((bound.args, bound.kwargs))
+        if isinstance(plain(item), tf.Variable)
+        for handle in handles(plain(item))
     }
-    return [variables.get(id(one), one) for one in flat]
+    return [variables.get(id(item), item) for item in flat]
 
 
-def matches(one: BoundVariable, local: Sequence[Any]) -> bool:
+def matches(item: BoundVariable, local: Sequence[Any]) -> bool:
     """Returns whether the user has listed a variable, by pattern or as an object."""
-    return is_named(one.name, [one.tensor], local)
+    return is_named(item.name, [item.tensor], local)
 
 
 def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
@@ -215,7 +217,7 @@ def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
         if isinstance(given, str):
             if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(name, given):
                 return True
-        elif any(handle is one for handle in handles(plain(given)) for one in tensors):
+        elif any(handle is item for handle in handles(plain(given)) for item in tensors):
             return True
     return False
 

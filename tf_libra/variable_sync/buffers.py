@@ -56,10 +56,14 @@ class Buffers:
             EngineError: a rank is gone.
         """
         mine = {}
-        for one in [*_read_only(call, judged), *untouched(call, weights)]:
-            if one.key not in self._known and one.is_number and not matches(one, self.local):
-                self._known.add(one.key)
-                mine[one.name] = digest_sample(one)
+        for variable in [*_read_only(call, judged), *untouched(call, weights)]:
+            if (
+                variable.key not in self._known
+                and variable.is_number
+                and not matches(variable, self.local)
+            ):
+                self._known.add(variable.key)
+                mine[variable.name] = digest_sample(variable)
         everyone = control.all_gather(mine)
         names = list(everyone[0])
         first, *others = (with_names_of(names, values) for values in everyone)
@@ -75,7 +79,9 @@ def _read_only(
     call: Sequence[BoundVariable], judged: Mapping[str, Classification]
 ) -> Iterator[BoundVariable]:
     return (
-        one for one in call if one.is_variable and judged[one.name].replication is Replication.DATA
+        variable
+        for variable in call
+        if variable.is_variable and judged[variable.name].replication is Replication.DATA
     )
 
 
@@ -86,13 +92,13 @@ def untouched(call: Sequence[BoundVariable], weights: Sequence[Any]) -> Iterator
         call: variables that the call can touch.
         weights: weights of the model.
     """
-    touched = {one.key for one in call}
+    touched = {variable.key for variable in call}
     for weight in map(plain, weights):
-        one = BoundVariable(
+        variable = BoundVariable(
             -1, variable_name(weight), handles(weight)[0], weight.dtype, weight.shape
         )
-        if one.key not in touched and not is_random_state(weight):
-            yield one
+        if variable.key not in touched and not is_random_state(weight):
+            yield variable
 
 
 def digest_sample(buffer: BoundVariable) -> str:

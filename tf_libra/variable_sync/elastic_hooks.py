@@ -108,7 +108,7 @@ def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:
     def restore(state: Any, *args: Any, **kwargs: Any) -> Any:
-        get_ready(_kept(state))
+        get_ready(_committed(state))
         return original(state, *args, **kwargs)
 
     return restore
@@ -150,29 +150,29 @@ def get_ready(variables: Iterable[Any]) -> None:
     Args:
         variables: `tf.Variable`s.
     """
-    for one in variables:
-        handle, dtype = one.handle, one.dtype
+    for variable in variables:
+        handle, dtype = variable.handle, variable.dtype
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-        if not one.shape.is_compatible_with(value.shape):
-            zeros = tf.zeros(one.shape, dtype)
+        if not variable.shape.is_compatible_with(value.shape):
+            zeros = tf.zeros(variable.shape, dtype)
             tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
 
 
-def _kept(state: Any) -> list[Any]:
+def _committed(state: Any) -> list[Any]:
     """Returns the `tf.Variable`s that a state commits, as far as they can be found."""
     owners = (state, getattr(state, "model", None), getattr(state, "optimizer", None))
-    found = [getattr(one, "variables", ()) for one in owners]
-    return [plain(one) for some in found for one in (some() if callable(some) else some)]
+    found = [getattr(variable, "variables", ()) for variable in owners]
+    return [plain(variable) for some in found for variable in (some() if callable(some) else some)]
 
 
 def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
     """Warns, once, of sharded variables that the state does not commit."""
     if rank > 0 or _watch().has_warned:
         return
-    kept = _kept(state)
-    keys = {handle._id for one in kept for handle in handles(one)}
+    committed = _committed(state)
+    keys = {handle._id for variable in committed for handle in handles(variable)}
     names = shard_registry().names_trained_except(keys)
-    if kept and names:
+    if committed and names:
         _watch().has_warned = True
         log_utils.logger(rank).warning(
             "the elastic state lacks %d variables that model-parallel steps train (first: %r):"

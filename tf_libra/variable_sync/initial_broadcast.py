@@ -62,41 +62,54 @@ class InitialBroadcast:
     ) -> dict[str, Classification]:
         """Classifies the variables of a call, by name, as far as this rank can tell."""
         variables = {
-            one.index: Traits(
-                one.trainable, one.is_random_state or one.is_own or matches(one, self.local)
+            variable.index: Traits(
+                variable.trainable,
+                variable.is_random_state or variable.is_own or matches(variable, self.local),
             )
-            for one in call
-            if one.is_variable
+            for variable in call
+            if variable.is_variable
         }
         judged = classify(flow, variables)
-        return {one.name: judged.get(one.index, Classification(Replication.DATA)) for one in call}
+        return {
+            variable.name: judged.get(variable.index, Classification(Replication.DATA))
+            for variable in call
+        }
 
     def unmatched(self, call: Sequence[BoundVariable]) -> list[str]:
         """Returns the user's patterns that match none of these variables."""
-        patterns = [one for one in self.local if isinstance(one, str)]
-        return [one for one in patterns if not any(matches(held, [one]) for held in call)]
+        patterns = [variable for variable in self.local if isinstance(variable, str)]
+        return [
+            variable for variable in patterns if not any(matches(held, [variable]) for held in call)
+        ]
 
     def is_known(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> bool:
         """Returns whether all variables of this call were compared before."""
-        return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
+        return all(
+            self._is_known(variable, judged[variable.name])
+            for variable in call
+            if variable.is_variable
+        )
 
-    def _is_known(self, one: BoundVariable, judged: Classification) -> bool:
-        if judged.replication in (Replication.OWN, Replication.DATA) or not one.is_number:
+    def _is_known(self, variable: BoundVariable, judged: Classification) -> bool:
+        if judged.replication in (Replication.OWN, Replication.DATA) or not variable.is_number:
             return True
-        entry = self._entries.get(one.key)
+        entry = self._entries.get(variable.key)
         if entry is None:
             return False
         return entry.is_shared or judged.replication is not Replication.SHARED
 
     def note(self, call: Sequence[BoundVariable], judged: Mapping[str, Classification]) -> None:
         """Updates known variables by the classification of another trace."""
-        for one in call:
-            entry = self._entries.get(one.key)
+        for variable in call:
+            entry = self._entries.get(variable.key)
             if entry is None:
                 continue
-            told = judged[one.name]
-            counts = told.replication is Replication.DERIVED and told.constants != entry.constants
-            if counts or told.replication is Replication.OWN:
+            classified = judged[variable.name]
+            counts = (
+                classified.replication is Replication.DERIVED
+                and classified.constants != entry.constants
+            )
+            if counts or classified.replication is Replication.OWN:
                 # A variable that one trace makes rank-local stays so in traces that only read it.
                 entry.is_shared = False
 
@@ -109,7 +122,7 @@ class InitialBroadcast:
             ValueError: on every rank: the first difference that must not be broadcast.
             EngineError: a rank is gone.
         """
-        numbers = [one for one in call if one.is_number]
+        numbers = [variable for variable in call if variable.is_number]
         statements = control.all_gather(self._statement(numbers, judged))
         # Keras numbers models per process, so other ranks may use other names than rank 0.
         found = renames_to_first([[name for name, *_ in rank] for rank in statements])
@@ -121,8 +134,10 @@ class InitialBroadcast:
             for rank, names in zip(statements, found, strict=True)
         ]
         mine = found[control.rank]
-        numbers = [replace(one, name=mine.get(one.name, one.name)) for one in numbers]
-        judged = {mine.get(name, name): one for name, one in judged.items()}
+        numbers = [
+            replace(variable, name=mine.get(variable.name, variable.name)) for variable in numbers
+        ]
+        judged = {mine.get(name, name): variable for name, variable in judged.items()}
         accounts = [
             {
                 name: RankReport(Replication(replication), tuple(of), tuple(constants), digest)
@@ -132,44 +147,56 @@ class InitialBroadcast:
         ]
         self._compare_names(everyone)
         names = resolve_across_ranks(accounts)
-        shared = [one for one in numbers if one.is_variable and one.name in names]
-        _compare({"variable": {one.name: rank[one.name][4] for one in shared}} for rank in everyone)
-        differing = [one for one in shared if len({rank[one.name].digest for rank in accounts}) > 1]
-        allowed = [one for one in differing if self._may_copy(one.name, everyone)]
-        refused = {one.name for one in differing} - {one.name for one in allowed}
+        shared = [
+            variable for variable in numbers if variable.is_variable and variable.name in names
+        ]
+        _compare(
+            {"variable": {variable.name: rank[variable.name][4] for variable in shared}}
+            for rank in everyone
+        )
+        differing = [
+            variable
+            for variable in shared
+            if len({rank[variable.name].digest for rank in accounts}) > 1
+        ]
+        allowed = [variable for variable in differing if self._may_copy(variable.name, everyone)]
+        rejected = {variable.name for variable in differing} - {
+            variable.name for variable in allowed
+        }
         _compare(
             (
-                {"variable": {n: t.digest for n, t in rank.items() if n in refused}}
+                {"variable": {n: t.digest for n, t in rank.items() if n in rejected}}
                 for rank in accounts
             ),
             self._advice(),
         )
-        for one in allowed:
-            broadcast(control, one)
+        for variable in allowed:
+            broadcast(control, variable)
         self._remember(numbers, judged, names)
-        return BroadcastResult(tuple(one.name for one in allowed), len(shared))
+        return BroadcastResult(tuple(variable.name for variable in allowed), len(shared))
 
     def _statement(
         self, numbers: Sequence[BoundVariable], judged: Mapping[str, Classification]
     ) -> list[list[Any]]:
-        by_index = {one.index: one.name for one in numbers}
-        used = {i for told in judged.values() for i in told.computed_of}
+        by_index = {variable.index: variable.name for variable in numbers}
+        used = {i for classified in judged.values() for i in classified.computed_of}
         statement = []
-        for one in numbers:
-            told = judged[one.name]
+        for variable in numbers:
+            classified = judged[variable.name]
             # Large data on which no variable depends need no digest.
             matters = (
-                told.replication in (Replication.SHARED, Replication.DERIVED) or one.index in used
+                classified.replication in (Replication.SHARED, Replication.DERIVED)
+                or variable.index in used
             )
-            entry = self._entries.get(one.key)
+            entry = self._entries.get(variable.key)
             statement.append(
                 [
-                    one.name,
-                    told.replication.value,
-                    sorted(by_index.get(i, f"input {i}") for i in told.computed_of),
-                    list(told.constants),
-                    one.digest() if matters else "",
-                    one.kind,
+                    variable.name,
+                    classified.replication.value,
+                    sorted(by_index.get(i, f"input {i}") for i in classified.computed_of),
+                    list(classified.constants),
+                    variable.digest() if matters else "",
+                    variable.kind,
                     entry is not None and entry.is_shared,
                 ]
             )
@@ -179,7 +206,9 @@ class InitialBroadcast:
         _compare(
             {
                 "name of variable": [
-                    name for name, told in rank.items() if told[0] == Replication.SHARED.value
+                    name
+                    for name, classified in rank.items()
+                    if classified[0] == Replication.SHARED.value
                 ]
             }
             for rank in everyone
@@ -207,23 +236,23 @@ class InitialBroadcast:
         judged: Mapping[str, Classification],
         shared: set[str],
     ) -> None:
-        for one in numbers:
-            if not one.is_variable:
+        for variable in numbers:
+            if not variable.is_variable:
                 continue
-            entry = self._entries.get(one.key)
+            entry = self._entries.get(variable.key)
             if entry is None:
                 # Two models may use the same names; all ranks use the models in the same order.
-                before = self._names[one.name]
-                self._names[one.name] += 1
-                self._entries[one.key] = _Entry(
-                    f"{one.name}@{before}" if before else one.name,
-                    weakref.ref(one.tensor),
-                    replace(one, tensor=None),
-                    one.name in shared,
-                    judged[one.name].constants,
+                before = self._names[variable.name]
+                self._names[variable.name] += 1
+                self._entries[variable.key] = _Entry(
+                    f"{variable.name}@{before}" if before else variable.name,
+                    weakref.ref(variable.tensor),
+                    replace(variable, tensor=None),
+                    variable.name in shared,
+                    judged[variable.name].constants,
                 )
             else:
-                entry.is_shared = entry.is_shared or one.name in shared
+                entry.is_shared = entry.is_shared or variable.name in shared
 
     def check(self, control: Control) -> None:
         """Compares all replicated variables that still exist on every rank.
@@ -239,7 +268,10 @@ class InitialBroadcast:
                 mine[entry.name] = replace(entry.held, tensor=handle)
         everyone = control.all_gather(list(mine))
         common = set.intersection(*(set(names) for names in everyone))
-        agree(control, {"variable": {n: one.digest() for n, one in mine.items() if n in common}})
+        agree(
+            control,
+            {"variable": {n: variable.digest() for n, variable in mine.items() if n in common}},
+        )
 
 
 def _compare(statements: Any, advice: str = "") -> None:

@@ -70,7 +70,7 @@ def classify(flow: SourceFlow, variables: Mapping[int, Traits]) -> dict[int, Cla
         elif written is None:
             found[i] = Classification(Replication.DATA)
         else:
-            constants = tuple(one.hex() for one in flow.constants_of(written))
+            constants = tuple(constant.hex() for constant in flow.constants_of(written))
             computed_of = frozenset(flow.inputs_of(written)) - {i}
             found[i] = Classification(Replication.DERIVED, computed_of, constants)
     return found
