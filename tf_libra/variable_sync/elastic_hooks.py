@@ -78,7 +78,7 @@ def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
             current_job.meet(_PLACE, _CALLER)
         synchronize_all_ranks()
         if control is not None:
-            _warn_of_what_is_not_kept(state, control.rank)
+            _warn_of_uncommitted(state, control.rank)
         return original(state, *args, **kwargs)
 
     return commit
@@ -161,11 +161,11 @@ def get_ready(variables: Iterable[Any]) -> None:
 def _committed(state: Any) -> list[Any]:
     """Returns the `tf.Variable`s that a state commits, as far as they can be found."""
     owners = (state, getattr(state, "model", None), getattr(state, "optimizer", None))
-    found = [getattr(variable, "variables", ()) for variable in owners]
+    found = [getattr(owner, "variables", ()) for owner in owners]
     return [plain(variable) for some in found for variable in (some() if callable(some) else some)]
 
 
-def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
+def _warn_of_uncommitted(state: Any, rank: int) -> None:
     """Warns, once, of sharded variables that the state does not commit."""
     if rank > 0 or _watch().has_warned:
         return
