@@ -6,12 +6,12 @@ from tf_libra import strategies
 
 
 @pytest.mark.parametrize("name", sorted(strategies.BY_NAME))
-def test_a_name_means_the_defaults(name):
+def test_name_resolves_to_default_arguments(name):
     assert strategies.resolve(name) == strategies.BY_NAME[name]()
     assert strategies.resolve(name).name == name
 
 
-def test_an_object_is_itself():
+def test_object_resolves_to_itself():
     strategy = strategies.Libra(threads=(1,), max_groups=3)
     assert strategies.resolve(strategy) is strategy
 
@@ -45,6 +45,6 @@ def test_strategies_are_frozen():
         (strategies.HorovodFusion, "buffer_bytes", -1, "buffer_bytes must be from 0"),
     ],
 )
-def test_bad_arguments_are_named(kind, field, value, word):
+def test_wrong_argument_is_named(kind, field, value, word):
     with pytest.raises(ValueError, match=word):
         kind(**{field: value})

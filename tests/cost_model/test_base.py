@@ -45,7 +45,7 @@ class Flat(CostModel):
         return "{}"
 
 
-def test_a_ring_sends_two_parts_less_its_own():
+def test_ring_transmits_equation_4_bytes():
     for workers, factor in ((1, 0.0), (2, 1.0), (4, 1.5)):
         assert Flat(workers).transmitted_bytes(200) == pytest.approx(200 * factor)
 
@@ -57,13 +57,13 @@ def test_seconds_are_bytes_over_rates():
     assert model.computation_seconds(2.0, 1) == pytest.approx(2.5)
 
 
-def test_an_all_reduce_of_nothing_is_not_launched():
+def test_empty_all_reduce_takes_zero_time():
     sizes = np.array([[0], [100]])
     np.testing.assert_allclose(Flat().overlapped_all_reduce(sizes, [1, 2]), [[0, 0], [3.5, 3.5]])
     np.testing.assert_allclose(Flat().exclusive_all_reduce(sizes, [1, 2]), [[0, 0], [1.75, 1.75]])
 
 
-def test_what_says_no_rates_is_no_model():
+def test_model_without_rates_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         CostModel()
 
@@ -71,7 +71,7 @@ def test_what_says_no_rates_is_no_model():
 GRID = Path(__file__).resolve().parents[2] / "ops" / "lanes" / "grid.h"
 
 
-def test_squares_begin_where_those_of_lanes_do() -> None:
+def test_least_grid_equals_that_of_lanes() -> None:
     assert f"static constexpr int kLeastSquare = {base.LEAST_SQUARE};" in GRID.read_text()
     assert row_of_square(base.LEAST_SQUARE - 1) is None
     assert row_of_square(base.LEAST_SQUARE) == 4
@@ -84,7 +84,7 @@ def test_rows_are_the_longer_side() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_a_row_is_of_the_squarest_rectangle(num_hosts: int) -> None:
+def test_row_belongs_to_the_squarest_grid(num_hosts: int) -> None:
     row = row_of_square(num_hosts)
     sides = [a for a in range(2, num_hosts) if num_hosts % a == 0]
     if row is None:

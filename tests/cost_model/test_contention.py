@@ -16,7 +16,7 @@ MODEL = ContentionModel(
 )
 
 
-def test_formulas():
+def test_rates_follow_equations_5_and_6():
     c, r, b = 10**7, 256, 0.01
     c_hat = 2 * 7 / 8 * c
     assert MODEL.startup_seconds == pytest.approx(14e-5)
@@ -44,12 +44,12 @@ def test_another_world_size_changes_startup_and_bytes_only():
 
 
 @pytest.mark.parametrize("hops", [None, 2])
-def test_one_worker_communicates_in_no_time(hops):
+def test_single_worker_communicates_in_zero_time(hops):
     alone = dataclasses.replace(MODEL, hops=hops).with_workers(1)
     assert float(alone.exclusive_all_reduce(10**9, 1)) == 0
 
 
-def test_what_makes_two_hops_makes_two_among_any_number_of_workers():
+def test_fixed_hops_hold_for_any_number_of_workers():
     lanes = dataclasses.replace(MODEL, num_workers=2, hops=2, exclusive_hop_latency=3e-5)
     ring = dataclasses.replace(lanes, hops=None)
     assert lanes.startup_seconds == ring.startup_seconds == pytest.approx(2e-5)
@@ -61,7 +61,7 @@ def test_what_makes_two_hops_makes_two_among_any_number_of_workers():
         assert more.transmitted_bytes(100) == sent
 
 
-def test_what_goes_in_two_levels_makes_four_hops_where_hosts_are_full():
+def test_two_levels_double_hops_if_hosts_are_full():
     lanes = dataclasses.replace(MODEL, num_workers=4, hops=2, workers_per_host=4)
     two_hops = lanes.startup_seconds
     expected = {1: 0, 2: 2, 4: 2, 6: 2, 8: 4, 9: 2, 64: 4}
@@ -72,7 +72,7 @@ def test_what_goes_in_two_levels_makes_four_hops_where_hosts_are_full():
     assert dataclasses.replace(lanes, hops=None).with_workers(8).num_hops == 14
 
 
-def test_hosts_of_one_worker_make_four_hops_where_they_are_a_square():
+def test_grid_of_single_worker_hosts_doubles_hops():
     lanes = dataclasses.replace(MODEL, num_workers=4, hops=2, workers_per_host=1)
     expected = {1: 0, 2: 2, 15: 2, 16: 4, 17: 2, 36: 4, 67: 2}
     for workers, hops in expected.items():
@@ -86,7 +86,7 @@ def test_hosts_of_one_worker_make_four_hops_where_they_are_a_square():
 
 @pytest.mark.parametrize("hops", [None, 2])
 @pytest.mark.parametrize("alone", [None, 5e-6])
-def test_all_reduces_that_wait_are_slower_overlapped_or_not(hops, alone):
+def test_slowed_model_is_slower_overlapped_and_exclusive(hops, alone):
     model = dataclasses.replace(MODEL, hops=hops, exclusive_hop_latency=alone)
     slower = model.slowed(1e-3, 1.5)
     for seconds in ("overlapped_seconds", "exclusive_seconds"):
@@ -97,7 +97,7 @@ def test_all_reduces_that_wait_are_slower_overlapped_or_not(hops, alone):
     assert slower.compute == model.compute
 
 
-def test_contention_free():
+def test_contention_free_has_full_speed_and_equal_rates():
     model = dataclasses.replace(MODEL, exclusive_hop_latency=2e-6)
     free = model.contention_free()
     assert free.compute == (1, 0)
@@ -107,14 +107,14 @@ def test_contention_free():
 
 @pytest.mark.parametrize(("hops", "per_host"), [(None, None), (2, None), (2, 4)])
 @pytest.mark.parametrize("latency", [None, 2e-6])
-def test_json_returns_it_unchanged(latency, hops, per_host):
+def test_json_round_trip_is_identical(latency, hops, per_host):
     model = dataclasses.replace(
         MODEL, exclusive_hop_latency=latency, hops=hops, workers_per_host=per_host
     )
     assert ContentionModel.from_json(model.to_json()) == model
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     model = dataclasses.replace(MODEL, hops=np.int64(3), workers_per_host=np.int64(4))
     assert ContentionModel.from_json(model.to_json()) == model
 
@@ -138,12 +138,12 @@ def test_numbers_of_numpy_are_numbers():
         ({"exclusive_hop_latency": "1"}, "exclusive_hop_latency must be a finite number"),
     ],
 )
-def test_bad_parameters_are_named(change, word):
+def test_wrong_parameter_is_named(change, word):
     with pytest.raises(ValueError, match=word):
         dataclasses.replace(MODEL, **change)
 
 
-def test_bad_json_is_named():
+def test_wrong_json_is_named():
     value = json.loads(MODEL.to_json())
     with pytest.raises(ValueError, match="unknown keys"):
         ContentionModel.from_json(json.dumps(value | {"beta": 1}))
@@ -151,7 +151,7 @@ def test_bad_json_is_named():
         ContentionModel.from_json(json.dumps({k: v for k, v in value.items() if k != "compute"}))
 
 
-def test_rates_must_be_positive_where_they_are_used():
+def test_rate_not_positive_at_requested_threads_is_rejected():
     with pytest.raises(ValueError, match="positive at r = 10000, got 0"):
         MODEL.compute_rate([1, 10_000])
     with pytest.raises(ValueError, match=r"exclusive: .*positive at r = 1"):
@@ -169,7 +169,7 @@ def test_rates_must_be_positive_where_they_are_used():
         ({"overlap_seconds": 0}, "compute_seconds must be 0 if overlap_seconds is 0"),
     ],
 )
-def test_bad_samples_are_named(change, word):
+def test_wrong_sample_is_named(change, word):
     good = {
         "num_bytes": 1,
         "num_threads": 1,

@@ -25,7 +25,9 @@ threads = st.integers(1, 64)
 
 
 @given(models, threads, st.integers(1, 10**9))
-def test_work_is_conserved(model: ProcessorModel, num_threads: int, num_bytes: int) -> None:
+def test_computation_loses_the_work_of_lanes(
+    model: ProcessorModel, num_threads: int, num_bytes: int
+) -> None:
     """Computation loses the work of an all-reduce that is concurrent with it."""
     seconds = float(model.overlapped_seconds(num_bytes, num_threads))
     lost = seconds * (1 - float(model.compute_rate(num_threads)))
@@ -51,7 +53,7 @@ def test_more_lanes_are_never_slower(model: ProcessorModel, num_threads: int) ->
     assert model.exclusive_rate(more) >= model.exclusive_rate(fewer) * (1 - 1e-12)
 
 
-def test_overlap_hides_the_wire_and_nothing_else() -> None:
+def test_overlap_hides_only_waiting_for_the_wire() -> None:
     slow_wire = ProcessorModel(2, 0.0, work_per_byte=1e-9, wire_per_byte=8e-9)
     assert float(slow_wire.compute_rate(1)) == pytest.approx(1 - 1 / 8)
     assert float(slow_wire.overlapped_seconds(10**6, 1)) == pytest.approx(8e-3)
@@ -62,22 +64,22 @@ def test_overlap_hides_the_wire_and_nothing_else() -> None:
 
 
 @given(models)
-def test_json_brings_it_back(model: ProcessorModel) -> None:
+def test_json_round_trip_is_identical(model: ProcessorModel) -> None:
     assert cost_model_from_json(model.to_json()) == model
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     model = ProcessorModel(2, 1e-4, 1e-9, hops=np.int64(3), workers_per_host=np.int64(4))
     assert cost_model_from_json(model.to_json()) == model
 
 
-def test_json_of_the_other_form_is_read_as_such() -> None:
+def test_json_of_contention_model_is_read_as_such() -> None:
     model = ContentionModel(4, 1e-5, (1.0, 0.1), (1e9, 0.0, 0.0), (2e9, 0.0, 0.0))
     assert cost_model_from_json(model.to_json()) == model
 
 
 @pytest.mark.parametrize("document", ["", "[]", "{", None, json.dumps({"format": "plan"})])
-def test_what_is_no_cost_model_is_named(document: object) -> None:
+def test_text_without_cost_model_is_named(document: object) -> None:
     with pytest.raises(ValueError, match="cost model"):
         cost_model_from_json(document)
 
@@ -95,7 +97,7 @@ def test_what_is_no_cost_model_is_named(document: object) -> None:
         ("workers_per_host", 0.5),
     ],
 )
-def test_bad_parameters_are_named(field: str, value: float) -> None:
+def test_wrong_parameter_is_named(field: str, value: float) -> None:
     good: dict[str, Any] = {"num_workers": 2, "startup": 1e-4, "work_per_byte": 1e-9}
     with pytest.raises(ValueError, match=field):
         ProcessorModel(**(good | {field: value}))
@@ -106,14 +108,14 @@ def test_threads_are_positive() -> None:
         ProcessorModel(2, 0.0, 1e-9).compute_rate([1, 0])
 
 
-def test_one_worker_communicates_in_no_time() -> None:
+def test_single_worker_communicates_in_zero_time() -> None:
     alone = ProcessorModel(4, 1e-3, 1e-9, 2e-9).with_workers(1)
     assert float(alone.overlapped_all_reduce(10**6, 2)) == 0
     assert float(alone.exclusive_all_reduce(10**6, 2)) == 0
 
 
 @given(models, threads, st.integers(1, 10**9))
-def test_contention_free_takes_what_an_all_reduce_takes_alone(
+def test_contention_free_takes_exclusive_time(
     model: ProcessorModel, num_threads: int, num_bytes: int
 ) -> None:
     ideal = model.contention_free()
@@ -124,7 +126,7 @@ def test_contention_free_takes_what_an_all_reduce_takes_alone(
 
 
 @given(models, st.integers(1, 64))
-def test_startup_goes_with_hops_as_in_the_other_form(model: ProcessorModel, workers: int) -> None:
+def test_startup_is_proportional_to_hops(model: ProcessorModel, workers: int) -> None:
     rate = (1e9, 0.0, 0.0)
     other = ContentionModel(
         model.num_workers,
@@ -145,7 +147,7 @@ def test_startup_goes_with_hops_as_in_the_other_form(model: ProcessorModel, work
         assert one.exclusive_startup_seconds == pytest.approx(same.startup_seconds)
 
 
-def test_two_levels_take_twice_as_long_to_start() -> None:
+def test_two_levels_double_the_startup() -> None:
     grid = ProcessorModel(4, 2e-4, 1e-9, workers_per_host=4)
     seconds = [grid.with_workers(n).startup_seconds for n in (1, 2, 4, 6, 8, 16)]
     # Six do not fill two hosts: they make one level.
@@ -157,13 +159,13 @@ def test_two_levels_take_twice_as_long_to_start() -> None:
     assert ring.with_workers(8).startup_seconds == pytest.approx(14 * 1e-4)
 
 
-def test_a_file_without_hops_is_of_lanes_on_one_level() -> None:
+def test_document_without_hops_has_one_level_of_lanes() -> None:
     document = json.loads(ProcessorModel(4, 1e-3, 1e-9).to_json())
     assert document.keys() & {"hops", "workers_per_host"} == set()
     assert cost_model_from_json(json.dumps(document)).with_workers(9).startup_seconds == 1e-3
 
 
-def test_lanes_that_leave_computation_nothing_are_refused() -> None:
+def test_lane_weight_without_computation_is_rejected() -> None:
     model = ProcessorModel(2, 1e-4, 2.0**-30, lane_weight=1e17)
     with pytest.raises(ValueError, match="compute: 1 - u/p must be positive at r = 2, got"):
         model.compute_rate(2)

@@ -19,18 +19,18 @@ EVIDENCE = Evidence((4, 1, 2, 2), 60, 0.04, 0.12)
 
 
 @pytest.mark.parametrize("model", [CONTENTION, PROCESSOR], ids=["contention", "processor"])
-def test_a_file_holds_model_and_evidence(model: ContentionModel | ProcessorModel) -> None:
+def test_document_holds_model_and_evidence(model: ContentionModel | ProcessorModel) -> None:
     text = encode_cost_model(model, EVIDENCE)
     assert cost_model_from_json(text) == model
     assert evidence_from_json(text) == EVIDENCE
     assert EVIDENCE.threads == (1, 2, 4)
 
 
-def test_a_file_of_versions_before_has_none() -> None:
+def test_document_of_earlier_version_has_no_evidence() -> None:
     assert evidence_from_json(CONTENTION.to_json()) is None
 
 
-def test_it_is_told() -> None:
+def test_describe_states_errors_and_samples() -> None:
     assert "missed" not in EVIDENCE.describe()
     assert "not seen by 12.0 % in the median" in EVIDENCE.describe()
     assert "(60 samples at r = 1, 2, 4)" in EVIDENCE.describe()
@@ -47,13 +47,11 @@ def test_it_is_told() -> None:
         (None, 0.1, ""),
     ],
 )
-def test_what_misses_by_more_than_is_allowed_has_a_caveat(
-    error: float | None, most: float, caveat: str
-) -> None:
+def test_caveat_is_set_above_the_error_limit(error: float | None, most: float, caveat: str) -> None:
     assert Evidence(held_out_error=error, max_model_error=most).caveat == caveat
 
 
-def test_threads_outside_of_what_was_sampled_are_named() -> None:
+def test_beyond_names_threads_outside_the_sampled_range() -> None:
     assert EVIDENCE.beyond({1, 3, 4}) == ()
     assert EVIDENCE.beyond({8, 2, 16}) == (8, 16)
     assert Evidence((2, 4)).beyond({1}) == (1,)

@@ -44,7 +44,7 @@ def median_error(model, samples):
     return float(np.median(np.abs(prediction_errors(model, samples))))
 
 
-def test_errors_of_the_true_model_are_none():
+def test_errors_of_true_model_are_zero():
     samples = draw(TRUE, 50, (1, 2, 4))
     assert np.abs(prediction_errors(TRUE, samples)).max() < 1e-12
     assert np.abs(computation_errors(TRUE, samples)).max() < 1e-12
@@ -69,14 +69,14 @@ def test_recovers_the_model_without_noise():
 
 
 @pytest.mark.parametrize(("count", "most"), [(40, 0.15), (300, 0.06)])
-def test_stands_noise_and_outliers(count, most):
+def test_fit_is_robust_to_noise_and_outliers(count, most):
     samples = draw(TRUE, count, (1, 2, 4), noise=0.15, outliers=0.05)
     result = fit(samples, 2)
     assert median_error(result.model, draw(TRUE, 200, (1, 2, 4), seed=1)) < most
     assert result.model.compute_rate(4) == pytest.approx(TRUE.compute_rate(4), rel=0.2)
 
 
-def test_finds_a_startup_overhead_of_its_own():
+def test_fit_finds_separate_exclusive_startup():
     true = dataclasses.replace(TRUE, hop_latency=1e-3, exclusive_hop_latency=4e-4)
     result = fit(draw(true, 100, (1, 2, 4), noise=0.05), 2)
     assert result.model.exclusive_hop_latency == pytest.approx(4e-4, rel=0.2)
@@ -84,7 +84,7 @@ def test_finds_a_startup_overhead_of_its_own():
     assert any("separate startup overhead" in note for note in result.notes)
 
 
-def test_serves_another_world_size():
+def test_fitted_model_predicts_another_world_size():
     samples = draw(TRUE.with_workers(8), 100, (1, 2, 4))
     result = fit(samples, 8)
     held_out = draw(TRUE.with_workers(4), 100, (1, 2, 4), seed=1)
@@ -100,13 +100,13 @@ def test_serves_another_world_size():
         (draw(TRUE, 20, (1, 2, 4), hidden=1.0), ["exclusive: no sample"]),
     ],
 )
-def test_says_what_is_not_determined(samples, words):
+def test_notes_name_undetermined_parameters(samples, words):
     notes = " ".join(fit(samples, 2).notes)
     for word in words:
         assert word in notes
 
 
-def test_says_that_the_startup_overhead_is_not_determined():
+def test_notes_name_undetermined_startup():
     # One size: its startup overhead and its transmission cannot be distinguished.
     samples = [sample(TRUE, 10**8, r, hidden) for r in (1, 2, 4) for hidden in (0.0, 1.0)]
     assert any("the startup overhead is hardly" in note for note in fit(samples, 2).notes)
@@ -120,11 +120,11 @@ def test_says_that_the_startup_overhead_is_not_determined():
         (dataclasses.replace(TRUE, compute=(1.5, 0.1)), "profiled alone"),
     ],
 )
-def test_warns_where_an_assumption_fails(true, word):
+def test_fit_warns_if_an_assumption_fails(true, word):
     assert any(word in warning for warning in fit(draw(true, 100, (1, 2, 4)), 2).warnings)
 
 
-def test_warns_where_more_threads_are_slower():
+def test_fit_warns_if_more_threads_are_slower():
     slower = {1: 2e9, 2: 1.5e9, 4: 1e9}
     samples = [
         sample(dataclasses.replace(TRUE, exclusive=(slower[r], 0, 0)), 10**6 * i, r, 0.0)
@@ -141,7 +141,7 @@ def test_warns_where_more_threads_are_slower():
     st.integers(1, 30),
     st.integers(0, 9),
 )
-def test_is_finite_and_positive_whatever_the_samples(true, threads, count, seed):
+def test_fit_is_finite_and_positive_for_any_samples(true, threads, count, seed):
     rng = np.random.default_rng(seed)
     samples = [
         OverlapSample(
@@ -170,7 +170,7 @@ def test_is_finite_and_positive_whatever_the_samples(true, threads, count, seed)
     st.integers(0, 9),
     st.sampled_from([0.0, 0.2, 2.0]),
 )
-def test_keeps_assumptions_2_and_3_whatever_the_samples(true, threads, count, seed, noise):
+def test_fit_keeps_assumptions_2_and_3_for_any_samples(true, threads, count, seed, noise):
     samples = draw(true.with_workers(3), count, threads, seed, noise)
     result = fit(samples, 3)
     assert reference.obeys_assumptions(result.model, {s.num_threads for s in samples})
@@ -178,14 +178,14 @@ def test_keeps_assumptions_2_and_3_whatever_the_samples(true, threads, count, se
 
 @settings(max_examples=15, deadline=None)
 @given(reference.lawful_costs((1, 2, 4)), st.integers(0, 9))
-def test_models_that_keep_the_assumptions_are_found(true, seed):
+def test_fit_recovers_models_that_keep_the_assumptions(true, seed):
     true = true.with_workers(max(true.num_workers, 2))
     samples = draw(true, 60, (1, 2, 4), seed)
     result = fit(samples, true.num_workers)
     assert result.median_error < 1e-2
 
 
-def test_what_breaks_an_assumption_is_fitted_as_closely_as_it_allows():
+def test_fit_is_closest_model_within_assumptions():
     # Next to computation everything is twice as fast as alone: the best is a rate in between.
     twice = tuple(2 * g for g in TRUE.exclusive[:2])
     fast = dataclasses.replace(TRUE, compute=(1.0, 0.0), overlapped=(*twice, TRUE.exclusive[2]))
@@ -200,7 +200,7 @@ def test_what_breaks_an_assumption_is_fitted_as_closely_as_it_allows():
     assert result.median_error < 0.5
 
 
-def test_hops_are_kept():
+def test_fit_keeps_hops():
     lanes = dataclasses.replace(TRUE, hops=2).with_workers(4)
     result = fit(draw(lanes, 100, (1, 2, 4)), 4, hops=2)
     assert result.model.hops == 2
@@ -209,7 +209,7 @@ def test_hops_are_kept():
     assert median_error(result.model.with_workers(16), held_out) < 1e-3
 
 
-def test_bad_arguments_are_named():
+def test_wrong_argument_is_named():
     samples = draw(TRUE, 5, (1, 2))
     with pytest.raises(ValueError, match="samples must hold at least one"):
         fit([], 2)

@@ -58,7 +58,7 @@ def bytes_worth_two_levels(hosts: int, per_host: int, rate: float) -> float:
 
 @pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), (2, 8), (4, 4), (16, 8)])
 @pytest.mark.parametrize("rate", [GBIT, 25 * GBIT, 100 * GBIT])
-def test_two_levels_are_faster_from_a_size_on(hosts: int, per_host: int, rate: float) -> None:
+def test_two_levels_are_faster_above_a_size(hosts: int, per_host: int, rate: float) -> None:
     limit = bytes_worth_two_levels(hosts, per_host, rate)
     for size in (0.1 * limit, 0.9 * limit, 1.1 * limit, 1e4 * limit):
         flat, hops = seconds(one_level(hosts * per_host, size), per_host, rate)
@@ -71,7 +71,7 @@ def test_two_levels_are_faster_from_a_size_on(hosts: int, per_host: int, rate: f
     assert flat / levels == pytest.approx(per_host, rel=0.01)
 
 
-def test_the_sizes_that_are_tried_are_worth_two_levels_up_to_5_gbit() -> None:
+def test_tried_sizes_favor_two_levels_up_to_5_gbit() -> None:
     """64 KiB at the least, and larger with more ranks on a host or faster links."""
     assert bytes_worth_two_levels(2, 2, 5 * GBIT) < 64 * 1024
     told = [round(bytes_worth_two_levels(2, 2, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
@@ -86,7 +86,7 @@ def num_sends(phases: Iterable[Phase]) -> Counter[int]:
 
 
 @pytest.mark.parametrize("hosts", [16, 18, 22, 64])
-def test_a_square_of_hosts_sends_as_many_bytes_to_fewer_ranks_in_two_more_hops(hosts: int) -> None:
+def test_grid_sends_equal_bytes_to_fewer_ranks_with_two_more_hops(hosts: int) -> None:
     row = row_of_square(hosts)
     assert row is not None
     flat, _ = seconds(one_level(hosts, 1e6), 1, GBIT)

@@ -11,17 +11,17 @@ CONTENTION = ContentionModel(4, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.
 
 
 @pytest.mark.parametrize("model", [CONTENTION, ProcessorModel(2, 1e-5, work_per_byte=1e-9)])
-def test_each_form_comes_back_as_it_was(model):
+def test_every_form_round_trips(model):
     assert cost_model_from_json(model.to_json()) == model
 
 
-def test_what_it_rests_on_is_no_part_of_the_model():
+def test_wrong_evidence_is_rejected():
     document = json.loads(CONTENTION.to_json())
     with pytest.raises(ValueError, match="evidence"):
         cost_model_from_json(json.dumps(document | {"evidence": "much"}))
 
 
 @pytest.mark.parametrize("document", ["", "[]", "null", "{", None, "[" * 100_000, '{"format": 7}'])
-def test_what_is_no_cost_model_is_refused(document):
+def test_text_without_cost_model_is_rejected(document):
     with pytest.raises(ValueError, match=r"\w"):
         cost_model_from_json(document)

@@ -65,7 +65,7 @@ def test_numbers_are_floats(value: Any) -> None:
         (validation.text, list(range(100)), "..."),  # what is long is cut
     ],
 )
-def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: str) -> None:
+def test_wrong_value_is_named(check: Callable[..., Any], value: Any, message: str) -> None:
     with pytest.raises(ValueError) as raised:
         check("n", value)
     assert message in str(raised.value)
@@ -73,7 +73,7 @@ def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: 
 
 
 @pytest.mark.parametrize("check", [validation.integer, validation.real, validation.text])
-def test_a_number_that_python_does_not_write_is_named(check: Callable[..., Any]) -> None:
+def test_number_with_too_many_digits_is_named(check: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match=r"n must be .*, got a number of too many digits"):
         check("n", 10**5000)
 
@@ -109,7 +109,7 @@ def test_objects_are_built_of_what_they_have_to_have() -> None:
         validation.instance("p", 3, Point)
 
 
-def test_a_document_is_what_it_says() -> None:
+def test_document_is_returned_without_its_header() -> None:
     text = json.dumps({"format": "plan", "version": 2, "a": [1]})
     assert validation.json_document("plan", 2, text) == {"a": [1]}
 
@@ -129,7 +129,7 @@ def test_a_document_is_what_it_says() -> None:
         (3, "plan must be a string, got 3"),
     ],
 )
-def test_what_is_no_document_is_named(text: Any, message: str) -> None:
+def test_wrong_document_is_named(text: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         validation.json_document("plan", 2, text)
     with pytest.raises(ValueError, match="plan must have at most 16777216 characters"):

@@ -14,7 +14,7 @@ numbers = st.integers(1, MAX_INT32)
 
 
 @given(numbers, numbers, numbers)
-def test_reads_what_was_written(unit_bytes: int, num_streams: int, num_threads: int) -> None:
+def test_fields_round_trip(unit_bytes: int, num_streams: int, num_threads: int) -> None:
     setting = CommConfig(unit_bytes, num_streams, num_threads)
     assert (
         CommConfig.from_fields("setting", json.loads(json.dumps(dataclasses.asdict(setting))))
@@ -27,7 +27,7 @@ def test_reads_what_was_written(unit_bytes: int, num_streams: int, num_threads: 
     ("field", "most"),
     [("unit_bytes", None), ("num_streams", MAX_INT32), ("num_threads", MAX_INT32)],
 )
-def test_numbers_beyond_what_there_can_be_are_named(field: str, most: int | None) -> None:
+def test_number_out_of_range_is_named(field: str, most: int | None) -> None:
     fields = {"unit_bytes": 1, "num_streams": 1, "num_threads": 1}
     assert CommConfig(**fields)
     wrong = [0, -1, 1.5, True, None, *([] if most is None else [most + 1])]
@@ -39,11 +39,11 @@ def test_numbers_beyond_what_there_can_be_are_named(field: str, most: int | None
 
 
 @pytest.mark.parametrize("document", [{"unit_bytes": 1}, [1, 1, 1], None])
-def test_other_documents_are_refused(document: object) -> None:
+def test_wrong_document_is_rejected(document: object) -> None:
     with pytest.raises(ValueError, match="setting"):
         CommConfig.from_fields("setting", document)
 
 
-def test_in_words() -> None:
+def test_describe_names_units_streams_and_threads() -> None:
     text = CommConfig(4 << 20, 3, 2).describe()
     assert text == "units of 4.194 MB on 3 streams of 2 threads"

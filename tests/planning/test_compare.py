@@ -10,7 +10,7 @@ PROFILE = tf_libra.BackwardProfile.from_arrays([400, 8_000_000, 2_000_000], [1e-
 COST = tf_libra.ContentionModel(4, 5e-5, (1.0, 0.1), (1.5e9, 1e9, 0.7), (1.9e9, 1e9, 0.7))
 
 
-def test_each_row_is_what_the_strategy_plans():
+def test_row_holds_the_strategy_s_plan():
     rows = compare(
         PROFILE, COST, {"mine": strategies.Libra(threads=(1, 2)), "b": strategies.Wfbp()}
     )
@@ -23,7 +23,7 @@ def test_each_row_is_what_the_strategy_plans():
         assert row.problem == ""
 
 
-def test_what_the_model_allows_no_plan_is_a_row_too():
+def test_strategy_without_plan_has_a_row():
     rows = compare(
         PROFILE,
         COST,
@@ -34,7 +34,7 @@ def test_what_the_model_allows_no_plan_is_a_row_too():
     assert "r = 10" in rows[1].problem
 
 
-def test_the_ideal_is_no_slower_than_its_own_groups_with_contention():
+def test_ideal_is_no_slower_than_with_contention():
     free = ideal(PROFILE, COST, 2)
     assert free.name == IDEAL
     with_contention = tf_libra.simulate(PROFILE, free.plan, COST)
@@ -43,7 +43,7 @@ def test_the_ideal_is_no_slower_than_its_own_groups_with_contention():
         ideal(PROFILE, COST, 10)
 
 
-def test_every_strategy_takes_what_it_knows():
+def test_strategies_receive_their_own_arguments():
     found = every_strategy({"threads": (1, 2), "num_threads": 2, "max_groups": 3})
     assert set(found) == set(strategies.BY_NAME) - {"auto"}
     assert found["libra"].threads == (1, 2)

@@ -26,7 +26,7 @@ COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9,
     reference.any_costs((1, 2, 4)),
     st.sampled_from(sorted(strategies.BY_NAME)),
 )
-def test_explains_every_plan_within_100_columns(profile, cost, name):
+def test_text_of_every_plan_fits_100_columns(profile, cost, name):
     plan = tf_libra.make_plan(profile, cost, name)
     explanation = explain(profile, plan, cost)
     assert [entry.group for entry in explanation.groups] == list(plan.groups)
@@ -36,7 +36,7 @@ def test_explains_every_plan_within_100_columns(profile, cost, name):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), reference.profiles(max_tensors=8), reference.any_costs((1, 2, 4, 12)))
-def test_explains_plans_that_cut_tensors(data, profile, cost):
+def test_text_names_bytes_of_cut_tensors(data, profile, cost):
     plan = data.draw(reference.part_plans(profile, (1, 2), (0, 3, 4)))
     explanation = explain(profile, plan, cost)
     assert max(map(len, str(explanation).splitlines())) <= 100
@@ -47,7 +47,7 @@ def test_explains_plans_that_cut_tensors(data, profile, cost):
         )
 
 
-def test_with_updates_the_step_is_told_and_alternatives_are_judged_by_it():
+def test_with_updates_alternatives_change_the_step():
     updates = [2e-3] * len(PROFILE.tensors)
     profile = tf_libra.BackwardProfile.from_arrays(
         PROFILE.num_bytes, PROFILE.compute_seconds, PROFILE.names, update_seconds=updates
@@ -67,7 +67,7 @@ def test_with_updates_the_step_is_told_and_alternatives_are_judged_by_it():
     assert merge.seconds == pytest.approx(other.step_seconds - seconds)
 
 
-def test_alternatives_are_what_simulate_says():
+def test_alternatives_equal_simulation():
     plan = tf_libra.make_plan(PROFILE, COST, strategies.Libra(threads=(1, 2, 4)))
     assert len(plan.groups) > 2
     entry = explain(PROFILE, plan, COST).groups[1]
@@ -89,7 +89,7 @@ def test_alternatives_are_what_simulate_says():
     reference.lawful_costs((1, 2, 4)),
     st.booleans(),
 )
-def test_whatever_is_changed_is_what_simulate_says(data, profile, cost, after_backward):
+def test_every_change_equals_simulation(data, profile, cost, after_backward):
     """Changes are simulated many in one call if that is possible."""
     plan = data.draw(reference.part_plans(profile, (1, 2), (0,)))
     if data.draw(st.booleans()):
@@ -137,7 +137,7 @@ def test_whatever_is_changed_is_what_simulate_says(data, profile, cost, after_ba
             assert told.seconds == pytest.approx(seconds - now, rel=1e-6, abs=2e-9 * now)
 
 
-def test_a_plan_of_many_groups_is_explained_without_a_simulation_of_each(monkeypatch):
+def test_many_groups_are_simulated_vectorized(monkeypatch):
     """One by one, a plan of two thousand groups would take minutes."""
     simulated = []
     monkeypatch.setattr(
@@ -162,7 +162,7 @@ def test_no_single_change_within_the_allowed_set_improves_the_exact_plan():
                 assert alternative.seconds >= 0, alternative
 
 
-def test_says_why_one_group_is_best():
+def test_single_group_has_a_reason():
     cost = dataclasses.replace(COST, hop_latency=1e-2)
     plan = tf_libra.make_plan(PROFILE, cost, strategies.Libra(threads=(1, 2)))
     explanation = explain(PROFILE, plan, cost)
@@ -170,27 +170,27 @@ def test_says_why_one_group_is_best():
     assert "does not pay for another startup overhead" in str(explanation).replace("\n", " ")
 
 
-def test_says_what_the_cost_model_does_not_allow():
+def test_forbidden_alternative_has_no_seconds():
     cost = dataclasses.replace(COST, compute=(1.0, 0.2))
     plan = tf_libra.make_plan(PROFILE, cost, strategies.Wfbp(num_threads=4))
     alternatives = explain(PROFILE, plan, cost).groups[0].alternatives
     assert [a.seconds for a in alternatives if a.change == "r = 8"] == [None]
 
 
-def test_names_the_wait_for_an_all_reduce_before():
+def test_wait_for_previous_all_reduce_is_named():
     plan = tf_libra.make_plan(PROFILE, COST, strategies.Wfbp(num_threads=1))
     starts = [entry.starts for entry in explain(PROFILE, plan, COST).groups]
     assert starts[0] == "It starts as soon as its last gradient is produced."
     assert "waits" in starts[1]
 
 
-def test_contention_counts_as_much_as_what_is_waited_for() -> None:
+def test_bottleneck_sums_contention_and_exposed_time() -> None:
     assert bottleneck((GroupCost(2e-3, 0.0), GroupCost(0.0, 1e-3))) == 0
     assert bottleneck((GroupCost(2e-3, 0.0), GroupCost(1e-3, 1.5e-3))) == 1
     assert bottleneck((GroupCost(1e-3, 0.0), GroupCost(0.0, 1e-3))) == 0
 
 
-def test_losses_and_computation_are_all_of_backward() -> None:
+def test_group_costs_and_computation_add_up_to_backward() -> None:
     plan = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Wfbp(num_threads=4))
     timeline = tf_libra.simulate(PROFILE, plan, COST)
     found = group_costs(plan, timeline, COST)

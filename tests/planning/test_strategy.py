@@ -27,7 +27,7 @@ def halves() -> Iterator[type]:
     REGISTRY.forget("halves")
 
 
-def test_it_plans_by_name_and_as_an_object(halves):
+def test_external_strategy_plans_by_name_and_object(halves):
     assert [g.stop for g in tf_libra.make_plan(PROFILE, COST, "halves").groups] == [2, 3]
     plan = tf_libra.make_plan(PROFILE, COST, halves(num_threads=2))
     assert plan.strategy == "halves"
@@ -35,7 +35,7 @@ def test_it_plans_by_name_and_as_an_object(halves):
     assert plan.predicted_seconds == tf_libra.simulate(PROFILE, plan, COST).backward_seconds
 
 
-def test_it_stands_in_every_table(halves, tmp_path, capsys):
+def test_external_strategy_is_in_every_table(halves, tmp_path, capsys):
     rows = {row.name: row for row in compare(PROFILE, COST, every_strategy({"num_threads": 4}))}
     assert [g.num_threads for g in rows["halves"].plan.groups] == [4, 4]
     (tmp_path / "profile.json").write_text(PROFILE.to_json())
@@ -45,7 +45,7 @@ def test_it_stands_in_every_table(halves, tmp_path, capsys):
     assert "halves" in capsys.readouterr().out
 
 
-def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
+def test_external_argument_is_a_flag(halves, tmp_path, capsys):
     (tmp_path / "profile.json").write_text(PROFILE.to_json())
     (tmp_path / "cost.json").write_text(COST.to_json())
     inputs = [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
@@ -66,7 +66,7 @@ def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
         assert told in capsys.readouterr().err
 
 
-def test_its_argument_has_no_name_that_a_command_uses(capsys):
+def test_argument_named_as_a_command_flag_is_rejected(capsys):
     """Training would take it as the strategy's argument, and a command as its own flag."""
 
     @strategies.register
@@ -84,7 +84,7 @@ def test_its_argument_has_no_name_that_a_command_uses(capsys):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_it_trains(plans: Job, rank: int) -> None:
+def test_external_strategy_trains(plans: Job, rank: int) -> None:
     found = plans.value("planner_from_outside", rank)
     assert found == {"phase": "run", "strategy": "halves", "stops": [3, 6], "threads": [2, 2]}
     saved = plans.arrays("planner_from_outside", rank)
@@ -94,14 +94,14 @@ def test_it_trains(plans: Job, rank: int) -> None:
         np.testing.assert_allclose(saved[f"ours/{name}"], saved[f"alone/{name}"], rtol=1e-9)
 
 
-def test_training_may_ask_for_it(halves):
+def test_training_accepts_external_strategy(halves):
     assert config.load_plan(tf_libra.make_plan(PROFILE, COST, "halves")).strategy == "halves"
     assert tf_libra.optimize("halves", threads=2) is not None
     with pytest.raises(ValueError, match="threads must be one number for halves"):
         tf_libra.optimize("halves", threads=(1, 2))
 
 
-def test_what_cannot_be_registered_is_named(halves):
+def test_invalid_registration_is_named(halves):
     with pytest.raises(ValueError, match="name must be new, got 'halves'"):
         strategies.register(
             dataclasses.make_dataclass(
@@ -136,12 +136,12 @@ def test_what_cannot_be_registered_is_named(halves):
         strategies.register(Bare)
 
 
-def test_an_object_of_nobody_is_refused():
+def test_unregistered_object_is_rejected():
     with pytest.raises(ValueError, match=r"must be a name or an object of tf_libra\.strategies"):
         tf_libra.make_plan(PROFILE, COST, object())
 
 
-def test_what_the_cost_model_forbids_is_said():
+def test_plan_forbidden_by_the_cost_model_is_named():
     greedy = strategies.Wfbp(num_threads=64)
     [row] = compare(PROFILE, COST, {"greedy": greedy})
     assert row.plan is None and row.timeline is None

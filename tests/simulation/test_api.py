@@ -34,7 +34,7 @@ def planned(draw, profiles):
 
 @many
 @given(planned(reference.profiles()), reference.any_costs(THREADS))
-def test_is_equations_8_to_15(case, cost):
+def test_simulation_equals_equations_8_to_15(case, cost):
     profile, plan = case
     timeline = tf_libra.simulate(profile, plan, cost)
     expected = reference.simulate(
@@ -110,7 +110,7 @@ def test_after_backward_is_computation_then_communication(case, cost):
 
 @many
 @given(planned(reference.profiles()), reference.any_costs(THREADS))
-def test_streams_without_a_meeting_are_one_stream(case, cost):
+def test_streams_without_overlap_equal_one_stream(case, cost):
     profile, plan = case
     count = len(plan.groups)
     stops, threads = [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
@@ -151,7 +151,7 @@ def test_without_updates_the_step_ends_with_backward(case, cost):
     assert timeline.step_seconds == timeline.backward_seconds
 
 
-def test_updates_contend_with_what_is_left_of_communication():
+def test_updates_contend_with_residual_communication():
     # The second group is sent while the first is updated: 2 s at half the speed.
     profile = tf_libra.BackwardProfile.from_arrays([1, 6], [1, 2], update_seconds=[2, 3])
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1.0, 0, 0), (2.0, 0, 0))
@@ -175,14 +175,14 @@ def test_mg_cf_is_free_of_contention():
     assert free.backward_seconds < tf_libra.simulate(profile, plan, cost).backward_seconds
 
 
-def test_one_worker_communicates_in_no_time():
+def test_single_worker_communicates_in_zero_time():
     profile = tf_libra.BackwardProfile.from_arrays([10**6] * 3, [1e-3] * 3)
     cost = tf_libra.ContentionModel(1, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
     timeline = tf_libra.simulate(profile, plan_of(profile, [1, 2, 3], [4] * 3), cost)
     assert timeline.backward_seconds == pytest.approx(3e-3)
 
 
-def test_a_plan_of_other_tensors_is_refused():
+def test_plan_of_other_tensors_is_rejected():
     profile = tf_libra.BackwardProfile.from_arrays([1, 2], [1.0, 1.0])
     other = tf_libra.BackwardProfile.from_arrays([1, 3], [1.0, 1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
@@ -190,7 +190,7 @@ def test_a_plan_of_other_tensors_is_refused():
         tf_libra.simulate(other, plan_of(profile, [2], [1]), cost)
 
 
-def test_threads_without_a_positive_rate_are_refused():
+def test_threads_without_positive_rate_are_rejected():
     profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.0), (1e9, 2e9, 0.5), (1e9, 0, 0))
     with pytest.raises(ValueError, match=r"overlapped: .*positive at r = 1"):

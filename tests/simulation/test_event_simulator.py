@@ -102,7 +102,7 @@ def test_two_tasks_that_share_a_link():
     assert [span.stop_seconds for span in spans] == [4.0, 2.0]
 
 
-def test_who_waits_for_two_resources_leaves_the_free_one_to_others():
+def test_task_waiting_for_two_resources_holds_neither():
     tasks = [
         Task("long", 5.0, ("a",)),
         Task("both", 1.0, ("b", "a")),
@@ -118,7 +118,7 @@ def test_a_task_begins_with_or_after_another():
     assert simulate_tasks(tasks)[2].start_seconds == 2.0
 
 
-def test_nothing_to_do():
+def test_no_tasks_have_no_spans():
     assert simulate_tasks([]) == ()
 
 
@@ -128,7 +128,7 @@ def test_work_must_be_finite_and_not_negative(work):
         Task("send", work)
 
 
-def test_circles_and_unknown_tasks_are_refused():
+def test_cycles_and_unknown_tasks_are_rejected():
     with pytest.raises(ValueError, match=r"in a circle: 2 of 3 never begin, among them 0 \(a\)"):
         simulate_tasks([Task("a", 1, after=(1,)), Task("b", 1, after_start=(0,)), Task("c", 1)])
     with pytest.raises(ValueError, match=r"tasks\[0\] must wait for tasks from 0 to 0, got 1"):

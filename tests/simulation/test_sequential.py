@@ -11,7 +11,7 @@ rates = st.floats(0.05, 1.0)
 
 
 @given(seconds, st.floats(0.1, 1.0), seconds, rates)
-def test_all_of_both_is_done(overlapped, share, compute, rate):
+def test_stage_completes_communication_and_computation(overlapped, share, compute, rate):
     exclusive = share * overlapped  # alone it is no slower
     beside, left, residual = stage_times(overlapped, exclusive, compute, rate)
     assert min(beside, left, residual) >= 0
@@ -23,11 +23,11 @@ def test_all_of_both_is_done(overlapped, share, compute, rate):
 
 
 @given(seconds, seconds, rates)
-def test_the_shorter_one_ends_the_overlap(overlapped, compute, rate):
+def test_shorter_activity_ends_the_overlap(overlapped, compute, rate):
     beside, _, _ = stage_times(overlapped, overlapped, compute, rate)
     assert beside == min(overlapped, compute / rate)
 
 
-def test_nothing_to_compute_is_no_overlap():
+def test_no_computation_has_no_overlap():
     assert stage_times(2.0, 1.5, 0.0, 0.5) == (0.0, 0.0, 1.5)
     assert stage_times(0.0, 0.0, 3.0, 0.5) == (0.0, 3.0, 0.0)

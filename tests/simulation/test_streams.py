@@ -23,13 +23,13 @@ def simulate(num_bytes, compute_seconds, streams, cost=COST):
     return tf_libra.simulate(profile, plan, cost)
 
 
-def test_two_equal_all_reduces_at_once_take_equation_9():
+def test_two_equal_concurrent_all_reduces_take_equation_9():
     timeline = simulate([4, 4], [2, 0], [0, 1])
     assert timeline.backward_seconds == pytest.approx(2 + 1 + GAMMA * 4)
     assert [span.end_seconds for span in timeline.groups] == pytest.approx([9, 9])
 
 
-def test_the_penalty_is_that_of_equations_12_and_13():
+def test_penalty_equals_equations_12_and_13():
     # The second arrives when 3 of the first's 1 + 4 seconds are over.
     timeline = simulate([4, 4], [2, 3], [0, 1])
     left = 4 * (1 - 3 / (1 + 4))
@@ -65,7 +65,7 @@ def test_both_take_threads_from_computation():
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_each_all_reduce_more_adds_as_much(count):
+def test_each_further_all_reduce_adds_the_same_delay(count):
     timeline = simulate([4] * count, [2] + [0] * (count - 1), [10 * i for i in range(count)])
     each = 1 + (1 + (count - 1) * (GAMMA - 1)) * 4
     assert [span.end_seconds for span in timeline.groups] == pytest.approx([2 + each] * count)
@@ -108,9 +108,7 @@ def assert_alike(one, other):
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
-def test_parts_on_one_stream_are_the_same_as_tasks_and_in_sequence(
-    data, profile, cost, after_backward
-):
+def test_parts_on_one_stream_equal_the_sequential_simulator(data, profile, cost, after_backward):
     plan = data.draw(reference.part_plans(profile, THREADS))
     plan = replace(plan, after_backward=after_backward)
     fast = simulate_sequential(profile, plan, cost)
@@ -120,7 +118,7 @@ def test_parts_on_one_stream_are_the_same_as_tasks_and_in_sequence(
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), reference.profiles(), reference.any_costs((5,)))
-def test_parts_on_several_streams_are_tensors_of_their_own(data, profile, cost):
+def test_parts_on_several_streams_equal_separate_tensors(data, profile, cost):
     # At most five concurrent ones of one thread: rates are positive at r = 5.
     plan = data.draw(reference.part_plans(profile, (1,), (0, 1, 2, 7, 9)))
     plan = replace(plan, contention=GAMMA)
@@ -129,7 +127,7 @@ def test_parts_on_several_streams_are_tensors_of_their_own(data, profile, cost):
     )
 
 
-def test_a_tensor_is_updated_when_all_its_parts_are_there():
+def test_tensor_is_updated_after_all_its_parts():
     profile = tf_libra.BackwardProfile.from_arrays([8, 0], [1, 0], update_seconds=[2, 0])
     groups = (
         TensorGroup(0, 1, 1, 0, stop_byte=7),
@@ -152,7 +150,7 @@ def test_stages_add_up():
     assert overlapped == pytest.approx(6)
 
 
-def test_computation_without_resources_is_refused():
+def test_computation_without_resources_is_rejected():
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1e-2, 0, 0), (1e-2, 0, 0))
     with pytest.raises(ValueError, match="positive at r = 2"):
         simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
@@ -160,7 +158,7 @@ def test_computation_without_resources_is_refused():
 
 @settings(max_examples=300, deadline=None)
 @given(planned(reference.profiles(updates=True)), reference.any_costs(THREADS), st.booleans())
-def test_one_stream_as_tasks_is_the_sequential_simulator(case, cost, after_backward):
+def test_one_stream_equals_the_sequential_simulator(case, cost, after_backward):
     profile, plan = case
     plan = plan_of(
         profile,

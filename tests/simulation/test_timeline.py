@@ -24,7 +24,7 @@ def test_a_step_ends_with_the_last_all_reduce_or_update(updates, step):
     assert timeline.step_seconds == step
 
 
-def test_computation_ends_before_what_is_communication_alone():
+def test_computation_ends_before_residual_communication():
     assert Timeline(STAGES, SPANS).computation_end_seconds == 6.5
     assert Timeline(STAGES[:2], SPANS[:1]).computation_end_seconds == 6.0
     after = (

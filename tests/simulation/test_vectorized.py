@@ -15,7 +15,7 @@ from tf_libra.specs.plan import Plan
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), reference.profiles(updates=True), reference.lawful_costs(THREADS), st.booleans())
-def test_says_what_simulate_says_of_each(data, profile, cost, by_work):
+def test_vectorized_steps_equal_simulate(data, profile, cost, by_work):
     if by_work:
         cost = ProcessorModel(cost.num_workers, 1e-4, 6e-10, 2e-9, lane_gap=0.1)
     plans = st.tuples(STOPS[len(profile.tensors)], THREADS_OF_ALL)

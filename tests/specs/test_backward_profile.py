@@ -15,7 +15,7 @@ PROFILE = BackwardProfile(
 )
 
 
-def test_columns():
+def test_columns_follow_backward_order():
     assert PROFILE.num_bytes.tolist() == [40, 4000, 0]
     assert PROFILE.compute_seconds.tolist() == [0.25, 0.0, 0.5]
     assert PROFILE.bytes_before.tolist() == [0, 40, 4040, 4040]
@@ -24,7 +24,7 @@ def test_columns():
         PROFILE.num_bytes[0] = 1
 
 
-def test_json_returns_it_unchanged():
+def test_json_round_trip_is_identical():
     assert BackwardProfile.from_json(PROFILE.to_json()) == PROFILE
 
 
@@ -41,7 +41,7 @@ def test_updates_are_optional():
         BackwardProfile.from_arrays([1], [0], update_seconds=[-1])
 
 
-def test_from_arrays_takes_numpy_and_makes_up_names():
+def test_from_arrays_accepts_numpy_and_generates_names():
     profile = BackwardProfile.from_arrays(np.array([1, 2]), np.array([0.5, 1.5]))
     assert profile.names == ("gradient_0", "gradient_1")
     assert profile == BackwardProfile.from_arrays([1.0, 2.0], [0.5, 1.5])
@@ -67,7 +67,7 @@ def test_from_arrays_takes_numpy_and_makes_up_names():
         (np.array(1), [1], None, "num_bytes must be a list"),
     ],
 )
-def test_bad_columns_are_named(sizes, seconds, names, word):
+def test_wrong_column_is_named(sizes, seconds, names, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile.from_arrays(sizes, seconds, names)
 
@@ -79,7 +79,7 @@ def test_bad_columns_are_named(sizes, seconds, names, word):
         ([PROFILE.tensors[0], "conv"], r"tensors\[1\] must be a GradientTensor, got str"),
     ],
 )
-def test_what_is_no_tensor_is_named(tensors, word):
+def test_wrong_tensor_is_named(tensors, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile(tensors)
     with pytest.raises(ValueError, match="dtypes must be a list, got 'f'"):
@@ -107,7 +107,7 @@ def test_what_is_no_tensor_is_named(tensors, word):
         ),
     ],
 )
-def test_bad_json_is_named(change, word):
+def test_wrong_json_is_named(change, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile.from_json(json.dumps(json.loads(PROFILE.to_json()) | change))
 
@@ -124,16 +124,16 @@ def test_bad_json_is_named(change, word):
         (b"{}", "must be a string"),
     ],
 )
-def test_text_that_is_no_profile_is_refused(text, word):
+def test_text_without_profile_is_rejected(text, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile.from_json(text)
 
 
 @pytest.mark.parametrize("name", _ITEM_BYTES)
-def test_is_the_size_that_tensorflow_says(name: str) -> None:
+def test_item_bytes_equal_tensorflow(name: str) -> None:
     assert item_bytes(name) == tf.as_dtype(name).size
 
 
 @pytest.mark.parametrize("name", [None, "string", "resource", "no such"])
-def test_what_has_no_size_is_not_known(name: str | None) -> None:
+def test_item_bytes_of_unknown_dtype_are_none(name: str | None) -> None:
     assert item_bytes(name) is None

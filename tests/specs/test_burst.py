@@ -28,12 +28,12 @@ PLAN = BurstPlan(
 )
 
 
-def test_json_returns_it_unchanged():
+def test_json_round_trip_is_identical():
     assert BurstPlan.from_json(PLAN.to_json()) == PLAN
     assert tf_libra.BurstPlan is BurstPlan
 
 
-def test_numbers_are_kept_as_they_are_counted():
+def test_counts_are_stored_as_integers():
     """Layers are indices, whatever they were given as."""
     spans = tuple(
         BurstSpan(
@@ -53,7 +53,7 @@ def test_numbers_are_kept_as_they_are_counted():
     assert plan.transition_seconds == PLAN.transition_seconds
 
 
-def test_gaps_are_when_a_device_has_nothing_to_do():
+def test_gaps_are_idle_intervals_of_devices():
     assert PLAN.gaps == (((2.0, 3.0),), ((2.0, 3.0),), (), ((2.0, 3.0),))
     assert PLAN.idle_seconds == (1.0, 1.0, 0, 1.0)
     assert PLAN.transition_seconds == (0.0, 0.5)
@@ -69,7 +69,7 @@ def test_gaps_are_when_a_device_has_nothing_to_do():
         {"spans": PLAN.spans[:2]},
     ],
 )
-def test_the_fingerprint_is_of_all_that_runs(change):
+def test_fingerprint_covers_executed_fields(change):
     assert dataclasses.replace(PLAN, **change).fingerprint != PLAN.fingerprint
 
 
@@ -77,7 +77,7 @@ def test_the_fingerprint_is_of_all_that_runs(change):
     "change",
     [{"notes": ()}, {"iteration_seconds": 4.0}, {"strategy": "x"}, {"max_amplification": 9}],
 )
-def test_the_fingerprint_is_of_nothing_else(change):
+def test_fingerprint_excludes_times_and_notes(change):
     assert dataclasses.replace(PLAN, **change).fingerprint == PLAN.fingerprint
 
 
@@ -104,7 +104,7 @@ def test_the_fingerprint_is_of_nothing_else(change):
         ({"spans": (BurstSpan("compute", 2, None, 0, 0, 0),)}, r"spans\[0\] must be of the 2"),
     ],
 )
-def test_bad_fields_are_named(change, message):
+def test_wrong_field_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(PLAN, **change)
 
@@ -120,12 +120,12 @@ def test_bad_fields_are_named(change, message):
         (("compute", 0, None, 0, 0, 1, (-1,)), "after must be from 0"),
     ],
 )
-def test_bad_spans_are_named(span, message):
+def test_wrong_span_is_named(span, message):
     with pytest.raises(ValueError, match=message):
         BurstSpan(*span)
 
 
-def test_bad_documents_are_named():
+def test_wrong_document_is_named():
     value = json.loads(PLAN.to_json())
     for change, message in [
         ({"fingerprint": "0"}, "fingerprint must be that of the plan's content"),

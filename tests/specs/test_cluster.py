@@ -9,14 +9,14 @@ import tf_libra
 RATES = [[0, 3, 1], [3, 0, 2], [1, 2, 0]]
 
 
-def test_rates_come_back_without_the_diagonal():
+def test_rates_ignore_the_diagonal():
     own = np.array(RATES, float) + np.diag([7.0, math.inf, 0])
     cluster = tf_libra.Cluster.from_bandwidth(own)
     assert cluster.num_devices == 3
     np.testing.assert_array_equal(cluster.rates, RATES)
 
 
-def test_the_slowest_link_counts():
+def test_rate_between_sets_is_the_slowest_link():
     cluster = tf_libra.Cluster.from_bandwidth(RATES)
     assert cluster.rate_between([0, 1], [2]) == 1
     assert cluster.rate_between([1], [0, 2]) == 2
@@ -25,7 +25,7 @@ def test_the_slowest_link_counts():
     assert cluster.rate_among([1]) == math.inf
 
 
-def test_json_reads_back_unchanged():
+def test_json_round_trip_is_identical():
     for nodes in (None, [0, 0, 5]):
         cluster = tf_libra.Cluster.from_bandwidth(RATES, nodes)
         assert tf_libra.Cluster.from_json(cluster.to_json()) == cluster
@@ -48,7 +48,7 @@ def test_json_reads_back_unchanged():
         ([1.0, 2.0], r"bytes_per_second\[0\] must be a list"),
     ],
 )
-def test_bad_rates_are_refused(rates, message):
+def test_wrong_rates_are_rejected(rates, message):
     with pytest.raises(ValueError, match=message):
         tf_libra.Cluster.from_bandwidth(rates)
 
@@ -62,18 +62,18 @@ def test_bad_rates_are_refused(rates, message):
         ("abc", "nodes must be a list, got 'abc'"),
     ],
 )
-def test_bad_nodes_are_refused(nodes, message):
+def test_wrong_nodes_are_rejected(nodes, message):
     with pytest.raises(ValueError, match=message):
         tf_libra.Cluster.from_bandwidth(RATES, nodes)
 
 
 @pytest.mark.parametrize("memory", [0, -1.0, math.nan, math.inf, "much"])
-def test_bad_memory_is_refused(memory):
+def test_wrong_memory_is_rejected(memory):
     with pytest.raises(ValueError, match=r"memory_bytes must be"):
         tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=memory)
 
 
-def test_bad_json_is_refused():
+def test_wrong_json_is_rejected():
     value = json.loads(tf_libra.Cluster.from_bandwidth(RATES).to_json()) | {"version": 3}
     with pytest.raises(ValueError, match="version of tf-libra cluster must be 1, got 3"):
         tf_libra.Cluster.from_json(json.dumps(value))

@@ -20,7 +20,7 @@ def chain(**changed):
     return tf_libra.LayerGraph.chain(**(columns | changed))
 
 
-def test_columns_come_back():
+def test_columns_round_trip():
     layers = chain(forward_seconds=np.array(FORWARD), names=["a", "b", "c"])
     assert layers.names == ("a", "b", "c")
     np.testing.assert_array_equal(layers.forward_seconds, FORWARD)
@@ -30,7 +30,7 @@ def test_columns_come_back():
     assert chain().names == ("layer_0", "layer_1", "layer_2")
 
 
-def test_one_layer_sends_nothing():
+def test_single_layer_has_no_activation_bytes():
     layers = tf_libra.LayerGraph.chain([1.0], [2.0], [3], [])
     assert layers.activation_bytes == ()
 
@@ -41,7 +41,7 @@ def test_replicas_share_time_evenly():
     np.testing.assert_allclose(backward, np.array(BACKWARD) / 4)
 
 
-def test_measured_shares_are_taken_where_given():
+def test_replicas_use_measured_shares():
     layers = chain(
         forward_seconds=[[3, 4, 6], [0, 0, 0], [1, 1, 1]],
         backward_seconds=[[3, 4, 6], [0, 0, 0], [2, 3, 5]],
@@ -56,7 +56,7 @@ def test_measured_shares_are_taken_where_given():
     assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers
 
 
-def test_json_reads_back_unchanged():
+def test_json_round_trip_is_identical():
     layers = chain(forward_seconds=[1e-300, 0.1, 1 / 3])
     assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers
     updated = chain(update_seconds=[0.5, 0, 1e-3])
@@ -64,7 +64,7 @@ def test_json_reads_back_unchanged():
     assert tf_libra.LayerGraph.from_json(updated.to_json()) == updated
 
 
-def test_json_of_layers_without_updates_is_that_of_the_version_before():
+def test_json_without_updates_equals_previous_version():
     """An earlier version knows no updates, and rejects unknown fields."""
     assert "update_seconds" not in chain().to_json()
 
@@ -99,7 +99,7 @@ def test_json_of_layers_without_updates_is_that_of_the_version_before():
         ),
     ],
 )
-def test_bad_columns_are_refused(changed, message):
+def test_wrong_column_is_rejected(changed, message):
     with pytest.raises(ValueError, match=message):
         chain(**changed)
 
@@ -113,7 +113,7 @@ def test_bad_columns_are_refused(changed, message):
         ([0.1, 0.5, 1], r"forward_seconds\[0\] must have one entry per input share: 3, got 2"),
     ],
 )
-def test_bad_shares_are_refused(shares, message):
+def test_wrong_shares_are_rejected(shares, message):
     rows = [[1, 2]] * 3
     with pytest.raises(ValueError, match=message):
         chain(forward_seconds=rows, backward_seconds=rows, input_shares=shares)
@@ -128,7 +128,7 @@ def test_bad_shares_are_refused(shares, message):
         (lambda v: v.update(speed=1), "tf-libra layers has unknown keys"),
     ],
 )
-def test_bad_json_is_refused(edit, message):
+def test_wrong_json_is_rejected(edit, message):
     value = json.loads(chain().to_json())
     edit(value)
     with pytest.raises(ValueError, match=message):

@@ -25,7 +25,7 @@ def plan_of(stages=(FIRST, SECOND), **changed):
     st.sampled_from(["spp", "gpipe", "pipedream", "hetpipe", "data-parallel"]),
     st.integers(1, 12),
 )
-def test_json_reads_back_unchanged(layers, cluster, strategy, M):
+def test_json_round_trip_is_identical(layers, cluster, strategy, M):
     plan = tf_libra.make_pipeline_plan(layers, cluster, strategy, num_microbatches=M)
     assert plan.num_microbatches == M
     again = tf_libra.PipelinePlan.from_json(plan.to_json())
@@ -33,11 +33,11 @@ def test_json_reads_back_unchanged(layers, cluster, strategy, M):
     assert again.fingerprint == plan.fingerprint
 
 
-def test_orders_are_readable():
+def test_json_order_is_text():
     assert '"order": "F0 F1 B0 B1"' in plan_of().to_json()
 
 
-def test_numbers_of_microbatches_are_kept_as_integers():
+def test_microbatches_are_stored_as_integers():
     order = [["forward", 0.0], ["backward", np.int64(0)]]
     stage = PipelineStage(0.0, np.int64(3), [np.int32(0)], order)
     assert stage == PipelineStage(0, 3, (0,), (("forward", 0), ("backward", 0)))
@@ -45,7 +45,7 @@ def test_numbers_of_microbatches_are_kept_as_integers():
     assert PipelinePlan.from_json(plan.to_json()) == plan
 
 
-def test_the_fingerprint_covers_what_runs():
+def test_fingerprint_covers_executed_fields():
     plan = plan_of()
     assert plan_of(predicted_seconds=2.0, notes=("why",)).fingerprint == plan.fingerprint
     in_turn = (ORDER[0], ORDER[2], ORDER[1], ORDER[3])
@@ -77,7 +77,7 @@ def test_the_fingerprint_covers_what_runs():
         ((0, 1, (0,), ORDER[::-1]), "forward of microbatch 0 before its backward"),
     ],
 )
-def test_bad_stages_are_refused(fields, message):
+def test_wrong_stage_is_rejected(fields, message):
     with pytest.raises(ValueError, match=message):
         PipelineStage(*fields)
 
@@ -102,7 +102,7 @@ def test_bad_stages_are_refused(fields, message):
         ({"predicted_seconds": -1.0}, "predicted_seconds must be at least 0"),
     ],
 )
-def test_bad_plans_are_refused(changed, message):
+def test_wrong_plan_is_rejected(changed, message):
     with pytest.raises(ValueError, match=message):
         plan_of(**changed)
 
@@ -118,7 +118,7 @@ def test_bad_plans_are_refused(changed, message):
         (lambda v: v.pop("strategy"), r"lacks the keys \['strategy'\]"),
     ],
 )
-def test_bad_json_is_refused(edit, message):
+def test_wrong_json_is_rejected(edit, message):
     value = json.loads(plan_of().to_json())
     edit(value)
     with pytest.raises(ValueError, match=message):

@@ -55,16 +55,16 @@ PARTS = dataclasses.replace(
 
 
 @pytest.mark.parametrize("plan", [PLAN, PARTS])
-def test_json_returns_it_unchanged(plan):
+def test_json_round_trip_is_identical(plan):
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_a_file_of_the_version_before_is_read_and_written_again():
+def test_file_of_previous_version_round_trips():
     assert Plan.from_json(WRITTEN_BEFORE) == PLAN
     assert json.loads(PLAN.to_json()) == json.loads(WRITTEN_BEFORE)
 
 
-def test_what_groups_hold_of_tensors():
+def test_group_parts_cover_cut_tensors():
     assert PARTS.group_bytes == (4, 8, 8, 4, 4)
     assert [PARTS.parts(index) for index in range(5)] == [
         (TensorPart(0, 0, 4),),
@@ -78,7 +78,7 @@ def test_what_groups_hold_of_tensors():
 
 
 @given(st.data())
-def test_consecutive_parts_hold_every_byte_once(data):
+def test_consecutive_parts_cover_every_byte_once(data):
     profile = data.draw(reference.profiles())
     plan = data.draw(reference.part_plans(profile))
     assert Plan.from_json(plan.to_json()) == plan
@@ -91,7 +91,7 @@ def test_consecutive_parts_hold_every_byte_once(data):
     assert len(plan.tensor_kinds) == len(plan.num_bytes)
 
 
-def test_for_profile_keeps_dtypes_only_where_all_are_known():
+def test_for_profile_stores_dtypes_if_all_are_known():
     groups = (TensorGroup(0, 2, 1),)
     known = BackwardProfile.from_arrays([1, 2], [0, 0], dtypes=["half", "float"])
     unknown = BackwardProfile.from_arrays([1, 2], [0, 0])
@@ -99,13 +99,13 @@ def test_for_profile_keeps_dtypes_only_where_all_are_known():
     assert Plan.for_profile(unknown, groups, 2, "x").dtypes is None
 
 
-def test_kinds():
+def test_tensor_kinds_follow_groups_and_streams():
     assert PLAN.tensor_kinds == ("merged", "normal", "simultaneous", "normal")
     # The group that ends a tensor counts: "a" ends inside of the second, "b" of the fourth.
     assert PARTS.tensor_kinds == ("merged", "merged", "simultaneous", "simultaneous")
 
 
-def test_who_cannot_run_parts_says_so():
+def test_executor_without_parts_rejects_cut_tensors():
     check_whole_tensors(PLAN, "x")
     with pytest.raises(ValueError, match=r"groups\[0\] must be of whole tensors.* x .*'a'"):
         check_whole_tensors(PARTS, "x")
@@ -132,14 +132,14 @@ def test_who_cannot_run_parts_says_so():
         {"after_backward": True},
     ],
 )
-def test_the_fingerprint_is_of_all_that_runs(change):
+def test_fingerprint_covers_executed_fields(change):
     assert dataclasses.replace(PLAN, **change).fingerprint != PLAN.fingerprint
 
 
 @pytest.mark.parametrize(
     "change", [{"notes": ()}, {"predicted_seconds": None}, {"strategy": "other"}]
 )
-def test_the_fingerprint_is_of_nothing_else(change):
+def test_fingerprint_excludes_prediction_and_notes(change):
     assert dataclasses.replace(PLAN, **change).fingerprint == PLAN.fingerprint
 
 
@@ -185,7 +185,7 @@ def test_the_fingerprint_is_of_nothing_else(change):
         ({"contention": 0.5}, "contention must be at least 1"),
     ],
 )
-def test_bad_fields_are_named(change, word):
+def test_wrong_field_is_named(change, word):
     with pytest.raises(ValueError, match=word):
         dataclasses.replace(PLAN, **change)
 
@@ -203,7 +203,7 @@ def test_bad_fields_are_named(change, word):
         ((0, 1, 1, 0, 8, 8), "stop_byte must be from 9"),
     ],
 )
-def test_bad_groups_are_named(arguments, word):
+def test_wrong_group_is_named(arguments, word):
     with pytest.raises(ValueError, match=word):
         TensorGroup(*arguments)
 
@@ -222,7 +222,7 @@ def test_bad_groups_are_named(arguments, word):
         ({"code": "import os"}, "unknown keys"),
     ],
 )
-def test_bad_json_is_named(change, word):
+def test_wrong_json_is_named(change, word):
     changed = json.dumps(json.loads(PLAN.to_json()) | change).replace("Infinity", "1e400")
     with pytest.raises(ValueError, match=word):
         Plan.from_json(changed)

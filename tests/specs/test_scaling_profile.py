@@ -31,7 +31,7 @@ def graph(**changes):
     return ScalingProfile.graph(**(given | changes))
 
 
-def test_json_returns_it_unchanged():
+def test_json_round_trip_is_identical():
     for profile in (chain(), chain(batch=4, names=["a", "b", "c"]), graph(move_seconds=MOVES)):
         again = ScalingProfile.from_json(profile.to_json())
         assert again == profile
@@ -39,7 +39,7 @@ def test_json_returns_it_unchanged():
         assert again.to_json() == profile.to_json()
 
 
-def test_a_change_changes_the_fingerprint():
+def test_fingerprint_covers_every_field():
     assert len({p.fingerprint for p in (chain(), chain(batch=4), graph(), graph(
         move_seconds=MOVES
     ))}) == 4  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_change_changes_the_fingerprint():
     assert chain() == chain()
 
 
-def test_order_follows_the_edges():
+def test_order_is_topological():
     assert graph().order == (0, 2, 1)
     assert not graph().is_chain
     assert chain().is_chain
@@ -60,7 +60,7 @@ def test_one_layer_has_no_edges():
     assert profile.transition_seconds.shape == (0, 1, 1)
 
 
-def test_arrays_cannot_be_written():
+def test_arrays_are_read_only():
     with pytest.raises(ValueError, match="read-only"):
         chain().compute_seconds[0, 0] = 1
 
@@ -102,7 +102,7 @@ def test_arrays_cannot_be_written():
         ({"names": ["a", "b", "a"]}, "names must be unique"),
     ],
 )
-def test_bad_chains_are_named(changes, message):
+def test_wrong_chain_is_named(changes, message):
     if "the sum" in message:
         changes = {"transition_seconds": np.full((2, 2, 2), 1e308)}
     with pytest.raises(ValueError, match=message):
@@ -121,12 +121,12 @@ def test_bad_chains_are_named(changes, message):
         ({"move_seconds": -MOVES}, r"move_seconds\[0\]\[0\]\[0\] must be"),
     ],
 )
-def test_bad_graphs_are_named(changes, message):
+def test_wrong_graph_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         graph(**changes)
 
 
-def test_a_cycle_is_told_in_order():
+def test_cycle_of_layers_is_named_in_order():
     with pytest.raises(
         ValueError, match=r"got (c -> a -> b -> c|a -> b -> c -> a|b -> c -> a -> b)"
     ):

@@ -31,7 +31,7 @@ def parsed(*rows: dict[str, Any]) -> tuple[AllReduceRecord, ...]:
     return parse_records(json.dumps({"operations": OPERATIONS, "records": rows}))
 
 
-def test_record_is_read_to_the_nanosecond() -> None:
+def test_record_times_are_exact_nanoseconds() -> None:
     [record] = parsed(row(3, 12))
     assert record == AllReduceRecord(
         step=3,
@@ -55,11 +55,11 @@ def test_records_share_operations() -> None:
     assert records[1].tensor_names == ("v",)
 
 
-def test_nothing_executed_is_no_records() -> None:
+def test_empty_telemetry_has_no_records() -> None:
     assert parsed() == ()
 
 
-def test_steps_are_told_apart_and_put_in_order() -> None:
+def test_records_of_step_are_selected_and_ordered() -> None:
     records = parsed(row(2, 5), row(1, 4), row(2, 3))
     assert [record.sequence for record in records_of_step(records, 2)] == [3, 5]
     assert records_of_step(records, 9) == ()

@@ -36,9 +36,7 @@ def item(profile: tf_libra.BackwardProfile, index: int) -> int:
 @given(profiles(), st.integers(1, 500), st.integers(1, 4))
 # As large as a unit, but of no whole number of the elements that it is taken to have.
 @example(tf_libra.BackwardProfile.from_arrays([4, 18], [0.0] * 2), 20, 1)
-def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
-    profile, unit_bytes, num_streams
-) -> None:
+def test_units_have_the_size_and_cut_larger_tensors(profile, unit_bytes, num_streams) -> None:
     plan = plan_of(profile, CommConfig(unit_bytes, num_streams, 2))
     for index, group in enumerate(plan.groups):
         parts = plan.parts(index)
@@ -58,7 +56,7 @@ def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
 
 
 @given(profiles(), st.integers(1, 500), st.integers(1, 4))
-def test_a_unit_goes_to_the_stream_that_is_free_first(profile, unit_bytes, num_streams) -> None:
+def test_unit_takes_the_first_free_stream(profile, unit_bytes, num_streams) -> None:
     plan = plan_of(profile, CommConfig(unit_bytes, num_streams, 1))
     loads = np.zeros(num_streams, dtype=int)
     for group, num_bytes in zip(plan.groups, plan.group_bytes, strict=True):
@@ -66,7 +64,7 @@ def test_a_unit_goes_to_the_stream_that_is_free_first(profile, unit_bytes, num_s
         loads[group.stream] += num_bytes
 
 
-def test_the_papers_two_cases() -> None:
+def test_packing_equals_the_paper_s_two_cases() -> None:
     """Small tensors are packed, a large one is sliced, in the order of registration."""
     profile = tf_libra.BackwardProfile.from_arrays(
         [4, 8, 4, 40, 8], [0.0] * 5, dtypes=["float32"] * 5
@@ -82,14 +80,14 @@ def test_the_papers_two_cases() -> None:
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 7])
-def test_units_of_a_byte_are_a_plan_that_can_be_run(unit_bytes: int) -> None:
+def test_units_of_one_byte_are_an_executable_plan(unit_bytes: int) -> None:
     profile = tf_libra.BackwardProfile.from_arrays([4_000_000, 40, 400_000], [1e-3] * 3)
     plan = tf_libra.make_plan(profile, COST, strategies.Aiacc(unit_bytes=unit_bytes))
     assert len(plan.groups) == MAX_UNITS
     assert any(f"units of {unit_bytes} bytes would be more than" in note for note in plan.notes)
 
 
-def test_a_unit_above_everything_is_one_all_reduce() -> None:
+def test_unit_above_all_bytes_is_one_all_reduce() -> None:
     profile = tf_libra.BackwardProfile.from_arrays([4000, 40], [1e-3] * 2)
     plan = tf_libra.make_plan(profile, COST, strategies.Aiacc(unit_bytes=10**12))
     assert len(plan.groups) == 1 and not plan.cuts_tensors
@@ -98,7 +96,7 @@ def test_a_unit_above_everything_is_one_all_reduce() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(reference.profiles(max_tensors=8, updates=True), reference.any_costs((1, 2)))
-def test_no_setting_with_another_size_or_other_streams_is_predicted_shorter(profile, cost) -> None:
+def test_chosen_setting_has_the_shortest_prediction(profile, cost) -> None:
     strategy = strategies.Aiacc(threads=(1, 2), streams=(1, 2))
     plan = tf_libra.make_plan(profile, cost, strategy)
     others = []
@@ -123,12 +121,12 @@ def test_no_setting_with_another_size_or_other_streams_is_predicted_shorter(prof
         ({"threads": ()}, "threads must hold"),
     ],
 )
-def test_bad_arguments_are_named(given, message) -> None:
+def test_wrong_argument_is_named(given, message) -> None:
     with pytest.raises(ValueError, match=message):
         strategies.Aiacc(**given)
 
 
 @given(st.integers(0, 10**11))
-def test_sizes_halve_from_all_in_one(total: int) -> None:
+def test_unit_sizes_halve_from_the_total(total: int) -> None:
     sizes = sizes_to_try(total)
     assert sizes[-1] == max(total, 1) and list(sizes) == sorted(set(sizes))

@@ -25,14 +25,14 @@ def test_every_plan_covers_all_tensors_and_knows_its_time(profile, cost, name):
 
 
 @pytest.mark.parametrize("strategy", ["fastest", 3, None, strategies.Libra])
-def test_what_is_no_strategy_is_refused(strategy):
+def test_unknown_strategy_is_rejected(strategy):
     profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
     with pytest.raises(ValueError, match="strategy must be"):
         tf_libra.make_plan(profile, cost, strategy)
 
 
-def test_what_is_of_another_kind_is_named():
+def test_argument_of_another_type_is_named():
     profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
     plan = tf_libra.make_plan(profile, cost, "wfbp")

@@ -21,7 +21,7 @@ def plan_of(num_bytes, compute_seconds, cost=COST, **kwargs):
 
 @settings(max_examples=300, deadline=None)
 @given(reference.profiles(max_tensors=12), reference.any_costs((2, 4)))
-def test_merges_as_the_published_code_does(profile, cost):
+def test_merging_equals_the_published_code(profile, cost):
     """The authors' loop: merge one, then recompute when every all-reduce starts, one by one."""
     produced = profile.compute_seconds.cumsum()
     count = len(produced)
@@ -46,14 +46,14 @@ def test_no_all_reduce_waits_for_a_tensor():
     assert plan_of([3, 3, 3], [1, 0.9, 2]).tensor_kinds == ("normal", "merged", "simultaneous")
 
 
-def test_a_rule_that_does_not_exist_is_named():
+def test_unknown_rule_is_named():
     with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
         strategies.AscWfbp(rule="eq")
     with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
         strategies.AscWfbp(rule=np.zeros(2))
 
 
-def test_normal_where_the_all_reduce_is_hidden():
+def test_tensor_is_normal_if_its_all_reduce_is_hidden():
     # Q1: it ends at 1 + 1 + 3 = 5, when the next tensor is produced.
     assert plan_of([3, 3, 3], [1, 4, 4], **PRINTED).tensor_kinds == (
         "normal",
@@ -62,14 +62,14 @@ def test_normal_where_the_all_reduce_is_hidden():
     )
 
 
-def test_merged_where_the_next_is_produced_within_a_startup_overhead():
+def test_tensor_is_merged_within_a_startup_overhead():
     # Q2: 1.9 < 1 + 1.
     plan = plan_of([3, 3], [1, 0.9], **PRINTED)
     assert plan.tensor_kinds == ("merged", "normal")
     assert len(plan.groups) == 1
 
 
-def test_simultaneous_otherwise():
+def test_tensor_is_simultaneous_otherwise():
     # The second, waiting, would run from 12 to 23; the third is produced at 20.
     plan = plan_of([10, 10, 10], [1, 4, 15], **PRINTED)
     assert plan.tensor_kinds == ("normal", "simultaneous", "simultaneous")
@@ -95,7 +95,7 @@ def test_the_plan_carries_gamma():
     assert plan_of([10, 10], [1, 4], contention=1.7).contention == 1.7
 
 
-def test_no_two_at_once_where_computation_would_stop():
+def test_no_concurrent_all_reduces_if_computation_would_stop():
     cost = tf_libra.ContentionModel(2, 0.5, (1.0, 0.3), (1.0, 0, 0), (1.0, 0, 0))
     plan = plan_of([10, 10, 10], [1, 4, 20], cost, num_threads=2)
     assert {g.stream for g in plan.groups} == {0}
@@ -114,7 +114,7 @@ BUSY = ([4_000_000] * 16, [1e-3] * 16)
 LINK = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
 
 
-def test_where_gamma_is_known_to_be_large_a_note_says_what_is_quicker():
+def test_large_gamma_notes_the_faster_plan():
     one = tf_libra.make_plan(
         tf_libra.BackwardProfile.from_arrays(*BUSY), LINK, "mg-wfbp"
     ).predicted_seconds
@@ -129,7 +129,7 @@ def test_where_gamma_is_known_to_be_large_a_note_says_what_is_quicker():
 
 @settings(max_examples=60, deadline=None)
 @given(reference.profiles(max_tensors=8), reference.any_costs((1,)), st.floats(1, 4))
-def test_as_many_streams_as_the_model_says_help(profile, cost, gamma):
+def test_streams_are_chosen_by_the_model(profile, cost, gamma):
     def planned(**arguments):
         return tf_libra.make_plan(profile, cost, strategies.AscWfbp(contention=gamma, **arguments))
 
@@ -144,7 +144,7 @@ def test_as_many_streams_as_the_model_says_help(profile, cost, gamma):
     assert "of at most 4 concurrent all-reduces" in most.notes[0]
 
 
-def test_more_streams_where_a_link_is_not_filled():
+def test_unfilled_link_gets_more_streams():
     # All-reduces take much longer during computation than the rule thinks.
     slow = tf_libra.ContentionModel(8, 1e-4, (1.0, 0.0), (2e8, 0, 0), (1e9, 0, 0))
     arguments = [40_000_000, 90_000_000, 60_000_000, 90_000_000], [0.08, 0.08, 0.09, 0.08]

@@ -13,7 +13,7 @@ THREADS = (1, 2)
 
 @settings(max_examples=15, deadline=None)
 @given(st.booleans(), st.data(), reference.any_costs(THREADS))
-def test_nobody_is_predicted_faster(updates, data, cost):
+def test_plan_has_the_shortest_prediction(updates, data, cost):
     profile = data.draw(reference.profiles(updates=updates))
     auto = strategies.Auto(threads=THREADS, contention=1.5)
     plan = tf_libra.make_plan(profile, cost, auto)
@@ -27,7 +27,7 @@ def test_nobody_is_predicted_faster(updates, data, cost):
     assert plan.groups == chosen.groups
 
 
-def test_others_have_what_they_know_of_the_arguments():
+def test_other_strategies_receive_their_arguments():
     others = strategies.Auto(threads=(2, 4), streams=(3, 1), contention=2.0).others()
     assert set(others) == set(strategies.BY_NAME) - {"auto"}
     assert others["libra"].threads == (2, 4)
@@ -55,11 +55,11 @@ def test_many_streams_have_fewer_threads_each(given, threads, lanes):
     assert auto.num_lanes == lanes
 
 
-def test_what_aiacc_may_try_by_itself_auto_may_try():
+def test_streams_include_those_of_aiacc():
     assert strategies.Auto().others()["aiacc"] == strategies.Aiacc()
 
 
-def test_where_no_strategy_has_a_plan_it_is_said_why():
+def test_error_names_why_no_strategy_has_a_plan():
     profile = tf_libra.BackwardProfile.from_arrays([8, 8], [1e-3, 1e-3])
     impossible = tf_libra.ContentionModel(2, 0.0, (0.5, 0.5), (1e9, 0, 0), (1e9, 0, 0))
     with pytest.raises(ValueError, match="r = 4"):
@@ -74,6 +74,6 @@ def test_where_no_strategy_has_a_plan_it_is_said_why():
         (2, "must be a list"),
     ],
 )
-def test_bad_streams_are_named(streams, message):
+def test_wrong_streams_are_named(streams, message):
     with pytest.raises(ValueError, match=message):
         strategies.Auto(streams=streams)

@@ -25,7 +25,7 @@ def solve(profile, costs, max_groups):
     st.integers(1, 4),
     st.integers(1, 6),
 )
-def test_finds_what_algorithm_1_finds(profile, cost, max_groups, chunks):
+def test_solution_equals_algorithm_1(profile, cost, max_groups, chunks):
     costs = ChunkedCosts(profile, cost, (1, 3), chunks)
     seconds, stops, threads = dynamic_program.solve(
         profile, costs, min(max_groups, len(profile.tensors))
@@ -55,7 +55,7 @@ def test_a_chunk_edge_missed_by_rounding_still_counts():
     assert costs.hidden_chunks(profile.num_bytes[:1]).tolist() == [[3]]
 
 
-def test_of_many_tensors_few_places_of_the_last_group_are_looked_at_one_by_one(monkeypatch):
+def test_few_splits_of_many_tensors_are_evaluated(monkeypatch):
     """Each takes time linear in the tensors; a lower bound on all of them is known immediately."""
     looked = []
     hidden_before = dynamic_program._hidden_before

@@ -16,7 +16,7 @@ def stops_and_threads(plan):
 
 @many
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 4), st.integers(1, 12))
-def test_is_within_the_bound_of_the_best_plan(profile, cost, max_groups, chunks):
+def test_plan_is_within_libra_s_bound(profile, cost, max_groups, chunks):
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, chunks=chunks)
     plan = tf_libra.make_plan(profile, cost, strategy)
     groups = min(max_groups, len(profile.tensors))
@@ -26,7 +26,7 @@ def test_is_within_the_bound_of_the_best_plan(profile, cost, max_groups, chunks)
     assert plan.predicted_seconds <= best * (1 + (groups - 1) / chunks) * (1 + 1e-9)
 
 
-def test_one_group_is_the_best_single_all_reduce():
+def test_single_group_uses_the_best_threads():
     profile = tf_libra.BackwardProfile.from_arrays([10**6, 10**6], [1e-3, 1e-3])
     cost = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.1), (1e9, 0.9e9, 0.2), (2e9, 1e9, 0.4))
     plan = tf_libra.make_plan(profile, cost, strategies.Libra(threads=(4, 1, 2), max_groups=1))
@@ -43,7 +43,7 @@ def test_ties_go_to_one_group_and_fewest_threads():
     assert stops_and_threads(plan) == ([3], [1])
 
 
-def test_more_groups_than_tensors_mean_as_many():
+def test_max_groups_is_limited_by_tensors():
     profile = tf_libra.BackwardProfile.from_arrays([10**6] * 3, [1e-2] * 3)
     cost = tf_libra.ContentionModel(4, 1e-6, (1.0, 0.1), (1e9, 0.9e9, 0.2), (2e9, 1e9, 0.4))
     few = tf_libra.make_plan(profile, cost, strategies.Libra(threads=THREADS, max_groups=3))
@@ -51,7 +51,7 @@ def test_more_groups_than_tensors_mean_as_many():
     assert few.groups == many.groups
 
 
-def test_rates_that_are_not_positive_are_refused():
+def test_rate_that_is_not_positive_is_rejected():
     profile = tf_libra.BackwardProfile.from_arrays([10], [1.0])
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1e9, 0, 0), (1e9, 0, 0))
     with pytest.raises(ValueError, match=r"alpha1 - alpha2.*positive at r = 2"):

@@ -15,7 +15,7 @@ many = settings(max_examples=1000, deadline=None)
 
 @settings(max_examples=40, deadline=None)
 @given(reference.profiles(max_tensors=4), reference.any_costs((1, 5)), st.integers(1, 4))
-def test_brute_force_has_tried_every_plan(profile, cost, max_groups):
+def test_brute_force_enumerates_every_plan(profile, cost, max_groups):
     plans = list(reference.all_plans(len(profile.tensors), max_groups, (1, 5)))
     times = [reference.simulate(profile, cost, *plan) for plan in plans]
     best = reference.best(profile, cost, max_groups, (1, 5))
@@ -48,9 +48,7 @@ def test_equals_brute_force_under_the_assumptions(profile, cost, max_groups):
 
 @settings(max_examples=300, deadline=None)
 @given(reference.profiles(), reference.any_costs(THREADS), st.integers(1, 5), st.integers(1, 3))
-def test_equals_brute_force_where_the_first_pass_leaves_states_out(
-    profile, cost, max_groups, states
-):
+def test_equals_brute_force_if_the_beam_drops_states(profile, cost, max_groups, states):
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, chunks=1, exact=True)
     with mock.patch.object(libra_exact, "_BEAM", states):
         plan = tf_libra.make_plan(profile, cost, strategy)
@@ -76,7 +74,7 @@ def test_is_no_worse_than_any_chunks_on_many_tensors():
     ("overlapped", "compute", "word"),
     [((4e9, 0, 0), (1.0, 0.1), "Assumption 2"), ((2e8, 0, 0), (0.5, 0.1), "Assumption 3")],
 )
-def test_says_which_assumption_fails(overlapped, compute, word):
+def test_notes_name_the_failed_assumption(overlapped, compute, word):
     profile = tf_libra.BackwardProfile.from_arrays([10**6] * 3, [1e-3] * 3)
     cost = tf_libra.ContentionModel(2, 1e-5, compute, overlapped, (1e9, 0, 0))
     plan = tf_libra.make_plan(profile, cost, strategies.Libra(threads=(1, 2), exact=True))

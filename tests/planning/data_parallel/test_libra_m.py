@@ -37,7 +37,7 @@ def test_is_within_the_bound_of_the_best_threads(profile, cost, chunks, min_elem
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), reference.profiles(max_tensors=4), reference.any_costs((1, 3)))
-def test_finds_what_equation_17_finds(data, profile, cost):
+def test_threads_equal_equation_17(data, profile, cost):
     stops = data.draw(st.sampled_from(list(reference.all_stops(len(profile.tensors), 4))))
     chunks = data.draw(st.integers(1, 8))
     seconds, _ = allocate_threads(profile, ChunkedCosts(profile, cost, (1, 3), chunks), stops)
@@ -46,7 +46,7 @@ def test_finds_what_equation_17_finds(data, profile, cost):
     )
 
 
-def test_merges_for_the_threads_it_is_told():
+def test_merging_uses_the_given_threads():
     profile = tf_libra.BackwardProfile.from_arrays([10**6] * 8, [1e-3] * 8)
     cost = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.01), (1e9, 0.95e9, 0.01), (1e9, 0.95e9, 0.01))
     for merged_for in (1, 32):
@@ -95,6 +95,6 @@ def test_more_chunks_find_better_threads():
 
 
 @pytest.mark.parametrize("field", ["chunks_per_group", "min_elements"])
-def test_bad_arguments_are_named(field):
+def test_wrong_argument_is_named(field):
     with pytest.raises(ValueError, match=f"{field} must be from 0"):
         strategies.LibraM(**{field: -1})

@@ -21,13 +21,13 @@ def test_merges_within_a_startup_overhead(gap, expected):
     assert stops([5, 5], [1, gap]) == expected
 
 
-def test_counts_from_the_end_of_the_all_reduce_before():
+def test_startup_counts_from_the_end_of_the_previous_all_reduce():
     # The first all-reduce runs from 1 to 12, so the second could start at 12 only.
     assert stops([10, 5, 5], [1, 2, 9.99]) == [1, 3]
     assert stops([10, 5, 5], [1, 2, 10]) == [1, 2, 3]
 
 
-def test_looks_at_no_contention():
+def test_groups_ignore_contention():
     profile = tf_libra.BackwardProfile.from_arrays([5] * 8, [0.4] * 8)
     slow = tf_libra.ContentionModel(2, 0.5, (1.0, 0.4), (0.1, 0, 0), (1.0, 0, 0))
     assert merge_stops(profile, slow, 2) == merge_stops(profile, COST, 2)
@@ -59,7 +59,7 @@ def test_follows_the_rule_pair_by_pair(profile, cost, min_elements):
 
 
 @pytest.mark.parametrize(("dtype", "item"), [(None, 4), ("float32", 4), ("bfloat16", 2), ("x", 4)])
-def test_fewer_than_8192_elements_take_in_the_next_tensor(dtype, item):
+def test_fewer_than_8192_elements_merge_the_next_tensor(dtype, item):
     dtypes = None if dtype is None else [dtype] * 4
     profile = tf_libra.BackwardProfile.from_arrays(
         [8191 * item, item, 8192 * item, item], [5.0] * 4, dtypes=dtypes
@@ -70,6 +70,6 @@ def test_fewer_than_8192_elements_take_in_the_next_tensor(dtype, item):
     assert [g.stop for g in tf_libra.make_plan(profile, quick, alone).groups] == [1, 2, 3, 4]
 
 
-def test_bad_arguments_are_named():
+def test_wrong_argument_is_named():
     with pytest.raises(ValueError, match="min_elements must be from 0"):
         strategies.MgWfbp(min_elements=-1)

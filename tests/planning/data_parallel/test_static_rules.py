@@ -36,7 +36,7 @@ def test_horovod_fuses_up_to_the_buffer(buffer, expected):
 
 
 @pytest.mark.parametrize("name", ["syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp"])
-def test_threads_are_the_strategy_s(name):
+def test_groups_have_the_strategy_s_threads(name):
     strategy = strategies.BY_NAME[name](num_threads=3)
     plan = tf_libra.make_plan(profile_of([10**6] * 6, [1e-3] * 6), COST, strategy)
     assert {g.num_threads for g in plan.groups} == {3}

@@ -50,7 +50,7 @@ def problem(seed):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_libra_finds_the_least_step_of_small_problems(exact):
+def test_libra_finds_the_shortest_step_of_small_problems(exact):
     strategy = strategies.Libra(threads=THREADS, max_groups=K, exact=exact)
     over = []
     for seed in range(40):
@@ -68,7 +68,7 @@ def test_libra_finds_the_least_step_of_small_problems(exact):
 
 @settings(max_examples=60, deadline=None)
 @given(reference.profiles(updates=True), reference.lawful_costs(THREADS), st.integers(1, 4))
-def test_the_step_is_no_longer_than_that_of_the_least_backward(profile, cost, max_groups):
+def test_step_is_no_longer_than_of_the_shortest_backward(profile, cost, max_groups):
     without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups)
     plan = tf_libra.make_plan(profile, cost, strategy)
@@ -93,7 +93,7 @@ def test_libra_m_chooses_threads_by_the_step(profile, cost):
         assert step_of(profile, cost, plan) <= step(profile, cost, stops, other) * (1 + 1e-8)
 
 
-def test_what_is_updated_meanwhile_pays_for_another_group():
+def test_overlapping_updates_justify_another_group():
     # All gradients are ready together: without updates one group is best, a startup for each more.
     cost = tf_libra.ContentionModel(2, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
     sizes, seconds = [10**7, 10**7], [1e-3, 0.0]
@@ -108,7 +108,7 @@ def test_what_is_updated_meanwhile_pays_for_another_group():
 @pytest.mark.parametrize(
     "strategy", [strategies.LibraM(min_elements=0), strategies.Libra(max_groups=60)]
 )
-def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
+def test_search_of_many_groups_is_bounded(strategy, monkeypatch):
     """All ranks wait meanwhile: what is looked at would grow with the groups' square, and cube."""
     count, most, looked = 120, 2**13, 0
 
@@ -135,7 +135,7 @@ def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
         )
 
 
-def test_groups_of_about_equal_bytes():
+def test_even_groups_have_about_equal_bytes():
     profile = tf_libra.BackwardProfile.from_arrays([10] * 100, [1.0] * 100)
     stops, threads = even_groups(profile, 4, 2)
     assert stops == (25, 50, 75, 100)
@@ -143,7 +143,7 @@ def test_groups_of_about_equal_bytes():
     assert even_groups(profile, 1, 2)[0] == (100,)
 
 
-def test_given_groups_are_kept():
+def test_fixed_groups_change_threads_only():
     profile, cost = problem(3)
     count = len(profile.tensors)
     stops, _ = least_step(profile, cost, [((1, count), (1, 1))], THREADS, None)
