@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tf_libra.coordination.world import World, host_identity
 from tf_libra.cost_model.base import row_of_square
-from tf_libra.internal import validation
+from tf_libra.internal.values import Value
 
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")
@@ -27,7 +27,7 @@ _WATCHES = 3
 
 
 @dataclass(frozen=True)
-class EngineEnvironment:
+class EngineEnvironment(Value):
     """Facts that the choice depends on, as one rank finds them. All fields are JSON values.
 
     Attributes:
@@ -56,9 +56,6 @@ class EngineEnvironment:
     num_lanes: int = 1
     most_descriptors: int = 1 << 20
     only_lanes: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fabrics", validation.texts("fabrics", self.fabrics))
 
 
 def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:

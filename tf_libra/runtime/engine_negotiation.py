@@ -12,7 +12,6 @@ from tf_libra.coordination import control_plane
 from tf_libra.coordination.consistency_check import first_difference
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
-from tf_libra.internal import validation
 
 # Key of the message of a rank that fails alone. Keys of other messages must differ.
 _GAVE_UP = "gave up"
@@ -110,7 +109,7 @@ def _agreed_engine(options: config.Options, everyone: list[dict[str, Any]]) -> t
     named = [(rank, engine) for rank, engine in enumerate(requested) if engine != AUTO_ENGINE]
     if not named:
         environments = [
-            validation.built("circumstances", message["found"], engine_selection.EngineEnvironment)
+            engine_selection.EngineEnvironment.parse("circumstances", message["found"])
             for message in everyone
         ]
         return engine_selection.choose(environments)

@@ -212,7 +212,7 @@ def test_whole_numbers_are_integers():
         (lambda: Interference(background_compute=1.5), "background_compute must be at most 1"),
         (lambda: Interference(background_compute=0), "background_compute must be greater than 0"),
         (lambda: BackgroundJob((), 1), "operator_seconds must hold at least one"),
-        (lambda: BackgroundJob((0.0,), 1), "operator_seconds must be greater than 0"),
+        (lambda: BackgroundJob((0.0,), 1), r"operator_seconds\[0\] must be greater than 0"),
         (lambda: BackgroundJob((1.0,), 0), "batch must be from 1"),
         (
             lambda: simulate_multiplexing(ONE, BackgroundJob((1.0,), 1), utilization=[0.5, 0.5]),

@@ -18,10 +18,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from tf_libra.internal import formatting, validation
-from tf_libra.specs.burst import KINDS, BurstPlan
+from tf_libra.internal.values import AtLeastOne, Count, NonNegative, Positive, Value
+from tf_libra.specs.burst import BurstPlan
 
 # Least seconds of work per second of a background that is not paused.
 _LEAST_PACE = 0.01
@@ -29,8 +30,15 @@ _LEAST_PACE = 0.01
 MAX_OPERATORS = 1_000_000
 
 
+def _check_rate(name: str, value: Any) -> float:
+    rate = validation.real(name, value, above=0)
+    if rate > 1:
+        raise ValueError(f"{name} must be at most 1, got {rate!r}")
+    return rate
+
+
 @dataclass(frozen=True, kw_only=True)
-class Interference:
+class Interference(Value):
     """Slowdown of each job while the other runs on the same device.
 
     Attributes:
@@ -51,25 +59,16 @@ class Interference:
       ValueError: a slowdown below 1, or a pace outside (0, 1].
     """
 
-    synchronize_slowdown: float = 2.0
-    transition_slowdown: float = 2.0
-    compute_slowdown: float = 1.1
-    unprioritized_slowdown: float = 2.0
-    background_compute: float = 0.5
-    background_communication: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in KINDS:
-            _real(self, f"{name}_slowdown", minimum=1)
-        _real(self, "unprioritized_slowdown", minimum=1)
-        for name in ("background_compute", "background_communication"):
-            _real(self, name, above=0)
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name} must be at most 1, got {getattr(self, name)!r}")
+    synchronize_slowdown: AtLeastOne = 2.0
+    transition_slowdown: AtLeastOne = 2.0
+    compute_slowdown: AtLeastOne = 1.1
+    unprioritized_slowdown: AtLeastOne = 2.0
+    background_compute: Annotated[float, _check_rate] = 0.5
+    background_communication: Annotated[float, _check_rate] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiplexing:
+class Multiplexing(Value):
     """Enabled mechanisms of DeepPool.
 
     Attributes:
@@ -87,24 +86,15 @@ class Multiplexing:
       ValueError: a number out of its range.
     """
 
-    max_outstanding: int | None = 2
-    operators_per_graph: int | None = 1
+    max_outstanding: Count | None = 2
+    operators_per_graph: Count | None = 1
     priorities: bool = True
-    max_slowdown: float | None = 1.5
-    launch_seconds: float = 5e-6
-
-    def __post_init__(self) -> None:
-        for name in ("max_outstanding", "operators_per_graph"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, validation.integer(name, getattr(self, name), 1))
-        validation.boolean("priorities", self.priorities)
-        if self.max_slowdown is not None:
-            _real(self, "max_slowdown", minimum=1)
-        _real(self, "launch_seconds", minimum=0)
+    max_slowdown: AtLeastOne | None = 1.5
+    launch_seconds: NonNegative = 5e-6
 
 
 @dataclass(frozen=True)
-class BackgroundJob:
+class BackgroundJob(Value):
     """Background job of each device.
 
     Attributes:
@@ -115,19 +105,13 @@ class BackgroundJob:
       ValueError: no operator, a time that is not positive, an infinite sum, or no examples.
     """
 
-    operator_seconds: tuple[float, ...]
-    batch: int
+    operator_seconds: tuple[Positive, ...]
+    batch: Count
 
-    def __post_init__(self) -> None:
-        seconds = tuple(
-            validation.real("operator_seconds", s, above=0)
-            for s in validation.sequence("operator_seconds", self.operator_seconds)
-        )
-        if not seconds:
+    def _validate(self) -> None:
+        if not self.operator_seconds:
             raise ValueError("operator_seconds must hold at least one operator, got none")
-        validation.real("the sum of operator_seconds", sum(seconds))
-        object.__setattr__(self, "operator_seconds", seconds)
-        object.__setattr__(self, "batch", validation.integer("batch", self.batch, 1))
+        validation.real("the sum of operator_seconds", sum(self.operator_seconds))
 
     @property
     def iteration_seconds(self) -> float:
@@ -464,8 +448,3 @@ def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Opera
             seconds = operators[index] + (uncovered if ends else 0.0)
             found.append(_Operator(seconds, operators[index], last))
     return found, 0.0 if hidden else how.launch_seconds
-
-
-def _real(settings: Any, field: str, **bounds: float) -> None:
-    """Store a setting as a finite float within bounds; otherwise raise `ValueError`."""
-    object.__setattr__(settings, field, validation.real(field, getattr(settings, field), **bounds))

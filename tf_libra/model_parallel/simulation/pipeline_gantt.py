@@ -3,8 +3,10 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from tf_libra.internal import formatting, validation
+from tf_libra.internal.values import Natural, NonNegative, Value, one_of
 from tf_libra.model_parallel.simulation.pipeline import (
     PipelineTimeline,
     all_reduce_seconds,
@@ -26,7 +28,7 @@ _REDUCED, _END = "the all-reduce of its stage", "the end of the iteration"
 
 
 @dataclass(frozen=True)
-class Bar:
+class Bar(Value):
     """One activity of a device; seconds since the iteration's start.
 
     Attributes:
@@ -41,22 +43,15 @@ class Bar:
         ValueError: a field is out of its range.
     """
 
-    device: int
-    kind: str
-    stage: int
-    microbatch: int | None
-    start_seconds: float
+    device: Natural
+    kind: Annotated[str, one_of(KINDS)]
+    stage: Natural
+    microbatch: Natural | None
+    start_seconds: NonNegative
     stop_seconds: float
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r:.80}")
-        validation.integer("device", self.device)
-        validation.integer("stage", self.stage)
-        if self.microbatch is not None:
-            validation.integer("microbatch", self.microbatch)
-        start = validation.real("start_seconds", self.start_seconds, minimum=0)
-        validation.real("stop_seconds", self.stop_seconds, minimum=start)
+    def _validate(self) -> None:
+        validation.real("stop_seconds", self.stop_seconds, minimum=self.start_seconds)
 
     @property
     def computes(self) -> bool:
