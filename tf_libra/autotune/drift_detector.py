@@ -81,8 +81,8 @@ class DriftDetector:
     def record_trial(self, seconds: float) -> None:
         """Records the seconds of a trial or of a traced step."""
         self._total_seconds += seconds
-        usual = self._measured or self.expected_seconds or seconds
-        self._extra_seconds += max(seconds - usual, 0.0)
+        steady = self._measured or self.expected_seconds or seconds
+        self._extra_seconds += max(seconds - steady, 0.0)
         self._num_trials += 1
 
     def check(self) -> None:
@@ -102,12 +102,12 @@ class DriftDetector:
 
     def affords(self, num_trials: int) -> bool:
         """Returns whether this number of trials keeps retuning within its share of time."""
-        usual = self._measured or self.expected_seconds or 0.0
-        each = _INITIAL_EXTRA_COST * usual
+        steady = self._measured or self.expected_seconds or 0.0
+        each = _INITIAL_EXTRA_COST * steady
         if self._num_trials:
             each = self._extra_seconds / self._num_trials
         cost = self._extra_seconds + num_trials * each
-        return cost <= self._max_overhead * (self._total_seconds + num_trials * (usual + each))
+        return cost <= self._max_overhead * (self._total_seconds + num_trials * (steady + each))
 
     def on_recovered(self) -> None:
         """Doubles the patience after a drift that ended without a new plan."""
