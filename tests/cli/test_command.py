@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 
 from tf_libra.cli import command
-from tf_libra.cli.command import Command, carry_out, run_family
+from tf_libra.cli.command import Command, run_command, run_family
 
 
 def define(values: flags.FlagValues) -> None:
@@ -22,14 +22,14 @@ def define(values: flags.FlagValues) -> None:
 def called(
     *arguments: str, run: Callable[..., Any] = lambda values, rest: None, of: tuple[str, ...] = ()
 ) -> int:
-    return carry_out("prog do", Command("does something", define, run, of), arguments)
+    return run_command("prog do", Command("does something", define, run, of), arguments)
 
 
 def test_flags_and_positionals_reach_the_command() -> None:
     seen: list[Any] = []
 
     def run(values: flags.FlagValues, rest: list[str]) -> None:
-        seen.append((command.given(values, "count"), rest))
+        seen.append((command.flag_value(values, "count"), rest))
 
     assert called("folder", "--count=5", run=run, of=("FOLDER",)) == 0
     assert called(run=run) == 0

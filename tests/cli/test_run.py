@@ -56,7 +56,7 @@ def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> Non
         (["--background", "", "-np", "2", "python"], "--background must be a command line, got ''"),
         (["--background"], "--background must have a value"),
         (["--background=absent one", "python"], "--background must be .* no program 'absent'"),
-        (["--background=python other.py"], "nothing to run after --background"),
+        (["--background=python other.py"], "a command is required after --background"),
         (["--max-slowdown=0", "python"], "max_slowdown must be a share above 0, got '0'"),
         (["--max-slowdown", "0.1", "-np", "2"], "--max-slowdown must be given with --background"),
     ],

@@ -90,7 +90,7 @@ def usage(program: str, commands: Mapping[str, str]) -> str:
     )
 
 
-def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
+def run_command(program: str, command: Command, arguments: Sequence[str]) -> int:
     """Reads flags and runs a command; returns its exit status.
 
     Args:
@@ -152,7 +152,7 @@ def check_picture(flag: str, path: str) -> None:
         raise ValueError(f"{flag} must end in {' or '.join(PICTURES)}, got {path!r}")
 
 
-def given(values: flags.FlagValues, name: str) -> Any:
+def flag_value(values: flags.FlagValues, name: str) -> Any:
     """Returns the value of a flag, or its default if the flag was not set."""
     return values[name].value
 
@@ -183,12 +183,12 @@ def read_flag(
         parse: parses the text.
         in_folder: name of the file if the flag names a folder, such as a log directory.
     """
-    return read(path_of(values, name, in_folder), parse)
+    return read(flag_path(values, name, in_folder), parse)
 
 
-def path_of(values: flags.FlagValues, name: str, in_folder: str = "") -> Path:
+def flag_path(values: flags.FlagValues, name: str, in_folder: str = "") -> Path:
     """Returns the file that a flag names; a missing flag is a `ValueError`."""
-    text = given(values, name)
+    text = flag_value(values, name)
     if text is None:
         raise ValueError(f"{name} must be given: --{name} FILE.json")
     path = Path(text)
@@ -238,4 +238,4 @@ def run_family(program: str, commands: Mapping[str, Command], arguments: Sequenc
     if name not in commands:
         print(f"{program}: no command {name!r}\n{text}", file=sys.stderr)
         return BAD
-    return carry_out(f"{program} {name}", commands[name], arguments[1:])
+    return run_command(f"{program} {name}", commands[name], arguments[1:])

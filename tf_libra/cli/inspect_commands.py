@@ -6,7 +6,7 @@ from pathlib import Path
 
 from absl import flags
 
-from tf_libra.cli.command import Command, given, read_flag, write
+from tf_libra.cli.command import Command, flag_value, read_flag, write
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.internal import formatting
 
@@ -29,7 +29,7 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
 
     path = find_trace(Path(rest[0]))
     cost = None
-    if given(values, "cost") is not None:
+    if flag_value(values, "cost") is not None:
         cost = read_flag(values, "cost", cost_model_from_json, in_folder="cost_model.json")
     trace = read_trace(path)
     try:
@@ -37,7 +37,7 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     except ValueError as error:
         raise ValueError(f"{str(path)!r}: {error}") from None
     profile = found.measured.profile
-    write(given(values, "out"), profile.to_json() + "\n")
+    write(flag_value(values, "out"), profile.to_json() + "\n")
     lines = [
         f"{str(path)!r}: {len(profile.tensors)} tensors,"
         f" {formatting.size(int(profile.num_bytes.sum()))},"
@@ -75,12 +75,12 @@ def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.reporting.report.chrome_trace import chrome_trace, read_run
 
     folder = Path(rest[0])
-    run = read_run(folder, given(values, "run"))
+    run = read_run(folder, flag_value(values, "run"))
     try:
         trace = chrome_trace(run)
     except ValueError as error:
         raise ValueError(f"{str(folder)!r}: {error}") from None
-    write(given(values, "out"), json.dumps(trace) + "\n")
+    write(flag_value(values, "out"), json.dumps(trace) + "\n")
     for problem in run.problems:
         print(f"skipped {problem}", file=sys.stderr)
     for rank, clock in trace["otherData"]["clocks"].items():

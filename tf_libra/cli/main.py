@@ -19,14 +19,14 @@ from tf_libra.cli.command import (
     FAMILIES,
     Command,
     Family,
-    carry_out,
     define_plot,
-    given,
+    flag_value,
     integers,
     one_line,
     print_json,
     read,
     read_flag,
+    run_command,
     usage,
     version,
     write,
@@ -73,16 +73,14 @@ def _main(arguments: list[str]) -> int:
     if name in FAMILIES:
         return FAMILIES[name].main(arguments[1:])
     if name in COMMANDS:
-        return carry_out(f"tf-libra {name}", COMMANDS[name], arguments[1:])
-    summaries = {one: command.summary for one, command in COMMANDS.items()}
-    told = usage(
-        "tf-libra", summaries | {name: family.summary for name, family in FAMILIES.items()}
-    )
-    told += "\n`tf-libra --version` says which version this is."
+        return run_command(f"tf-libra {name}", COMMANDS[name], arguments[1:])
+    summaries = {title: command.summary for title, command in COMMANDS.items()}
+    summaries |= {title: family.summary for title, family in FAMILIES.items()}
+    text = usage("tf-libra", summaries) + "\n`tf-libra --version` prints the version."
     if name in ("--help", "-h", "help"):
-        print(told)
+        print(text)
         return 0
-    print(f"tf-libra: no command {name!r}\n{told}" if name else told, file=sys.stderr)
+    print(f"tf-libra: no command {name!r}\n{text}" if name else text, file=sys.stderr)
     return BAD
 
 
@@ -159,7 +157,7 @@ def _define_explain(values: flags.FlagValues) -> None:
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
     plan = make_plan(profile, cost, named_strategy(values, strategies.BY_NAME))
-    write(given(values, "out"), plan.to_json() + "\n")
+    write(flag_value(values, "out"), plan.to_json() + "\n")
     _print_evidence(evidence, [plan])
     _plot(values, plan, simulate(profile, plan, cost))
 

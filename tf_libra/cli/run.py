@@ -1,4 +1,4 @@
-"""`tf-libra run`: starts workers, over Horovod's launcher."""
+"""`tf-libra run`: starts workers with Horovod's launcher."""
 
 import importlib.util
 import os
@@ -57,18 +57,18 @@ def help_text() -> str:
 In the environment of the workers:
 {env_vars.text()}
 
-The exit status is 0 if every worker ended well, 1 if one failed, 2 if the command line is wrong,
-and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
+The exit status is 0 if every worker succeeded, 1 if one failed, 2 for a bad command line, and 130
+after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
 
 What follows is horovodrun's own help.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replaces this process with the launcher; returns only if that cannot be.
+    """Replaces this process with the launcher; returns an exit status only on failure.
 
     Args:
-        arguments: what stands behind `tf-libra run`.
+        arguments: command line after `tf-libra run`.
     """
     if not arguments:
         print(usage(), file=sys.stderr)
@@ -84,12 +84,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if arguments[0] in ("-h", "--help"):
         print(help_text())
-    # Workers write into pipes, where Python would hold its output back; and what TensorFlow notes
-    # at level info, such as every begin and end of a trace, is no help.
+    # Workers write into pipes, where Python buffers its output. TensorFlow messages at level INFO,
+    # such as every begin and end of a trace, would hide those of the script.
     variables = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **own}
     sys.stdout.flush()
     if importlib.util.find_spec("horovod") is not None:
-        # The launcher starts "python" and itself by name: of this environment, unless PATH says so.
+        # The launcher starts "python" and itself by name, which must be those of this environment.
         variables["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), variables.get("PATH", "")]
         )
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     program = find_program()
     if program is None:
         print(
-            f"tf-libra: Horovod is not installed beside {sys.executable}, and {PROGRAM} is not on"
+            f"tf-libra: Horovod is not installed for {sys.executable}, and {PROGRAM} is not on"
             " PATH; build Horovod with tools/build_horovod.py of tf-libra's sources",
             file=sys.stderr,
         )
@@ -130,7 +130,7 @@ def _parse_flags(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str
         if flag.needs and flag.needs not in found:
             raise ValueError(f"{name} must be given with {flag.needs}")
     if environment and not arguments:
-        raise ValueError(f"there is nothing to run after {', '.join(found)}")
+        raise ValueError(f"a command is required after {', '.join(found)}")
     return environment, arguments
 
 
@@ -152,6 +152,6 @@ def _problem(arguments: Sequence[str]) -> str:
 
 
 def find_program() -> Path | None:
-    """Horovod's launcher of another environment, on PATH."""
+    """Returns Horovod's launcher of another environment, on PATH; None without one."""
     found = shutil.which(PROGRAM)
     return None if found is None else Path(found)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from tf_libra.cli.command import given
+from tf_libra.cli.command import flag_value
 from tf_libra.planning.arguments import Argument, arguments_of
 
 # The absl module that distinguishes strategy flags from a command's own flags.
@@ -91,7 +91,7 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
     Raises:
       ValueError: no such strategy or argument, or an argument is out of its range.
     """
-    name = given(values, "strategy")
+    name = flag_value(values, "strategy")
     if name not in by_name:
         raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
     known = [one.name for one in _planning_arguments(by_name[name])]
@@ -109,9 +109,9 @@ def is_plan_given(values: flags.FlagValues) -> bool:
     Raises:
       ValueError: both or neither are given, or a plan with arguments of strategies.
     """
-    if (given(values, "plan") is None) == (given(values, "strategy") is None):
+    if (flag_value(values, "plan") is None) == (flag_value(values, "strategy") is None):
         raise ValueError("exactly one of plan and strategy must be given")
-    if given(values, "plan") is None:
+    if flag_value(values, "plan") is None:
         return False
     for name, value in _given(values).items():
         raise ValueError(

@@ -8,7 +8,7 @@ from absl import flags
 from tf_libra.cli.command import (
     Command,
     define_plot,
-    given,
+    flag_value,
     print_json,
     read_flag,
     run_family,
@@ -88,7 +88,7 @@ def _define_compare(values: flags.FlagValues) -> None:
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
     plan = _planned(_profile(values), values)
-    write(given(values, "out"), plan.to_json() + "\n")
+    write(flag_value(values, "out"), plan.to_json() + "\n")
     _plot(values, [(plan.strategy, plan)])
 
 
@@ -99,15 +99,15 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     else:
         plan = _planned(scaling, values)
     row = _row(plan.strategy, plan)
-    if given(values, "background_seconds") is not None:
+    if flag_value(values, "background_seconds") is not None:
         job = BackgroundJob(
-            tuple(_numbers("background_seconds", given(values, "background_seconds"))),
-            given(values, "background_batch"),
+            tuple(_numbers("background_seconds", flag_value(values, "background_seconds"))),
+            flag_value(values, "background_batch"),
         )
         how = Multiplexing(
             max_outstanding=_or_none(values, "max_outstanding"),
             operators_per_graph=_or_none(values, "operators_per_graph"),
-            priorities=given(values, "priorities"),
+            priorities=flag_value(values, "priorities"),
             max_slowdown=_or_none(values, "max_slowdown"),
         )
         found = simulate_multiplexing(plan, job, how)
@@ -116,7 +116,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
             "background_samples_per_second": found.background_iterations * job.batch,
             "background_paused_spans": len(found.paused),
         }
-    if given(values, "json"):
+    if flag_value(values, "json"):
         print_json(row)
     else:
         for name, value in row.items():
@@ -127,7 +127,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
     strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
-    limits = _numbers("max_amplification", given(values, "max_amplification"))
+    limits = _numbers("max_amplification", flag_value(values, "max_amplification"))
     rows: list[dict[str, Any]] = []
     pictures = []
     for one in compare(scaling, strategies, limits):
@@ -139,7 +139,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         if one.num_devices in (None, scaling.device_counts[-1]):
             pictures.append((one.name, one.plan))
     least = strong_scaling_limit(scaling)
-    if given(values, "json"):
+    if flag_value(values, "json"):
         print_json({"plans": rows, "strong_scaling_limit_seconds": least})
     else:
         print(f"{'plan':<24}{'iteration':>14}{'device':>14}{'amplification':>15}{'idle':>8}")
@@ -188,7 +188,7 @@ def _numbers(field: str, items: list[str]) -> list[float]:
 
 def _or_none(values: flags.FlagValues, name: str) -> Any:
     """A flag's value, where 0 stands for none."""
-    value = given(values, name)
+    value = flag_value(values, name)
     return None if value == 0 else value
 
 
@@ -223,7 +223,7 @@ def _counts(plan: BurstPlan) -> dict[str, int]:
 
 
 def _plot(values: flags.FlagValues, plans: list[tuple[str, BurstPlan]]) -> None:
-    if given(values, "plot"):
+    if flag_value(values, "plot"):
         from tf_libra.model_parallel.simulation.burst_plot import plot_burst
 
-        plot_burst(plans, given(values, "plot"))
+        plot_burst(plans, flag_value(values, "plot"))

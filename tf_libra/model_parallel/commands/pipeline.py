@@ -8,9 +8,9 @@ from absl import flags
 from tf_libra.cli.command import (
     Command,
     define_plot,
-    given,
+    flag_path,
+    flag_value,
     integers,
-    path_of,
     print_json,
     read_flag,
     run_family,
@@ -77,14 +77,14 @@ def _define_compare(values: flags.FlagValues) -> None:
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    plan = _planned(values, layers, cluster, given(values, "num_microbatches"))
-    write(given(values, "out"), plan.to_json() + "\n")
+    plan = _planned(values, layers, cluster, flag_value(values, "num_microbatches"))
+    write(flag_value(values, "out"), plan.to_json() + "\n")
     _plot(values, [(plan.strategy, plan, simulate_pipeline(layers, plan, cluster))])
 
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    counts = given(values, "num_microbatches")
+    counts = flag_value(values, "num_microbatches")
     if is_plan_given(values):
         if counts:
             raise ValueError(
@@ -103,13 +103,13 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
         )
         for plan in plans
     ]
-    _print([_row(*one) for one in simulated], bool(given(values, "json")))
+    _print([_row(*one) for one in simulated], bool(flag_value(values, "json")))
     _plot(values, simulated)
 
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    count = given(values, "num_microbatches")
+    count = flag_value(values, "num_microbatches")
     if count is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
     strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
@@ -121,7 +121,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
             continue
         rows.append(_row(one.name, one.plan, one.timeline))
         pictures.append((one.name, one.plan, one.timeline))
-    _print(rows, bool(given(values, "json")))
+    _print(rows, bool(flag_value(values, "json")))
     _plot(values, pictures)
 
 
@@ -140,7 +140,7 @@ COMMANDS = {
 
 def _inputs(values: flags.FlagValues) -> tuple[LayerGraph, Cluster]:
     for name in ("layers", "cluster"):
-        path_of(values, name)  # checks both flags before it reads a file
+        flag_path(values, name)  # checks both flags before it reads a file
     return (
         read_flag(values, "layers", LayerGraph.from_json),
         read_flag(values, "cluster", Cluster.from_json),
@@ -195,7 +195,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _plot(
     values: flags.FlagValues, pictures: list[tuple[str, PipelinePlan, PipelineTimeline]]
 ) -> None:
-    if given(values, "plot"):
+    if flag_value(values, "plot"):
         from tf_libra.model_parallel.simulation.pipeline_plot import plot_pipelines
 
-        plot_pipelines(pictures, given(values, "plot"))
+        plot_pipelines(pictures, flag_value(values, "plot"))
