@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from tests.worker_processes import Job
-from tf_libra.keras.staged_fit import looks
+from tf_libra.keras.staged_fit import find_sync_points
 
 # float32 weights after ten steps of Adam.
 TOLERANCE = 2e-4
@@ -115,14 +115,14 @@ def saving(every: Any) -> Any:
 def test_which_callbacks_look_at_weights_after_batches(
     callbacks: Any, steps: int, expected: list[int]
 ) -> None:
-    assert [one.every for one in looks(callbacks, steps)] == expected
+    assert [one.every for one in find_sync_points(callbacks, steps)] == expected
 
 
 def test_saving_counts_as_keras_does() -> None:
     """From one `fit` to the next, too."""
     callback = saving(3)
     saved = [callback._should_save_on_batch(batch) for batch in [0, 1, 2, 3, 4, 0, 1]]
-    [look] = looks(callback, 1)
+    [look] = find_sync_points(callback, 1)
     more = [2, 3, 4, 0, 1, 2, 3]
     assert [look.is_next(1) for _ in more] == [callback._should_save_on_batch(b) for b in more]
     assert saved.count(True) == 2

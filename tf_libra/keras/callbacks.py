@@ -13,28 +13,28 @@ from tf_libra.keras import multi_worker_fit
 
 
 class BroadcastVariables(keras.callbacks.Callback):
-    """Before training, copies all of rank 0's variables, model's and optimizer's, to all ranks.
+    """Copies rank 0's variables of model and optimizer to all ranks before training.
 
-    For weights that were loaded on rank 0 alone. `optimize(..., broadcast_variables=True)` does
-    the same before the first step after `compile`; this does it before every `fit`. States of
-    random number generators stay each rank's own, so that dropout differs. Variables of a
-    `MultiWorkerMirroredStrategy` are left to that, which has made them equal.
+    Use it for weights that only rank 0 has loaded. `optimize(..., broadcast_variables=True)` does
+    the same before the first step after `compile`; this callback does it before every `fit`. States
+    of random number generators stay rank-local, so that dropout differs. A
+    `MultiWorkerMirroredStrategy` makes its variables equal by itself.
     """
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcasts, by Horovod.
+        """Broadcasts with Horovod.
 
         Raises:
-            ValueError: the model has no variables yet, or the ranks' variables are not alike.
-            HorovodInternalError: another rank is in a step, or gone.
+            ValueError: the model has no variables yet, or the ranks have different variables.
+            HorovodInternalError: another rank is in a step, or lost.
         """
         model, optimizer = self.model, self.model.optimizer
         if multi_worker_fit.is_of_workers(model):
             return
         if not model.built:
             raise ValueError(
-                f"model {model.name!r} has no variables yet that could be broadcast: give it a"
-                " keras.Input, or call build, before fit"
+                f"model {model.name!r} has no variables yet: add a keras.Input, or call build,"
+                " before fit"
             )
         variables = list(model.variables)
         if optimizer is not None:
@@ -58,46 +58,50 @@ class BroadcastVariables(keras.callbacks.Callback):
         ]
         difference = first_difference([{"variable": variables} for variables in described])
         if difference is not None:
-            raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
+            raise ValueError(
+                f"the ranks' variables do not agree, nothing was broadcast: {difference}"
+            )
         horovod_job.broadcast_variables([plain(variable) for variable in variables])
         _use_statistics(model)
 
 
 def _use_statistics(model: keras.Model) -> None:
-    """Let `Normalization` layers compute with the statistics that their variables have now."""
-    layers = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Normalization)]
+    """Makes `Normalization` layers use the current statistics in their variables."""
+    layers = [
+        layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Normalization)
+    ]
     for layer in layers:
         layer.finalize_state()
-    if layers:  # traced before, they hold the statistics as constants
+    if layers:  # earlier traces have the statistics as constants
         model.predict_function = model.test_function = None
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """At the end of each epoch, replaces metrics by their average over all ranks.
+    """Replaces metrics by their average over all ranks at the end of each epoch.
 
     Put it before callbacks that read metrics, such as `ReduceLROnPlateau` or `ModelCheckpoint`, so
-    that they decide alike everywhere.
+    that these decide the same on every rank.
     """
 
     _steps_before = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the number of optimizer steps before the epoch."""
+        """Records the number of optimizer steps before the epoch."""
         self._steps_before = self._num_steps() or 0
 
     def _num_steps(self) -> int | None:
-        # Keras converts logs in every step if a callback counts batches.
+        # A callback that counts batches would make Keras convert logs in every step.
         optimizer = getattr(self.model, "optimizer", None)
         return None if optimizer is None else int(optimizer.iterations)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Averages `logs` in place, arrays by element; leaves them where this process is alone.
+        """Averages `logs` in place, arrays by element; a job of one process keeps its metrics.
 
         Raises:
-            ValueError: the ranks do not have the same metrics.
-            HorovodInternalError: a rank's epoch has not ended, as it has other numbers of batches;
-                or a rank is gone, or did not arrive in time. Under a
-                `MultiWorkerMirroredStrategy` it is a `tf.errors.UnavailableError`.
+            ValueError: the ranks have different metrics.
+            HorovodInternalError: a rank has another number of batches, is lost, or did not arrive
+                in time. Under a `MultiWorkerMirroredStrategy` it is a
+                `tf.errors.UnavailableError`.
         """
         control = current_job.get_control()
         if control is None or logs is None:

@@ -12,7 +12,7 @@ from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
-from tf_libra.keras.batches import take, without_optionals
+from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
 from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -54,12 +54,12 @@ class OptimizedFit:
 
     @property
     def phase(self) -> Phase | None:
-        """The stage of the training step's life; None before the first `fit`."""
+        """Tuning phase of the training step; None before the first `fit`."""
         return None if self._steps is None else self._steps.phase
 
     @property
     def plan(self) -> Any:
-        """The plan that the training step runs under; None before a plan is active."""
+        """Active plan; None before a plan is active."""
         return None if self._steps is None else self._steps.plan
 
     @property
@@ -78,7 +78,7 @@ class OptimizedFit:
 
     @property
     def tuned(self) -> TuningResult | None:
-        """All that tuning came to, in this job or in an earlier one; None before."""
+        """Result of tuning, in this job or an earlier one; None before."""
         return None if self._steps is None else self._steps.tuned
 
     @property
@@ -99,7 +99,7 @@ class OptimizedFit:
             self._steps.check_variables()
 
     def synchronize_variables(self) -> None:
-        """Brings the variables of the training step up to date on every rank.
+        """Synchronizes the variables of the training step on all ranks.
 
         `fit` does so by itself. Where ranks run stages of a pipeline, call it, on all of them,
         after `train_on_batch` and before variables are looked at.
@@ -115,7 +115,7 @@ class OptimizedFit:
             self._steps.synchronize_variables()
 
     def close(self) -> None:
-        """Says how training went and closes files in `logdir`, as the end of the process does.
+        """Logs a summary and closes files in `logdir`, as the end of the process does.
 
         Steps may still be run; they are not written down any more.
         """
@@ -123,7 +123,7 @@ class OptimizedFit:
             self._steps.close()
 
     def _leave(self) -> None:
-        """Another `optimize` takes the model over."""
+        """Releases the model to another call of `optimize`."""
         if self._up_to_date is not None:
             self._up_to_date.leave()
         self.close()
@@ -150,7 +150,7 @@ def optimize(
     strategy: AnyStrategy | str = "libra",
     **options: Unpack[config.OptimizeKwargs],
 ) -> OptimizedFit:
-    """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
+    """Makes `model.fit` data-parallel under a plan for this model and these machines.
 
         hvd.init()
         model.compile(optimizer, loss)
@@ -197,7 +197,7 @@ def optimize(
         )
     if model.compiled:
         _check(model)
-    # An earlier function would train without averaging, or as an earlier `optimize` requested.
+    # An earlier function would train without averaging, or with earlier options.
     model.train_function = None
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
@@ -206,17 +206,17 @@ def optimize(
 
 
 def _check(model: keras.Model) -> None:
-    """Raises `ValueError` where a plan could not take effect."""
+    """Raises `ValueError` if a plan could have no effect on the model."""
     if type(model).make_train_function is not keras.Model.make_train_function:
         raise ValueError(
-            f"model {model.name!r} has a make_train_function of its own, in whose place TF-Libra's"
-            " would be called: override train_step instead, or decorate a training step of your own"
-            " with tf_libra.optimize"
+            f"model {model.name!r} overrides make_train_function, which TF-Libra would replace:"
+            " override train_step instead, or decorate your own training step with"
+            " tf_libra.optimize"
         )
     if model.run_eagerly:
         raise ValueError(
-            f"model {model.name!r} has run_eagerly=True, and without a graph there is nothing to"
-            " plan: compile it with run_eagerly=False"
+            f"model {model.name!r} has run_eagerly=True, which leaves no graph to plan: compile it"
+            " with run_eagerly=False"
         )
     if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does with a GPU
         log_utils.of_launched().info(
@@ -240,7 +240,7 @@ def _check(model: keras.Model) -> None:
 
 
 def _steps_function(model: keras.Model) -> Any:
-    """A graph of one training step per batch, one after the other."""
+    """Returns a function that runs one training step per batch, in sequence."""
     run = multi_worker_fit.in_replicas(model, lambda data: model.train_step(data))
 
     # A function of its own, traced once: however many steps the graph has, the names of their
@@ -260,7 +260,7 @@ def _steps_function(model: keras.Model) -> Any:
 
 
 def _single_step(model: keras.Model) -> Any:
-    """A training step whose layers are in its own graph, where a pipeline can be cut."""
+    """Returns a training step with all layers in one graph, which a pipeline can partition."""
 
     def train_step(data: Any) -> Any:
         return model.train_step(data)
@@ -285,7 +285,7 @@ def _staged_function(
         if not count:
             raise StopIteration
         if steps.phase is not Phase.PASS_THROUGH:
-            up_to_date.trained(count)
+            up_to_date.on_batches_trained(count)
         return outputs
 
     return train_function
@@ -295,7 +295,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
     """Returns the function that Keras calls for every `steps_per_execution` batches."""
 
     def train_function(iterator: Any) -> Any:
-        # Fetched here and not in the graph: running out of data is no failed step.
+        # Fetched outside the graph, so that the end of the data is no failed step.
         batches = tuple(take(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
@@ -311,7 +311,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
 
 
 def _are_alike(batches: tuple[Any, ...]) -> bool:
-    """Returns whether one trace fits all batches: one plan covers the gradients of one trace."""
+    """Returns whether one trace fits all batches, as one plan covers one trace."""
     first, *others = batches
     try:
         for other in others:
@@ -322,7 +322,7 @@ def _are_alike(batches: tuple[Any, ...]) -> bool:
 
 
 def _kinds(batch: Any) -> list[Any]:
-    """Dtypes and shapes of all tensors, also of those that ragged and sparse ones consist of."""
+    """Returns dtypes and shapes of all tensors, also of the parts of ragged and sparse ones."""
     return [
         # None, where there are no sample weights; and what tf.data has in its place.
         (getattr(one, "dtype", type(one)), getattr(one, "shape", None))

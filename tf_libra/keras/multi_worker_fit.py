@@ -1,17 +1,14 @@
-"""Additions to Keras 3 to train and evaluate a model of a `MultiWorkerMirroredStrategy`.
+"""Training and evaluation of Keras 3 models under a `MultiWorkerMirroredStrategy`.
 
-Its own `fit` fails there as soon as there are several workers: it hands a whole batch to
-`strategy.reduce` to learn its shapes, and asks for the mean of scalars along their first axis. Both
-are done in another way here; all else is Keras' own.
+Keras' `fit` fails with several workers: it passes a whole batch to `strategy.reduce` to learn its
+shapes, and requests the mean of scalars along their first axis. This module replaces both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
-
-from tf_libra.keras.batches import take, without_optionals
 
 
 def is_of_workers(model: keras.Model) -> bool:
@@ -20,18 +17,18 @@ def is_of_workers(model: keras.Model) -> bool:
 
 
 def in_replicas(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A step of a model that every replica takes: what it returns is the mean over them.
+    """Returns a step that runs in every replica and returns the mean of their results.
 
     Args:
-        model: of any strategy; of the default one the step itself is what is returned.
-        step: `model.train_step`, say.
+        model: of any strategy; under the default strategy the step is returned unchanged.
+        step: for example `model.train_step`.
     """
     if not is_of_workers(model):
         return step
     strategy = model.distribute_strategy
 
-    def mean(one: Any) -> Any:
-        return strategy.reduce(tf.distribute.ReduceOp.MEAN, one, axis=None)
+    def mean(value: Any) -> Any:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
 
     def run(data: Any) -> Any:
         return keras.tree.map_structure(mean, strategy.run(step, args=(data,)))
@@ -40,33 +37,33 @@ def in_replicas(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any
 
 
 def prepare(model: keras.Model) -> None:
-    """Lets Keras build and evaluate a model of several workers."""
+    """Makes Keras build and evaluate a model of several workers."""
     if not is_of_workers(model):
         return
-    model._maybe_symbolic_build = _building(model)
-    model.make_test_function = _making_test_function(model)
+    model._maybe_symbolic_build = _build_function(model)
+    model.make_test_function = _test_function_maker(model)
     model.test_function = None
 
 
-def _building(model: keras.Model) -> Callable[..., None]:
+def _build_function(model: keras.Model) -> Callable[..., None]:
     strategy = model.distribute_strategy
 
-    def of_this_worker(one: Any) -> Any:
-        if isinstance(one, tf.distribute.DistributedValues):
-            return strategy.experimental_local_results(one)[0]
-        return one
+    def local(value: Any) -> Any:
+        if isinstance(value, tf.distribute.DistributedValues):
+            return strategy.experimental_local_results(value)[0]
+        return value
 
     def build(iterator: Any = None, data_batch: Any = None) -> None:
         for _, _, batches in iterator if iterator is not None else ():
             data_batch = next(batches)
             break
         with strategy.scope():
-            model._symbolic_build(data_batch=keras.tree.map_structure(of_this_worker, data_batch))
+            model._symbolic_build(data_batch=keras.tree.map_structure(local, data_batch))
 
     return build
 
 
-def _making_test_function(model: keras.Model) -> Callable[..., Any]:
+def _test_function_maker(model: keras.Model) -> Callable[..., Any]:
     def make_test_function(force: bool = False) -> Any:
         if model.test_function is not None and not force:
             return model.test_function
@@ -89,3 +86,29 @@ def _making_test_function(model: keras.Model) -> Callable[..., Any]:
         return test_function
 
     return make_test_function
+
+
+def take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yields at most the next `count` batches."""
+    if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+        yield from (data for _, data in zip(range(count), iterator, strict=False))
+        return
+    is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
+    for _ in range(count):
+        batch = _next_distributed(iterator) if is_distributed else iterator.get_next_as_optional()
+        if not batch.has_value():
+            return
+        yield batch.get_value()
+
+
+# All workers exchange whether they have a batch, which is faster in a graph.
+@tf.function(reduce_retracing=True, autograph=False)
+def _next_distributed(iterator: Any) -> Any:
+    return iterator.get_next_as_optional()
+
+
+def without_optionals(data: Any) -> Any:
+    """Returns a batch with None for each empty `Optional`, by which tf.data represents None."""
+    return keras.tree.map_structure(
+        lambda value: None if isinstance(value, tf.experimental.Optional) else value, data
+    )

@@ -1,8 +1,8 @@
-"""When ranks bring their variables up to date while `fit` trains a model as a pipeline.
+"""Synchronization of variables while `fit` trains a model as a pipeline.
 
-Each rank updates its own stage, and to bring the others' takes all ranks. So it is done where `fit`
-comes by on all of them: at the end of every epoch, before metrics are read, validation runs or a
-callback is called; and after those batches whose callbacks look at weights, on whichever rank.
+Each rank updates the variables of its own stage, and synchronization takes all ranks. So it happens
+where `fit` passes on all of them: at the end of every epoch, before metrics, validation and
+callbacks; and after batches for which a callback of any rank reads weights.
 """
 
 import functools
@@ -18,10 +18,10 @@ from tf_libra.coordination import control_plane
 from tf_libra.internal import log_utils
 
 _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-# Of Keras' own callbacks, those that save weights every so many batches.
+# Keras' callbacks that save weights after a number of batches.
 _SAVING = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
-# What looks at variables, and cannot bring them up to date: one rank may do it alone.
-_LOOKING = (
+# Methods that read variables and cannot synchronize them, because one rank may call them alone.
+_READING = (
     "evaluate",
     "export",
     "get_weights",
@@ -35,12 +35,12 @@ _LOOKING = (
 
 @dataclass
 class SyncPoint:
-    """A callback that looks at weights after batches.
+    """A callback that reads weights after batches.
 
     Attributes:
-        callback: its type.
-        every: after how many batches.
-        seen: batches since it did so last.
+        callback: name of its type.
+        every: number of batches between two reads.
+        seen: number of batches since the last read.
     """
 
     callback: str
@@ -48,7 +48,7 @@ class SyncPoint:
     seen: int = 0
 
     def is_next(self, num_batches: int) -> bool:
-        """Counts `num_batches` more; returns whether the callback then looks at weights."""
+        """Counts batches and returns whether the callback reads weights after them."""
         self.seen += num_batches
         if self.seen < self.every:
             return False
@@ -56,14 +56,13 @@ class SyncPoint:
         return True
 
 
-def looks(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
-    """Yields those callbacks of `fit` that look at weights after batches.
+def find_sync_points(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
+    """Yields the callbacks of `fit` that may read weights after batches.
 
-    A user-provided callback that is called after batches may do so, unless it declares
-    `looks_at_weights = False`.
+    A user-provided callback with a batch hook may, unless it declares `looks_at_weights = False`.
     """
-    given = getattr(callbacks, "callbacks", callbacks)  # a CallbackList has them
-    for one in keras.tree.flatten(given):
+    listed = getattr(callbacks, "callbacks", callbacks)  # of a CallbackList
+    for one in keras.tree.flatten(listed):
         if one is None or not getattr(one, "looks_at_weights", True):
             continue
         kinds = [_defines(one, hook) for hook in _AT_BATCHES]
@@ -72,7 +71,7 @@ def looks(callbacks: Any, steps_per_execution: int) -> Iterator[SyncPoint]:
             continue
         every = getattr(one, "save_freq", "epoch")
         if type(one).__name__ in _SAVING and isinstance(every, int):
-            if steps_per_execution > 1:  # Keras counts these otherwise than they are trained
+            if steps_per_execution > 1:  # Keras counts executions here, not batches
                 yield SyncPoint(type(one).__name__, 1)
             else:
                 seen = getattr(one, "_batches_seen_since_last_saving", 0)
@@ -94,75 +93,75 @@ def _is_keras(kind: type) -> bool:
 
 
 class StagedFitSync:
-    """Stands between a model and what looks at its variables."""
+    """Synchronizes the variables of a model before `fit` or a callback reads them."""
 
     def __init__(self, model: keras.Model, synchronize: Callable[[], None]) -> None:
-        """Stands in for methods of `model` until `leave`.
+        """Replaces methods of `model` until `leave`.
 
         Args:
-            model: is trained as a pipeline.
-            synchronize: brings all its variables up to date, on all ranks.
+            model: trained as a pipeline.
+            synchronize: synchronizes all its variables; all ranks must call it.
         """
         self._model = model
         self._synchronize = synchronize
-        self._is_behind = False
+        self._is_stale = False
         self._is_fitting = False
         self._here: list[SyncPoint] = []
         self._anywhere: list[SyncPoint] | None = None
-        self._has_told = False
-        self._replaced = ["fit", "get_metrics_result", *_LOOKING]
+        self._has_logged = False
+        self._replaced = ["fit", "get_metrics_result", *_READING]
         model.fit = self._fit
         model.get_metrics_result = self._get_metrics_result
-        for name in _LOOKING:
+        for name in _READING:
             setattr(model, name, self._guarded(name))
 
     def leave(self) -> None:
-        """Gives the model its methods back; all ranks call it."""
+        """Restores the methods of the model; all ranks call it."""
         self.catch_up()
         for name in self._replaced:
             delattr(self._model, name)
         self._replaced = []
 
-    def trained(self, num_batches: int) -> None:
-        """Batches were trained in stages, on all ranks; their callbacks follow."""
-        self._is_behind = True
+    def on_batches_trained(self, num_batches: int) -> None:
+        """Synchronizes if a callback after these batches reads weights; all ranks call it."""
+        self._is_stale = True
         if not self._is_fitting:
             return
         if self._anywhere is None:
             control = next(iter(control_plane.running()))
             mine = [[one.callback, one.every, one.seen] for one in self._here]
             self._anywhere = [SyncPoint(*one) for rank in control.all_gather(mine) for one in rank]
-            self._tell(control.rank)
+            self._log_callbacks(control.rank)
         due = [one.is_next(num_batches) for one in self._anywhere]
         if any(due):
             self.synchronize()
 
     def synchronize(self) -> None:
-        """Brings variables up to date; all ranks call it."""
+        """Synchronizes variables; all ranks call it."""
         self._synchronize()
-        self._is_behind = False
+        self._is_stale = False
 
     def catch_up(self) -> None:
-        """Brings variables up to date if they are not; all ranks call it."""
-        if self._is_behind:
+        """Synchronizes variables if they are stale; all ranks call it."""
+        if self._is_stale:
             self.synchronize()
 
-    def _tell(self, rank: int) -> None:
+    def _log_callbacks(self, rank: int) -> None:
         names = sorted({one.callback for one in self._anywhere or () if one.every == 1})
-        if rank == 0 and names and not self._has_told:
-            self._has_told = True
+        if rank == 0 and names and not self._has_logged:
+            self._has_logged = True
             log_utils.logger(rank).info(
-                "fit: after every batch all variables are brought up to date for %s, which may"
-                " look at them; one that does not says so by looks_at_weights = False",
+                "fit: variables are synchronized after every batch for %s, which may read weights;"
+                " set looks_at_weights = False on a callback that does not",
                 ", ".join(names),
             )
 
-    # What stands in for the model's own.
+    # Replacements of the model's methods.
 
     def _fit(self, *args: Any, **kwargs: Any) -> Any:
         original = functools.partial(type(self._model).fit, self._model)
         given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
-        self._here = list(looks(given.get("callbacks"), self._model.steps_per_execution))
+        self._here = list(find_sync_points(given.get("callbacks"), self._model.steps_per_execution))
         self._anywhere = None
         self._is_fitting = True
         try:
@@ -171,7 +170,7 @@ class StagedFitSync:
             self._is_fitting = False
 
     def _get_metrics_result(self) -> Any:
-        """The first thing at the end of every epoch."""
+        """Synchronizes first: Keras calls it before all else at the end of an epoch."""
         if self._is_fitting and tf.executing_eagerly():
             self.catch_up()
         return type(self._model).get_metrics_result(self._model)
@@ -181,11 +180,11 @@ class StagedFitSync:
 
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self._is_behind:
+            if self._is_stale:
                 raise ValueError(
-                    f"{name} of model {self._model.name!r} would find variables of other ranks'"
-                    " stages as they were before the last steps: call synchronize_variables(), on"
-                    " all ranks, of what tf_libra.keras.optimize has returned"
+                    f"{name} of model {self._model.name!r} would read stale variables of other"
+                    " ranks' stages: call, on all ranks, synchronize_variables() of the object"
+                    " that tf_libra.keras.optimize has returned"
                 )
             return original(self._model, *args, **kwargs)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_libra.keras.batches import take, without_optionals
+from tf_libra.keras.multi_worker_fit import take, without_optionals
 
 
 def of_workers(count: int) -> Any:
