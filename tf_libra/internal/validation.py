@@ -5,14 +5,13 @@ import json
 import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sized
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 MAX_JSON_CHARACTERS = 16 * 2**20
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
-_T = TypeVar("_T")
 
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
@@ -30,11 +29,6 @@ def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) 
     if not minimum <= number <= maximum:
         raise ValueError(f"{field} must be from {minimum} to {maximum}, got {shortened(number)}")
     return number
-
-
-def count(field: str, value: Any) -> int | None:
-    """Returns `value` as an int of at least 1, or None where that is given."""
-    return None if value is None else integer(field, value, 1, MAX_INT32)
 
 
 def real(
@@ -138,32 +132,6 @@ def instance(field: str, value: Any, kind: type) -> None:
     """Check the class of a value."""
     if not isinstance(value, kind):
         raise ValueError(f"{field} must be a {kind.__name__}, got {type(value).__name__}")
-
-
-def field_names(kind: type) -> tuple[list[str], list[str]]:
-    """Names of a dataclass's fields, those without a default apart from those with one."""
-    required: list[str] = []
-    optional: list[str] = []
-    for field in dataclasses.fields(kind):
-        (required if field.default is dataclasses.MISSING else optional).append(field.name)
-    return required, optional
-
-
-def built(field: str, value: Any, kind: type[_T]) -> _T:
-    """Returns the dataclass whose fields `value`, a dict, holds."""
-    keys(field, value, *field_names(kind))
-    try:
-        return kind(**value)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
-
-
-def items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
-    """Returns a list's items, each an object of this dataclass or a dict of its fields."""
-    return tuple(
-        value if isinstance(value, kind) else built(f"{field}[{index}]", value, kind)
-        for index, value in enumerate(sequence(field, values))
-    )
 
 
 def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Record types: their registry, JSON format, plugin data and series of summaries."""
 
-import dataclasses
 import json
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -116,26 +115,3 @@ def format_name(kind: str) -> str:
 def series_tag(function: str, kind: str, fingerprint: str) -> str:
     """Returns the tag of a function's series of one kind under a plan."""
     return f"{function}/{kind}/{fingerprint[:_TAG_DIGITS]}"
-
-
-def encode(kind: str, document: dict[str, Any]) -> str:
-    """Returns a document as text, with its format and version."""
-    return json.dumps({"format": format_name(kind), "version": VERSION} | document)
-
-
-def decode(kind: type[Readable], document: str) -> dict[str, Any]:
-    """Parses the fields of a record from JSON; a `ValueError` names what is wrong."""
-    required, optional = validation.field_names(kind)
-    name = format_name(kind.KIND)
-    value = validation.json_document(name, VERSION, document)
-    return dict(validation.keys(name, value, required, optional))
-
-
-def field_values(record: Any) -> dict[str, Any]:
-    """Returns the fields of a record, by name."""
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
-def set_field(record: Any, field: str, value: Any) -> None:
-    """Sets a validated field of a frozen record in its constructor."""
-    object.__setattr__(record, field, value)

@@ -10,7 +10,7 @@ import pytest
 from tests.reporting.tensorboard import examples
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
-from tf_libra.reporting.records.record_types import decode, encode, field_values, series_tag
+from tf_libra.reporting.records.record_types import RecordDocument, series_tag
 from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
@@ -23,7 +23,7 @@ def note() -> Iterator[type[Any]]:
 
     @record_types.register
     @dataclasses.dataclass(frozen=True)
-    class NoteRecord:
+    class NoteRecord(RecordDocument):
         function: str
         step: int
         text: str
@@ -33,13 +33,6 @@ def note() -> Iterator[type[Any]]:
         @property
         def tag(self) -> str:
             return series_tag(self.function, self.KIND, "any")
-
-        def to_json(self) -> str:
-            return encode(self.KIND, field_values(self))
-
-        @classmethod
-        def from_json(cls, document: str) -> "NoteRecord":
-            return cls(**decode(cls, document))
 
     @card_registry.register("notes", NoteRecord)
     def note_view(record: NoteRecord) -> dict[str, Any]:
