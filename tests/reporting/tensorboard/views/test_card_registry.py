@@ -39,7 +39,8 @@ def note() -> Iterator[type[Any]]:
         return {"function": record.function, "says": record.text.upper()}
 
     yield NoteRecord
-    del card_registry._cards["note"], record_types._kinds["note"]
+    card_registry.CARDS.forget("note")
+    record_types.KINDS.forget("note")
 
 
 def test_registered_card_is_in_the_listing(note: type[Any], tmp_path: Path) -> None:
@@ -60,9 +61,9 @@ def test_record_of_an_unknown_kind_is_a_problem(note: type[Any], tmp_path: Path)
     writer = RecordWriter(tmp_path, 0)
     writer.record(3, note("step", 3, "hello"))
     writer.close()
-    known = record_types._kinds.pop("note")
+    record_types.KINDS.forget("note")
     try:
         [problem] = runs(LogdirSource.read(tmp_path))["problems"]
     finally:
-        record_types.register(known)
+        record_types.register(note)
     assert "kind must be one of plan, step, timeline" in problem["message"]
