@@ -512,17 +512,17 @@ def tries_and_concludes(
     strategy: Any,
     num_workers: int,
     *_: Any,
-    in_force: Plan | None = None,
+    active_plan: Plan | None = None,
     **__: Any,
 ) -> Any:
     """First one all-reduce, of which it expects what nothing can do; and then two."""
     one = one_group_plan(tensors, 1, num_workers, "first")
     tried = [*measuring_plans(tensors, (1, 2), num_workers), *[one] * 2]
-    for plan in tried if in_force is None else tried * 3:
+    for plan in tried if active_plan is None else tried * 3:
         yield Trial(Phase.MEASURE, plan, traced=plan is not one)
-    if in_force is None:
+    if active_plan is None:
         return TuningResult(one, race=Race((Candidate(one, None, (1e-9, 1e-9)),)))
-    assert in_force.fingerprint == one.fingerprint
+    assert active_plan.fingerprint == one.fingerprint
     half = len(tensors) // 2
     groups = (TensorGroup(0, half, 1), TensorGroup(half, len(tensors), 2))
     two = replace(one, groups=groups, strategy="second")
