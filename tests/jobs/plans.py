@@ -144,7 +144,7 @@ def second_plan() -> Any:
     engine = lanes_bootstrap.meet(horovod_job.HorovodJob(), ControlConfig(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
-    call = instrumented_function.marked_function(
+    call = instrumented_function.InstrumentedFunction(
         tf.function(model.step), lambda trace: traced.append(trace.marked)
     )
     result = []

@@ -124,7 +124,7 @@ def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> l
     if engine is None:
         return []
     model = Linear(dtype)
-    call = instrumented_function.marked_function(tf.function(model.step), lambda trace: None)
+    call = instrumented_function.InstrumentedFunction(tf.function(model.step), lambda trace: None)
     wrong = []
     for number, (cuts, streams, threads) in enumerate(layouts):
         plan = plan_of(model.variables, cuts, streams, threads, size)
