@@ -145,7 +145,7 @@ def second_plan() -> Any:
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = instrumented_function.InstrumentedFunction(
-        tf.function(model.step), lambda trace: traced.append(trace.marked)
+        tf.function(model.step), lambda trace: traced.append(trace.reduced)
     )
     result = []
     for number, (edges, threads) in enumerate([([0, 3, 6], [1, 3]), ([0, 1, 4, 6], [2, 1, 2])]):
