@@ -17,7 +17,7 @@ from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.runtime.feasibility import plan_for
+from tf_libra.model_parallel.runtime.pipeline_planner import plan_for
 from tf_libra.strategies import GPipe, Spp
 
 IMAGES, LABELS = batches(1, 8)[0]

@@ -1,1 +1,1 @@
-"""A step in stages, of pipelines and of bursts: recorded, cut, planned and executed."""
+"""Pipelines and bursts: planners, simulation, capture, partition, execution, reports, commands."""

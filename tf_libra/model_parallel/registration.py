@@ -5,8 +5,8 @@ from typing import Any
 
 from tf_libra.cli.command import FAMILIES, Family
 from tf_libra.model_parallel.planning import burst, pipeline
-from tf_libra.model_parallel.reporting import burst_view as burst_view
-from tf_libra.model_parallel.reporting import pipeline_view as pipeline_view
+from tf_libra.model_parallel.reporting import burst_record as burst_record
+from tf_libra.model_parallel.reporting import pipeline_record as pipeline_record
 from tf_libra.model_parallel.runtime.staged_options import BurstOptions, PipelineOptions
 from tf_libra.runtime.protocol import TrainingStep
 from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind

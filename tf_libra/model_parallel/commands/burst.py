@@ -28,7 +28,7 @@ from tf_libra.model_parallel.planning.burst import (
     reschedule,
     strong_scaling_limit,
 )
-from tf_libra.model_parallel.planning.burst.compare import compare
+from tf_libra.model_parallel.planning.burst.planner import compare
 from tf_libra.model_parallel.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile

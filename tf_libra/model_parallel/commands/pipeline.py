@@ -25,7 +25,7 @@ from tf_libra.cli.strategy_flags import (
 )
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.planning.pipeline import BY_NAME, make_pipeline_plan
-from tf_libra.model_parallel.planning.pipeline.compare import compare
+from tf_libra.model_parallel.planning.pipeline.planner import compare
 from tf_libra.model_parallel.simulation import PipelineTimeline, simulate_pipeline
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph

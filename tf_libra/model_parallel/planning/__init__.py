@@ -1,1 +1,1 @@
-"""Decides on rank 0 how a step is laid out over the ranks, from what was measured."""
+"""Planners of pipelines and bursts, pure functions of measured layers and links."""

@@ -1,13 +1,17 @@
 """A burst plan in words."""
 
+import logging
 import textwrap
+from pathlib import Path
 
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
 from tf_libra.model_parallel.reporting.pipeline_report import beside
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
+from tf_libra.reporting.logdir_files import documents, draw, write
 from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.scaling_profile import ScalingProfile
 
 _BAR = 8
 _COLUMNS = 100
@@ -86,3 +90,40 @@ def explained(
     for note in plan.notes:
         lines += textwrap.wrap(f"note: {note}", _COLUMNS)
     return "\n".join(line[:_COLUMNS] for line in lines)
+
+
+_NAMES = ("burst", "scaling")
+
+
+def write_planned(
+    plan: BurstPlan,
+    profile: ScalingProfile | None,
+    logdir: Path,
+    function: str,
+    log: logging.Logger,
+) -> None:
+    """Writes what `tf-libra burst` reads, burst.json and scaling.json, and burst.svg.
+
+    The picture needs Matplotlib, and is left out without it.
+
+    Args:
+        plan: the burst plan.
+        profile: measured layers; None for a user-provided plan.
+        logdir: the log directory.
+        function: name of the training function; the first one in a process has the plain names.
+        log: receives a warning if a file cannot be written.
+    """
+    paths, told = documents(logdir, function, _NAMES)
+    if told:
+        log.info("%s", told)
+    texts = {paths["burst"]: plan.to_json()}
+    if profile is not None:
+        texts[paths["scaling"]] = profile.to_json()
+    write(texts, log)
+
+    def plot() -> None:
+        from tf_libra.model_parallel.simulation.burst_plot import plot_burst
+
+        plot_burst([(plan.strategy, plan)], paths["burst"].with_suffix(".svg"))
+
+    draw("burst.svg", plot, log)

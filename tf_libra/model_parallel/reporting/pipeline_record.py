@@ -1,12 +1,16 @@
 """Record of a pipeline: planned and executed."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tf_libra.internal.values import Count, NonNegative
+from tf_libra.model_parallel.simulation import pipeline_gantt
+from tf_libra.model_parallel.simulation.pipeline import stage_seconds
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar
 from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.record_types import RecordDocument, series_tag
+from tf_libra.reporting.tensorboard.views import card_registry
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
@@ -44,3 +48,51 @@ class PipelineRecord(RecordDocument):
     def tag(self) -> str:
         """Tag of the record's series of summaries."""
         return series_tag(self.function, self.KIND, self.plan.fingerprint)
+
+
+@card_registry.register("pipelines", PipelineRecord)
+def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
+    """Returns a pipeline: stages, and the predicted and measured activity of every rank.
+
+    Each rank has its longest bubble.
+    """
+    plan, layers, cluster = record.plan, record.layers, record.cluster
+    computes = [stage_seconds(layers, stage) for stage in plan.stages]
+    return {
+        "function": record.function,
+        "step": record.step,
+        "strategy": plan.strategy,
+        "num_microbatches": plan.num_microbatches,
+        "bottleneck": pipeline_gantt.bottleneck(layers, plan, cluster),
+        "notes": list(plan.notes),
+        "stages": [
+            {
+                "layers": pipeline_gantt.layers_of(plan, number),
+                "ranks": list(stage.devices),
+                "forward_seconds": computes[number][0],
+                "backward_seconds": computes[number][1],
+                "parameter_bytes": float(layers.parameter_bytes[stage.start : stage.stop].sum()),
+            }
+            for number, stage in enumerate(plan.stages)
+        ],
+        "charts": [
+            {
+                "title": picture.title,
+                "seconds": picture.seconds,
+                "bars": [dataclasses.asdict(bar) for bar in picture.bars],
+                "ranks": [
+                    {
+                        "rank": one.device,
+                        "idle_share": one.share,
+                        "longest": None
+                        if one.longest is None
+                        else {"seconds": one.longest.seconds, "why": one.longest.why},
+                    }
+                    for one in pipeline_gantt.idle(plan, picture)
+                ],
+            }
+            for picture in pipeline_gantt.pictures(
+                layers, plan, cluster, (record.bars, record.seconds)
+            )
+        ],
+    }

@@ -27,7 +27,7 @@ from tf_libra.model_parallel.profiling.link_benchmark import (
 from tf_libra.model_parallel.profiling.scaling_measurement import MeasuredScaling, crossing, flows
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
-from tf_libra.model_parallel.reporting import burst_files, burst_report
+from tf_libra.model_parallel.reporting import burst_report
 from tf_libra.model_parallel.reporting.burst_record import BurstRecord
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
@@ -294,7 +294,7 @@ class BurstPlanner:
             self._reporter.log.info("burst plan: %s", burst_report.in_a_line(plan))
             for note in plan.notes:
                 self._reporter.log.info("burst plan: %s", note)
-        self._reporter.write_files(partial(burst_files.write_planned, plan, self._scaling))
+        self._reporter.write_files(partial(burst_report.write_planned, plan, self._scaling))
         return layout
 
 

@@ -1,5 +1,6 @@
 """Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,14 +14,13 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.planning.pipeline import PipelineStrategy
-from tf_libra.model_parallel.planning.pipeline.memory import check_layers_fit
+from tf_libra.model_parallel.planning.pipeline import PipelineStrategy, make_pipeline_plans
+from tf_libra.model_parallel.planning.pipeline.partitioning import check_layers_fit
 from tf_libra.model_parallel.profiling import layer_benchmark as profiling
 from tf_libra.model_parallel.profiling.link_benchmark import measured_links
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
-from tf_libra.model_parallel.reporting import pipeline_files, pipeline_report
+from tf_libra.model_parallel.reporting import pipeline_report
 from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
-from tf_libra.model_parallel.runtime.feasibility import plan_for
 from tf_libra.model_parallel.runtime.gradient_buckets import groups_of
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.cluster import Cluster
@@ -112,7 +112,7 @@ class PipelinePlanner:
         self.plan, self._layers, self._cluster = plan, layers, cluster
         self._first = _First(traces, control, reporter)
         reporter.on_idle()
-        reporter.write_files(partial(pipeline_files.write_planned, layers, cluster, plan))
+        reporter.write_files(partial(pipeline_report.write_planned, layers, cluster, plan))
         if control.rank == 0:
             reporter.log.info("pipeline: %s", pipeline_report.in_a_line(plan))
             for note in plan.notes:
@@ -167,7 +167,7 @@ class PipelinePlanner:
                 return PipelineRecord(function, number, *inputs, measured.bars, measured.seconds)
 
             first.reporter.record(make_record)
-            first.reporter.write_files(partial(pipeline_files.write_measured, make_record))
+            first.reporter.write_files(partial(pipeline_report.write_measured, make_record))
 
     def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
@@ -184,3 +184,52 @@ class _First:
     traces: SizedTraces
     control: Control
     reporter: RunReporter
+
+
+Check = Callable[[PipelinePlan], None]
+
+
+def plan_for(
+    layers: LayerGraph,
+    cluster: Cluster,
+    strategy: PipelineStrategy,
+    num_microbatches: int,
+    check: Check,
+) -> PipelinePlan:
+    """The plan with the shortest iteration of those that can be executed.
+
+    Where SPP may choose the number of stages, there is a plan for each that is possible.
+
+    Args:
+        layers: of one microbatch.
+        cluster: one device per rank.
+        strategy: who plans.
+        num_microbatches: M.
+        check: raises `ValueError` for a plan that cannot be executed.
+
+    Raises:
+        ValueError: none can; says why of the best.
+    """
+    plans = make_pipeline_plans(layers, cluster, strategy, num_microbatches=num_microbatches)
+    refused: list[tuple[str, ValueError]] = []
+    for plan in plans:
+        try:
+            check_all_ranks(plan)
+            check(plan)
+        except ValueError as error:
+            refused.append((f"a plan of {len(plan.stages)} stages", error))
+            continue
+        notes = tuple(f"{what} is not possible: {error}" for what, error in refused)
+        return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+    raise refused[0][1]
+
+
+def check_all_ranks(plan: PipelinePlan) -> None:
+    """Raises `ValueError` where a plan leaves a rank without a stage."""
+    used = {device for stage in plan.stages for device in stage.devices}
+    unused = sorted(set(range(plan.num_devices)) - used)
+    if unused:
+        raise ValueError(
+            f"the plan of {plan.strategy} has no stage for ranks {unused}: start"
+            f" {len(used)} workers, or choose another strategy"
+        )

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.model_parallel.planning.burst.assignment import BlockRun, EdgeRun
 from tf_libra.model_parallel.planning.burst.branch_partitions import (
     BranchLanes,
     BranchPartition,
     allotments_of,
 )
 from tf_libra.model_parallel.planning.burst.pareto_paths import Table
+from tf_libra.model_parallel.planning.burst.strategy import BlockRun, EdgeRun
 
 
 @settings(max_examples=200)

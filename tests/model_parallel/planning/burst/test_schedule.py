@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.model_parallel.planning.burst import reference
-from tf_libra.model_parallel.planning.burst.assignment import BlockRun, ChainRun, EdgeRun
 from tf_libra.model_parallel.planning.burst.schedule import make_schedule, reschedule
+from tf_libra.model_parallel.planning.burst.strategy import BlockRun, ChainRun, EdgeRun
 
 
 @st.composite

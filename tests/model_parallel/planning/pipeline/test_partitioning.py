@@ -1,5 +1,7 @@
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,3 +68,59 @@ def test_among_equal_ones_the_first_of_algorithm_4():
     assert Partitions(layers, cluster, (0, 1), 2).stages(2) == [(0, 2, (0,)), (2, 4, (1,))]
     uneven = tf_libra.LayerGraph.chain([4, 1, 1, 1], [0] * 4, [0] * 4, [0] * 3)
     assert Partitions(uneven, cluster, (0, 1), 2).stages(2) == [(0, 1, (0,)), (1, 4, (1,))]
+
+
+LAYERS = tf_libra.LayerGraph.chain(
+    [1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [3e9, 1e9, 2e9], [1e6, 1e6], ["table", "block", "head"]
+)
+RATES = 1e9 * (1 - np.eye(2))
+
+
+def cluster(memory_bytes):
+    return tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=memory_bytes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 3))
+def test_is_the_optimum_of_the_plans_that_fit(data, layers, cluster, M):
+    """Brute force over partitions and replications leaves out what does not fit."""
+    total = sum(layer.parameter_bytes for layer in layers.layers)
+    share = data.draw(st.floats(0.1, 2.5))
+    limit = max(share * total, 1.0) * (1 + 1e-9)  # sums of parts are no ties
+    limited = dataclasses.replace(cluster, memory_bytes=limit)
+    order = device_order(cluster)
+    partitions = Partitions(layers, limited, order, M)
+    for count in range(1, partitions.max_stages + 1):
+        fitting = [
+            reference.bottleneck(
+                layers, cluster, [(a, b, s) for (a, b), s in zip(ranges, sets, strict=True)], M
+            )
+            for ranges in reference.partitions(len(layers.layers), count)
+            for sets in reference.replications(order, count)
+            if all(2 * layers.parameter_bytes[a:b].sum() <= limit for a, b in ranges)
+        ]
+        least = min(fitting, default=np.inf)
+        assert partitions.seconds(count) == pytest.approx(least, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["spp", "gpipe", "pipedream", "hetpipe", "data-parallel"])
+def test_a_layer_that_fits_no_device_is_named(name):
+    with pytest.raises(ValueError, match=r"layer 'table' fits no device: .* take 6 GB, .* is 5 GB"):
+        tf_libra.make_pipeline_plan(LAYERS, cluster(5e9), name, num_microbatches=2)
+
+
+def test_stages_that_fit_are_looked_for():
+    plan = tf_libra.make_pipeline_plan(LAYERS, cluster(6e9), "spp", num_microbatches=2)
+    assert [(one.start, one.stop) for one in plan.stages] == [(0, 1), (1, 3)]
+    free = tf_libra.make_pipeline_plan(LAYERS, cluster(12e9), "spp", num_microbatches=2)
+    unlimited = tf_libra.make_pipeline_plan(LAYERS, cluster(None), "spp", num_microbatches=2)
+    assert free == unlimited
+
+
+def test_where_none_fits_it_is_said():
+    with pytest.raises(ValueError, match=r"no plan of all 2 devices in 1 stages .* 6 GB"):
+        tf_libra.make_pipeline_plan(
+            LAYERS, cluster(6e9), tf_libra.strategies.Spp(num_stages=1), num_microbatches=2
+        )
+    with pytest.raises(ValueError, match=r"stage 0 of the plan of data-parallel, layers 0 to 2"):
+        tf_libra.make_pipeline_plan(LAYERS, cluster(6e9), "data-parallel", num_microbatches=2)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst.assignment import ChainRun, EdgeRun, Run
 from tf_libra.model_parallel.planning.burst.branch_partitions import (
     BranchLanes,
     BranchPartition,
@@ -46,6 +45,7 @@ from tf_libra.model_parallel.planning.burst.pareto_paths import (
     rows_of,
     together,
 )
+from tf_libra.model_parallel.planning.burst.strategy import ChainRun, EdgeRun, Run
 
 # Most divisions of a block's branches into lanes.
 _MAX_DIVISIONS = 4096

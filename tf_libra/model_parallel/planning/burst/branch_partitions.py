@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.model_parallel.planning.burst.assignment import BlockRun
 from tf_libra.model_parallel.planning.burst.costs import Array
 from tf_libra.model_parallel.planning.burst.edge_batches import Indices
 from tf_libra.model_parallel.planning.burst.pareto_paths import Table, together
+from tf_libra.model_parallel.planning.burst.strategy import BlockRun
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.model_parallel.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.model_parallel.planning.burst.graph_reduction import (
     Block,
     Chain,
@@ -14,7 +13,15 @@ from tf_libra.model_parallel.planning.burst.graph_reduction import (
     reduce_graph,
 )
 from tf_libra.model_parallel.planning.burst.schedule import make_schedule
-from tf_libra.model_parallel.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.model_parallel.planning.burst.strategy import (
+    BlockRun,
+    BurstDraft,
+    ChainRun,
+    EdgeRun,
+    Limited,
+    Run,
+    register,
+)
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.tolerance import within
 from tf_libra.specs.scaling_profile import ScalingProfile

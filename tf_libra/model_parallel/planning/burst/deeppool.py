@@ -6,11 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tf_libra.model_parallel.planning.burst.assignment import ChainRun
 from tf_libra.model_parallel.planning.burst.costs import amplification
 from tf_libra.model_parallel.planning.burst.exact import ExactSearch
 from tf_libra.model_parallel.planning.burst.schedule import make_schedule
-from tf_libra.model_parallel.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.model_parallel.planning.burst.strategy import BurstDraft, ChainRun, Limited, register
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.tolerance import TOLERANCE
 from tf_libra.specs.scaling_profile import DeviceCounts, ScalingProfile

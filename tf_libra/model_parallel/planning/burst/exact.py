@@ -13,11 +13,11 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst.assignment import ChainRun
 from tf_libra.model_parallel.planning.burst.branch_blocks import MANY, Branches
 from tf_libra.model_parallel.planning.burst.costs import Array, Costs
 from tf_libra.model_parallel.planning.burst.edge_batches import alike, bundle
 from tf_libra.model_parallel.planning.burst.graph_reduction import Chain, Link, reduce_graph
+from tf_libra.model_parallel.planning.burst.strategy import ChainRun
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 # Cells (link, g, h) per batch of several links.

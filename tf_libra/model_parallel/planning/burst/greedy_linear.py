@@ -4,9 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra.model_parallel.planning.burst.assignment import ChainRun, EdgeRun
 from tf_libra.model_parallel.planning.burst.costs import Costs, amplification
-from tf_libra.model_parallel.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.model_parallel.planning.burst.strategy import (
+    BurstDraft,
+    ChainRun,
+    EdgeRun,
+    Limited,
+    register,
+)
 from tf_libra.planning.tolerance import within
 from tf_libra.specs.scaling_profile import ScalingProfile
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst.assignment import Run
 from tf_libra.model_parallel.planning.burst.costs import Array
 from tf_libra.model_parallel.planning.burst.edge_batches import Indices
+from tf_libra.model_parallel.planning.burst.strategy import Run
 
 # Relative tolerance of equal seconds.
 EQUAL = 1e-13

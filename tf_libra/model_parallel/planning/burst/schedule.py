@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst.assignment import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.model_parallel.planning.burst.costs import amplification
+from tf_libra.model_parallel.planning.burst.strategy import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.model_parallel.simulation.burst import simulate_burst, span_seconds
 from tf_libra.specs.burst import BurstPlan, BurstSpan, SpanKind
 from tf_libra.specs.scaling_profile import ScalingProfile

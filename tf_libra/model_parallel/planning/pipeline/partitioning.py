@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.pipeline.memory import COPIES
+from tf_libra.internal import formatting
 from tf_libra.planning.tolerance import within
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.pipeline import PipelineStage
 
 StageRange = tuple[int, int, tuple[int, ...]]
 """First layer, one past the last, devices."""
@@ -134,3 +135,35 @@ def _seconds(num_bytes: NDArray[np.float64], rates: NDArray[np.float64]) -> NDAr
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = num_bytes / rates
     return np.where(num_bytes == 0, 0.0, seconds)
+
+
+# Parameters and their gradients. Slots and activations are unknown here.
+COPIES = 2
+
+
+def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
+    """Raise `ValueError` if a single layer exceeds the memory of every device."""
+    largest = max(layers.layers, key=lambda one: one.parameter_bytes)
+    needed = COPIES * largest.parameter_bytes
+    if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
+        raise ValueError(
+            f"layer {largest.name!r} fits no device: its parameters and their gradients take"
+            f" {formatting.size(needed)}, and memory_bytes of cluster is"
+            f" {formatting.size(cluster.memory_bytes)}"
+        )
+
+
+def check_stages_fit(
+    layers: LayerGraph, cluster: Cluster, strategy: str, stages: tuple[PipelineStage, ...]
+) -> None:
+    """Raise `ValueError` if a stage exceeds the memory of a device."""
+    for number, stage in enumerate(stages):
+        needed = COPIES * float(layers.parameter_bytes[stage.start : stage.stop].sum())
+        if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
+            raise ValueError(
+                f"stage {number} of the plan of {strategy}, layers {stage.start} to"
+                f" {stage.stop - 1}, fits no device: its parameters and their gradients take"
+                f" {formatting.size(needed)}, and memory_bytes of cluster is"
+                f" {formatting.size(cluster.memory_bytes)}; strategy 'spp' looks for stages that"
+                " fit"
+            )

@@ -8,7 +8,7 @@ import pytest
 import tf_libra
 from tf_libra.model_parallel.planning.pipeline import make_pipeline_plans, spp
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions
-from tf_libra.model_parallel.runtime.feasibility import plan_for
+from tf_libra.model_parallel.runtime.pipeline_planner import plan_for
 from tf_libra.strategies import GPipe, Spp
 
 
