@@ -25,7 +25,7 @@ class AllReduceDoneOp : public tensorflow::OpKernel {
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    Executions::Global().Note(operation_);
+    Executions::Global().RecordExecution(operation_);
     tsl::profiler::TraceMe event([this] { return absl::StrCat(name(), ":", type_string()); },
                                  /*level=*/1);
   }

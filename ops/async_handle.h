@@ -1,4 +1,4 @@
-// What was handed to the engine by one op, and is waited for by another.
+// Handle of an operation that one op starts and another op waits for.
 #ifndef TF_LIBRA_OPS_ASYNC_HANDLE_H_
 #define TF_LIBRA_OPS_ASYNC_HANDLE_H_
 

@@ -1,4 +1,4 @@
-// The message about a condition around all-reduces that is not the same on all ranks.
+// Error text for a condition around all-reduces that differs between ranks.
 #ifndef TF_LIBRA_OPS_BRANCH_VOTES_H_
 #define TF_LIBRA_OPS_BRANCH_VOTES_H_
 

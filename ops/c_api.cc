@@ -118,7 +118,7 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
   });
 }
 
-int TfLibraListen(const char* host, int first_port, int last_port, int beside,
+int TfLibraListen(const char* host, int first_port, int last_port, int is_additional,
                   const char** bound_host, int* port) {
   return Guarded([&] {
     tf_libra::Socket listener;
@@ -129,8 +129,9 @@ int TfLibraListen(const char* host, int first_port, int last_port, int beside,
     if (status.ok()) {
       tf_libra::Waiting& waiting = tf_libra::TheWaiting();
       const std::lock_guard<std::mutex> lock(waiting.mutex);
-      if (beside == 0) waiting.listeners = tf_libra::Listeners();
-      (beside == 0 ? waiting.listeners.to_all : waiting.listeners.local) = std::move(listener);
+      if (is_additional == 0) waiting.listeners = tf_libra::Listeners();
+      (is_additional == 0 ? waiting.listeners.to_all : waiting.listeners.local) =
+          std::move(listener);
       returned_text = bound.host;
       *bound_host = returned_text.c_str();
       *port = bound.port;

@@ -1,6 +1,6 @@
-// What Python calls, through ctypes: to start and end the engine, to let ranks speak to each
-// other, and to read what happened. Functions return 0, or a StatusCode with the reason in
-// TfLibraLastError. Texts that are returned live until the same thread calls again.
+// C interface for Python (ctypes): starts and ends the engine, exchanges messages between ranks,
+// and reads telemetry. Functions return 0, or a StatusCode with the reason in TfLibraLastError.
+// Returned texts live until the same thread calls again.
 #ifndef TF_LIBRA_OPS_C_API_H_
 #define TF_LIBRA_OPS_C_API_H_
 
@@ -17,9 +17,10 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host);
 
 // Starts to listen on `host` alone ("unix:" for a Unix socket), at a port from `first_port` to
 // `last_port`. If both are 0, the system chooses the port. `bound_host` and `port` receive the
-// address. The listener waits in this process until TfLibraConnect takes it. `beside` other than 0
-// makes it an additional listener, for the ranks of this host when other ranks are on other hosts.
-int TfLibraListen(const char* host, int first_port, int last_port, int beside,
+// address. The listener waits in this process until TfLibraConnect takes it. `is_additional` other
+// than 0 makes it an additional listener, for the ranks of this host when other ranks are on other
+// hosts.
+int TfLibraListen(const char* host, int first_port, int last_port, int is_additional,
                   const char** bound_host, int* port);
 
 // Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
@@ -50,7 +51,7 @@ int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
 int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** received,
                      int64_t* received_num_bytes);
 
-// The number that telemetry and messages give to what follows.
+// Sets the step number of later telemetry and messages.
 int TfLibraSetStep(int64_t step);
 
 // JSON, see TelemetryJson. Takes the records away.

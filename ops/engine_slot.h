@@ -1,5 +1,5 @@
-// The one engine that this process's kernels run on. Kernels are made by TensorFlow, which has
-// no way to hand them an engine, so they find it here.
+// The engine of this process. TensorFlow constructs kernels and cannot pass them an engine, so
+// kernels look it up here.
 #ifndef TF_LIBRA_OPS_ENGINE_SLOT_H_
 #define TF_LIBRA_OPS_ENGINE_SLOT_H_
 

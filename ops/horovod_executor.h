@@ -1,5 +1,5 @@
-// Executes requests of LibraAllReduce by Horovod in jobs whose ranks have no lanes: all-reduces
-// without a plan, and those that Horovod's own op cannot replace in a graph.
+// Execution of LibraAllReduce by Horovod, for jobs whose ranks have no lanes: all-reduces without
+// a plan, and those that Horovod's own op cannot replace in a graph.
 #ifndef TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 #define TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 
@@ -19,7 +19,7 @@
 
 namespace tf_libra {
 
-// Whether this process's all-reduces are Horovod's, and whether its job has failed.
+// Returns whether this process's all-reduces are Horovod's, and whether its job has failed.
 class HorovodJob {
  public:
   static HorovodJob& Global();
@@ -28,7 +28,7 @@ class HorovodJob {
   void Stop();
   // Every later all-reduce ends with the first reason.
   void Fail(const Status& reason);
-  // Number that messages give to what follows.
+  // The step number in later messages.
   void SetStep(int64_t step);
   bool is_running() const;
   int rank() const;

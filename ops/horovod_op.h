@@ -1,5 +1,5 @@
-// The node of Horovod's grouped all-reduce (0.28.1), for who writes one: a pass into a graph, or a
-// kernel for itself.
+// Node of Horovod's grouped all-reduce (0.28.1), for the pass, which writes it into a graph, and
+// for a kernel that runs it.
 #ifndef TF_LIBRA_OPS_HOROVOD_OP_H_
 #define TF_LIBRA_OPS_HOROVOD_OP_H_
 
@@ -9,7 +9,7 @@
 
 namespace tf_libra {
 
-// Whether it reduces tensors of this type.
+// Returns whether it reduces tensors of this type.
 inline bool HorovodReduces(tensorflow::DataType type) { return type != tensorflow::DT_BFLOAT16; }
 
 // The op and those attributes that say what is reduced, and how; all but name, device and inputs.

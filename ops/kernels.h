@@ -1,4 +1,4 @@
-// What kernels that hand tensors to the engine have in common.
+// Code that is common to kernels which submit tensors to the engine.
 #ifndef TF_LIBRA_OPS_KERNELS_H_
 #define TF_LIBRA_OPS_KERNELS_H_
 

@@ -106,7 +106,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  private:
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
-      Executions::Global().Note(operation_);
+      Executions::Global().RecordExecution(operation_);
       by_horovod_.Compute(context, done);
       return;
     }
@@ -121,7 +121,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
       if (!status.ok()) context->SetStatus(ToTensorFlow(kOp, status));
       done();
     };
-    Executions::Global().Note(operation_);
+    Executions::Global().RecordExecution(operation_);
     event.Stop();  // once the engine has it, the step, and the profiler, may end at any time
     engine->AllReduce(std::move(request));  // throws nothing
   }
@@ -166,7 +166,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
     const auto pending = std::make_shared<Pending>(std::move(tensors));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
     request.done = [pending](const Status& status) { pending->End(status); };
-    Executions::Global().Note(operation_);
+    Executions::Global().RecordExecution(operation_);
     event.Stop();
     engine->AllReduce(std::move(request));  // throws nothing
   }

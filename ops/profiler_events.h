@@ -1,5 +1,5 @@
-// Shows all-reduces in the traces of TensorFlow's profiler, between the ops of the step. Without a
-// profiler at work each of these costs the reading of an atomic.
+// Events of TensorFlow's profiler for all-reduces, between the ops of the step. Without an active
+// profiler an event costs one atomic read.
 #ifndef TF_LIBRA_OPS_PROFILER_EVENTS_H_
 #define TF_LIBRA_OPS_PROFILER_EVENTS_H_
 

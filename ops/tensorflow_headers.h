@@ -1,5 +1,5 @@
-// What nearly all units that use TensorFlow include, compiled once for them (setup.py). A unit
-// includes what it uses all the same.
+// Precompiled header of units that use TensorFlow (setup.py). A unit includes what it uses all the
+// same.
 #ifndef TF_LIBRA_OPS_TENSORFLOW_HEADERS_H_
 #define TF_LIBRA_OPS_TENSORFLOW_HEADERS_H_
 

@@ -1,4 +1,4 @@
-// One all-reduce in flight: what its lanes exchange, and what telemetry says of it in the end.
+// One all-reduce in flight: the data that its lanes exchange, and its telemetry record.
 #ifndef TF_LIBRA_OPS_LANES_ALL_REDUCE_JOB_H_
 #define TF_LIBRA_OPS_LANES_ALL_REDUCE_JOB_H_
 

@@ -1,4 +1,4 @@
-// The tensors of one all-reduce, seen as one run of bytes that never gets copied together.
+// Tensors of one all-reduce, seen as one range of bytes that is never copied together.
 #ifndef TF_LIBRA_OPS_LANES_BUFFERS_H_
 #define TF_LIBRA_OPS_LANES_BUFFERS_H_
 

@@ -1,5 +1,5 @@
-// Time as the lanes use it: a monotonic clock for deadlines and durations, and for telemetry the
-// wall clock as the monotonic one goes on.
+// Clocks of the lanes: a monotonic clock for deadlines and durations, and a wall clock for
+// telemetry that advances with the monotonic one.
 #ifndef TF_LIBRA_OPS_LANES_CLOCK_H_
 #define TF_LIBRA_OPS_LANES_CLOCK_H_
 

@@ -1,11 +1,11 @@
-// What a set of ranks does together, of messages between them: those outside of it know nothing of
-// it, and sets do not wait for each other.
+// Collectives over a set of ranks, made of messages between them. Ranks outside the set take no
+// part, and sets do not wait for each other.
 //
-// As on lanes, a tensor is cut into a part per rank of the set, and each rank owns one. Summands go
-// to the owners of their parts directly, are added in the order of the set, and go from there to
-// the ranks that need the sum: per rank the bytes of a ring, in two hops. Sums are forwarded while
-// more of the parts comes, and parts that wait for those of other ranks are held in a buffer of
-// fixed size.
+// A tensor is cut into one part per rank of the set, and each rank owns one part, as on lanes. The
+// contributions to a part are sent directly to its owner, summed in the order of the set, and the
+// sum is sent to the ranks that need it: per rank the bytes of a ring, in two hops. Sums are sent
+// while more contributions arrive. Contributions of ranks of the same host are summed in shared
+// memory (Transfer::in_place); others wait in a buffer of fixed size.
 #ifndef TF_LIBRA_OPS_LANES_COLLECTIVE_H_
 #define TF_LIBRA_OPS_LANES_COLLECTIVE_H_
 
@@ -22,11 +22,11 @@
 namespace tf_libra {
 
 enum class CollectiveKind : uint8_t {
-  kAllReduce,      // every rank has the sum
-  kReduceScatter,  // each has its part of the sum, of equal parts
-  kAllGather,      // every rank has the tensors of all, one behind the other
-  kBroadcast,      // every rank has that of `root`
-  kReduce,         // `root` has the sum, the others zeros
+  kAllReduce,      // every rank gets the sum
+  kReduceScatter,  // each rank gets its equal part of the sum
+  kAllGather,      // every rank gets the tensors of all ranks, concatenated
+  kBroadcast,      // every rank gets the tensor of `root`
+  kReduce,         // `root` gets the sum, the other ranks zeros
 };
 const char* CollectiveName(CollectiveKind kind);
 bool Sums(CollectiveKind kind);
@@ -48,13 +48,13 @@ struct CollectiveRequest {
   std::function<void(const Status&)> done;  // exactly once, from any thread
 };
 
-// "all_reduce (sum) of float32 [4] over ranks 0, 2". Of a large set, in place of all ranks, the
-// first ones and the last, their number and a digest of them in their order.
+// "all_reduce (sum) of float32 [4] over ranks 0, 2". For a large set: the first ranks, the last
+// one, their number, and a digest of the ordered list.
 std::string Describe(const CollectiveRequest& request);
 
-// Returns immediately. `is_over`: the rank is alone in the set, and finished. In this case, and if
-// this returns an error or throws, nothing goes on and `done` is not called.
-// InvalidArgument: the set is none that rank `rank` is of.
+// Returns immediately. `is_over`: the rank is alone in the set, and the collective is complete.
+// Then, and after an error or exception, `done` is not called. InvalidArgument: the set does not
+// contain rank `rank`, or the request is not valid.
 Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request,
                      bool* is_over);
 

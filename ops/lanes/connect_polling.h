@@ -1,4 +1,4 @@
-// What every wait looks after while ranks meet, on either side of a connection.
+// Interrupt and deadline helpers that both sides of mesh setup share.
 #ifndef TF_LIBRA_OPS_LANES_CONNECT_POLLING_H_
 #define TF_LIBRA_OPS_LANES_CONNECT_POLLING_H_
 

@@ -1,4 +1,4 @@
-// What a lane has to a peer.
+// Connection of a lane to a peer.
 #ifndef TF_LIBRA_OPS_LANES_CONNECTION_H_
 #define TF_LIBRA_OPS_LANES_CONNECTION_H_
 

@@ -1,5 +1,5 @@
-// Which connections two ranks of a mesh have: each by a number, that of a lane or below zero, so
-// that both sides mean the same; and where the mesh keeps them.
+// Numbers of the connections between two ranks of a mesh: a lane's number, or a negative number
+// for other connections. Both sides use the same number.
 #ifndef TF_LIBRA_OPS_LANES_CONNECTION_IDS_H_
 #define TF_LIBRA_OPS_LANES_CONNECTION_IDS_H_
 
@@ -19,15 +19,15 @@ inline constexpr int32_t kControlLane = -1;
 // The first of the numbers that connections between two ranks have; the last is num_lanes - 1.
 int FirstConnection(const MeshOptions& options);
 
-// Whether two ranks have the connection of this number. Within one host there is no cable that
-// could be pulled.
+// Returns whether two ranks have the connection of this number. Within one host there is no cable
+// that could be pulled.
 bool Wants(const MeshOptions& options, const Mesh& mesh, int number, int rank);
 
 // Where this rank reaches another one, and whether that is by a Unix socket.
 const Address& AddressOf(const MeshOptions& options, int rank);
 bool IsLocal(const MeshOptions& options, int rank);
 
-// Whether a connection may have memory that both ranks share.
+// Returns whether a connection may have memory that both ranks share.
 bool SharesMemory(const MeshOptions& options, int number, int rank);
 
 // Of each ring of a connection: the same on both of its sides. Large enough that a rank seldom

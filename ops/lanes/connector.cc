@@ -66,9 +66,9 @@ Status Impostor(int rank, const char* why) {
 }
 
 // One attempt to connect and to be welcome; see handshake.h. A certain failure, which a retry
-// cannot change, is `refused`.
+// cannot change, is returned in `rejected`.
 Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
-            Connection* connection, Status* refused, Status* unshared) {
+            Connection* connection, Status* rejected, Status* unshared) {
   const Address& address = AddressOf(options, rank);
   Socket* const socket = &connection->socket;
   Status status = BeginConnect(address, socket);
@@ -76,7 +76,7 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
   if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
   if (status.ok()) status = ConnectFailure(address, *socket);
   if (!status.ok()) return status;
-  if (!IsOfThisUser(*socket)) return *refused = Impostor(rank, ", of another user");
+  if (!IsOfThisUser(*socket)) return *rejected = Impostor(rank, ", of another user");
   Hello hello;
   std::memcpy(hello.magic, kMagic, sizeof(kMagic));
   hello.nonce = DrawNonce();
@@ -88,11 +88,11 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
   Answer answer;
   if (status.ok()) status = Receive(options, *socket, answer.magic, sizeof(kMagic), deadline);
   if (!status.ok()) return status;
-  if (std::memcmp(answer.magic, kMagic, sizeof(kMagic)) != 0) return *refused = Impostor(rank, "");
+  if (std::memcmp(answer.magic, kMagic, sizeof(kMagic)) != 0) return *rejected = Impostor(rank, "");
   status = Receive(options, *socket, &answer.nonce, sizeof(answer) - sizeof(kMagic), deadline);
   if (!status.ok()) return status;
   if (!SameDigest(answer.proof, Proof(options.secret, Role::kCallee, hello, rank, answer.nonce))) {
-    return *refused = Impostor(rank, ", perhaps of another job");
+    return *rejected = Impostor(rank, ", perhaps of another job");
   }
   const Digest proof = Proof(options.secret, Role::kCaller, hello, rank, answer.nonce);
   std::unique_ptr<SharedMemory> memory;
@@ -114,9 +114,9 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
                  Status* unshared, Mesh* mesh) {
   for (;;) {
     Connection connection;
-    Status refused;
-    Status status = Call(options, rank, lane, deadline, &connection, &refused, unshared);
-    if (!refused.ok()) return refused;
+    Status rejected;
+    Status status = Call(options, rank, lane, deadline, &connection, &rejected, unshared);
+    if (!rejected.ok()) return rejected;
     if (status.ok()) {
       Keep(options, lane, rank, std::move(connection), mesh);
       return Status();
@@ -141,7 +141,7 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
 
 }  // namespace
 
-Connecting::Connecting(const MeshOptions& options, TimePoint deadline, Mesh* mesh)
+MeshConnector::MeshConnector(const MeshOptions& options, TimePoint deadline, Mesh* mesh)
     : options_(options), deadline_(deadline), mesh_(mesh) {
   options_.interrupted = [this, &options] {
     return stops_ ? Status(StatusCode::kUnavailable, "the ranks do not meet")
@@ -149,12 +149,12 @@ Connecting::Connecting(const MeshOptions& options, TimePoint deadline, Mesh* mes
   };
 }
 
-Connecting::~Connecting() {
+MeshConnector::~MeshConnector() {
   stops_ = true;
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Connecting::Start() {
+void MeshConnector::Start() {
   const int num_threads = std::min(kMaxConnecting, options_.rank / 2);
   try {
     while (static_cast<int>(threads_.size()) < num_threads) {
@@ -165,14 +165,14 @@ void Connecting::Start() {
   if (threads_.empty()) Run();
 }
 
-Status Connecting::Wait() {
+Status MeshConnector::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return is_over(); });
   if (!unshared_.ok() && mesh_->unshared.ok()) mesh_->unshared = unshared_;
   return status_;
 }
 
-void Connecting::Run() noexcept {
+void MeshConnector::Run() noexcept {
   Status unshared;
   for (int rank = next_++; rank < options_.rank && !failed_ && !stops_; rank = next_++) {
     Status status;
@@ -193,7 +193,7 @@ void Connecting::Run() noexcept {
   }
 }
 
-Status Connecting::ConnectToRank(int rank, Status* unshared) {
+Status MeshConnector::ConnectToRank(int rank, Status* unshared) {
   for (int lane = FirstConnection(options_); lane < options_.num_lanes; ++lane) {
     if (!Wants(options_, *mesh_, lane, rank)) continue;
     Status status = ConnectTo(options_, rank, lane, deadline_, unshared, mesh_);

@@ -1,5 +1,5 @@
-// The side of a new connection that calls: every rank calls all lower ones, and shows them who it
-// is (handshake.h).
+// Outgoing connections of mesh setup: every rank connects to all lower ranks and proves its
+// identity (handshake.h).
 #ifndef TF_LIBRA_OPS_LANES_CONNECTOR_H_
 #define TF_LIBRA_OPS_LANES_CONNECTOR_H_
 
@@ -16,11 +16,11 @@
 namespace tf_libra {
 
 // Connects to all lower ranks, several at a time, while others go on.
-class Connecting {
+class MeshConnector {
  public:
   // Everything outlives this. Of `mesh` only what lower ranks have is touched.
-  Connecting(const MeshOptions& options, TimePoint deadline, Mesh* mesh);
-  ~Connecting();
+  MeshConnector(const MeshOptions& options, TimePoint deadline, Mesh* mesh);
+  ~MeshConnector();
 
   // Where few are to be connected to, or no thread can start, it is done before this returns.
   void Start();

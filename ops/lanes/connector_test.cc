@@ -37,7 +37,7 @@ struct Caller {
   }
 
   Status Call(double seconds = kGenerousSeconds) {
-    Connecting connecting(options, After(seconds), &mesh);
+    MeshConnector connecting(options, After(seconds), &mesh);
     connecting.Start();
     const Status status = connecting.Wait();
     CHECK(connecting.is_over());
@@ -215,7 +215,7 @@ TEST_CASE("CalleeThatFallsSilentHalfway") {
 TEST_CASE("TheLowestRankCallsNobody") {
   Caller caller;
   caller.options.rank = 0;
-  Connecting connecting(caller.options, Later(), &caller.mesh);
+  MeshConnector connecting(caller.options, Later(), &caller.mesh);
   CHECK(connecting.is_over());
   connecting.Start();
   CHECK_EQ(connecting.Wait(), testing::IsOk());

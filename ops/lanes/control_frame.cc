@@ -30,7 +30,7 @@ Status CheckControlHeader(const ControlHeader& header, const Tree& tree, int nei
       is_good = is_good && header.target == ControlHeader::kAll &&
                 header.num_bytes <= ControlFrame::kMaxDataBytes;
       break;
-    case ControlHeader::Kind::kFarewell:
+    case ControlHeader::Kind::kAbort:
     case ControlHeader::Kind::kGone:
       is_good = is_good && header.target == ControlHeader::kAll &&
                 header.num_bytes <= ControlFrame::kMaxWordsBytes;

@@ -1,4 +1,4 @@
-// What ranks tell each other over the tree (control_plane.h), as it goes over a connection.
+// Wire format of the control plane (control_plane.h).
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 
@@ -15,10 +15,10 @@ namespace tf_libra {
 struct ControlHeader {
   enum class Kind : uint32_t {
     kData = 1,
-    kFarewell = 2,  // with the reason of its origin
-    kGone = 3,      // by a neighbour of its origin, with what there is to say of that
-    kProbe = 4,     // to its target, which is to answer
-    kAlive = 5,     // answers a kProbe of its target
+    kAbort = 2,  // with the reason of its origin
+    kGone = 3,   // by a neighbour of its origin, with what there is to say of that
+    kProbe = 4,  // to its target, which is to answer
+    kAlive = 5,  // answers a kProbe of its target
   };
   static constexpr uint32_t kMagic = 0x4442494cu;
   static constexpr int32_t kAll = -1;

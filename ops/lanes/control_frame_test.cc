@@ -23,11 +23,11 @@ Status Check(Kind kind, uint32_t num_bytes, int origin, int target, int neighbou
 }
 
 TEST_CASE("IsReadAsItWasWritten") {
-  const auto frame = MakeControlFrame(Kind::kFarewell, 3, ControlHeader::kAll, "no data");
+  const auto frame = MakeControlFrame(Kind::kAbort, 3, ControlHeader::kAll, "no data");
   ControlHeader header;
   std::memcpy(&header, frame->bytes.data(), sizeof(header));
   CHECK_EQ(frame->bytes.size(), sizeof(header) + 7);
-  CHECK(header.Is(Kind::kFarewell));
+  CHECK(header.Is(Kind::kAbort));
   CHECK_EQ(header.num_bytes, 7u);
   CHECK_EQ(header.origin, 3);
   CHECK_EQ(frame->text(), std::string("no data"));
@@ -58,7 +58,7 @@ TEST_CASE("WhatMayNot") {
   for (const int nobody : {-1, 6}) refused(Kind::kData, 0, nobody, kAll, 0);
   refused(Kind::kData, 0, 0, 1, 0);
   refused(Kind::kData, ControlFrame::kMaxDataBytes + 1, 0, kAll, 0);
-  refused(Kind::kFarewell, ControlFrame::kMaxWordsBytes + 1, 0, kAll, 0);
+  refused(Kind::kAbort, ControlFrame::kMaxWordsBytes + 1, 0, kAll, 0);
   refused(Kind::kProbe, 1, 0, 1, 0);
   refused(Kind::kProbe, 0, 0, 2, 0);  // back to where it came from
   for (const int nobody : {-1, 6}) refused(Kind::kAlive, 0, 0, nobody, 0);

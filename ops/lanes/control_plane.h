@@ -1,11 +1,11 @@
 // Small messages between all ranks: agreement before training, a plan from rank 0, an abort
 // message.
 //
-// They go over a tree (tree.h), and every rank passes on what comes from one neighbour to its
-// others, by a thread of its own: so also while it computes, and long before it wants to know. A
-// rank that gives up tells its neighbours, and the neighbours of one that is gone tell the rest.
-// A rank that waits for messages that others might only have kept back probes all ranks on the way
-// to the sender: a stopped rank does not answer.
+// Messages travel over a tree (tree.h). A thread of its own forwards what arrives from one
+// neighbour to the others, so forwarding goes on while a rank computes. A rank that gives up sends
+// its reason to its neighbours; the neighbours of a rank that is gone report it to the rest. A
+// rank that waits for messages which other ranks may have held back probes all ranks on the way to
+// the sender: a stopped rank does not answer.
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_PLANE_H_
 
@@ -69,14 +69,14 @@ class ControlPlane {
 
   // Returns Unavailable, with the first such rank, if a rank is known to have given up or to be
   // gone. Does not wait.
-  Status Standing();
+  Status PeerStatus();
 
   // Tells every rank why this one gives up, once, without waiting for anyone. It sends nothing of
   // its own from then on.
-  void Farewell(const std::string& reason) noexcept;
+  void BroadcastAbort(const std::string& reason) noexcept;
   // Waits for at most `seconds` until a rank gives up or is gone, and returns what was first said
   // of any: "" if all are silent.
-  std::string HearFarewells(double seconds);
+  std::string WaitForAborts(double seconds);
 
   // Ends the thread, and with it whatever waits here.
   void Shutdown() noexcept;
@@ -128,13 +128,13 @@ class ControlPlane {
   Status Deliver(Edge* edge, const FramePtr& frame);
   void Lose(Edge* edge, const Status& why);
   // Notes what is said of a rank for the first time, and passes it on.
-  void Note(const FramePtr& said, const Status& status, const Edge* from);
+  void RecordStatement(const FramePtr& said, const Status& status, const Edge* from);
   void Pass(const FramePtr& frame, const Edge* from);
   void Enqueue(Edge* edge, const FramePtr& frame);
   void Send(Edge* edge);
   void Drop(Edge* edge);
   bool HasRoom(const Edge& edge) const;
-  // Whether a collective waits for a rank behind the edge.
+  // Returns whether a collective waits for a rank behind the edge.
   bool LacksFrom(const Edge& edge) const;
   Edge* EdgeToward(int rank);
 
@@ -157,11 +157,11 @@ class ControlPlane {
   const Tree tree_;
   const ControlOptions options_;
   const std::vector<Socket>* const links_;
-  Waker waker_;
+  EventFd waker_;
   std::thread thread_;
   std::mutex collective_mutex_;
 
-  std::mutex mutex_;  // guards what follows; never held while waiting for others
+  std::mutex mutex_;  // guards the members below; never held while waiting for other ranks
   std::condition_variable changed_;
   std::vector<Edge> edges_;                  // which are never more
   std::vector<std::deque<FramePtr>> inbox_;  // [rank], received, not yet read by a call
@@ -170,7 +170,7 @@ class ControlPlane {
   std::vector<bool> is_wanted_;              // [rank], by the collective that waits
   int num_missing_ = 0;                      // of them
   std::vector<bool> is_alive_;               // [rank], has answered since the last Probe
-  bool said_farewell_ = false;
+  bool has_aborted_ = false;
   bool is_over_ = false;
   Status failure_;  // of the thread
 };

@@ -64,7 +64,7 @@ struct Scripted {
   }
 };
 
-constexpr uint32_t kData = 1, kFarewell = 2, kGone = 3, kProbe = 4, kAlive = 5;
+constexpr uint32_t kData = 1, kAbort = 2, kGone = 3, kProbe = 4, kAlive = 5;
 constexpr int kAll = -1;
 
 std::string Header(uint32_t kind, uint32_t num_bytes, int origin = 1, int target = kAll) {
@@ -112,8 +112,8 @@ TEST_CASE("FarewellEndsWhatOthersWaitFor") {
   const auto planes = Planes(3);
   OnEveryRank(3, [&](int rank) {
     if (rank == 2) {
-      planes[2]->Farewell("the disk is full");
-      planes[2]->Farewell("a second reason is not said");
+      planes[2]->BroadcastAbort("the disk is full");
+      planes[2]->BroadcastAbort("a second reason is not said");
       return;
     }
     std::vector<std::string> all;
@@ -122,7 +122,7 @@ TEST_CASE("FarewellEndsWhatOthersWaitFor") {
              testing::StatusIs(StatusCode::kUnavailable, "rank 2 gave up: the disk is full"));
   });
   const auto others = Planes(2);
-  others[0]->Farewell("no plan");
+  others[0]->BroadcastAbort("no plan");
   std::string message;
   CHECK_EQ(others[1]->Broadcast(0, kGenerousSeconds, &message),
            testing::StatusIs(StatusCode::kUnavailable, "rank 0 gave up: no plan"));
@@ -234,7 +234,7 @@ TEST_CASE("OddHeadersAreRefusedUnread") {
   testing::OverBoth();
   for (const std::string& bytes :
        {Header(kData, 0xffffffffu), Header(kData, ControlPlane::kMaxMessageBytes + 1),
-        Header(kFarewell, 1 << 20), Header(kGone, 1 << 20), Header(kProbe, 1, 1, 0),
+        Header(kAbort, 1 << 20), Header(kGone, 1 << 20), Header(kProbe, 1, 1, 0),
         Message(kData, "good").replace(0, 1, "X"), Message(7, "kind"),
         // From this rank itself, from no rank, and to no rank.
         Message(kData, "own", 0), Message(kGone, "own", 0), Message(kData, "none", -1),
@@ -271,37 +271,37 @@ TEST_CASE("FarewellsAreCutBetweenCharacters") {
     for (size_t size = kMost - 1; size <= kMost + 1; ++size) {
       const std::string before(size - character.size(), '-');
       auto planes = Planes(2);
-      planes[1]->Farewell(before + character);
+      planes[1]->BroadcastAbort(before + character);
       const std::string all = "rank 1 gave up: " + before + character;
       const std::string cut =
           "rank 1 gave up: " + (character == "x" ? all.substr(16, kMost) : before);
-      CHECK_EQ(planes[0]->HearFarewells(kGenerousSeconds), size <= kMost ? all : cut);
+      CHECK_EQ(planes[0]->WaitForAborts(kGenerousSeconds), size <= kMost ? all : cut);
     }
   }
   auto planes = Planes(2);
-  planes[1]->Farewell("no UTF-8: \xFF");
-  CHECK_EQ(planes[0]->HearFarewells(kGenerousSeconds), "rank 1 gave up: no UTF-8: \xEF\xBF\xBD");
+  planes[1]->BroadcastAbort("no UTF-8: \xFF");
+  CHECK_EQ(planes[0]->WaitForAborts(kGenerousSeconds), "rank 1 gave up: no UTF-8: \xEF\xBF\xBD");
 }
 
 TEST_CASE("FarewellsAreHeard") {
   testing::OverBoth();
   {  // behind a message whose wait has ended
     Scripted script(3);
-    script.Send(1, Message(kData, "late") + Message(kFarewell, "enough"));
-    CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), "rank 1 gave up: enough");
+    script.Send(1, Message(kData, "late") + Message(kAbort, "enough"));
+    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "rank 1 gave up: enough");
   }
   {  // a connection that closed without a word says as much
     Scripted script(3);
     script.End(2) = Socket();
-    CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), testing::Contains("rank 2 is gone"));
+    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), testing::Contains("rank 2 is gone"));
   }
   {  // no rank sends
     Scripted script(3);
-    CHECK_EQ(script.plane->HearFarewells(kShortSeconds), "");
+    CHECK_EQ(script.plane->WaitForAborts(kShortSeconds), "");
   }
   {  // there is no other rank
     Scripted script(1);
-    CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), "");
+    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "");
   }
 }
 
@@ -317,15 +317,15 @@ TEST_CASE("AllHearOfWhoIsLost") {
       const std::string name = "rank " + std::to_string(lost);
       OnEveryRank(kWorld, [&](int rank) {
         if (rank != lost) {
-          const std::string heard = planes[rank]->HearFarewells(kGenerousSeconds);
+          const std::string heard = planes[rank]->WaitForAborts(kGenerousSeconds);
           CHECK_EQ(heard,
                    testing::Contains(name + (says_why ? " gave up: no more data" : " is gone: ")));
-          CHECK_EQ(planes[rank]->Standing(), testing::StatusIs(StatusCode::kUnavailable, name));
+          CHECK_EQ(planes[rank]->PeerStatus(), testing::StatusIs(StatusCode::kUnavailable, name));
           std::vector<std::string> all;
           CHECK_EQ(planes[rank]->AllGather("x", kGenerousSeconds, &all),
                    testing::StatusIs(StatusCode::kUnavailable, name));
         } else if (says_why) {
-          planes[lost]->Farewell("no more data");
+          planes[lost]->BroadcastAbort("no more data");
         } else {
           planes[lost].reset();
         }
@@ -449,7 +449,7 @@ TEST_CASE("HearingDoesNotStealMessages") {
       CHECK_EQ(ReceiveAll(script.End(1), answer.data(), answer.size(), After(kGenerousSeconds)),
                testing::IsOk());
       script.Send(1, message.substr(0, round + 1));
-      CHECK_EQ(script.plane->HearFarewells(0.01), "");
+      CHECK_EQ(script.plane->WaitForAborts(0.01), "");
       script.Send(1, message.substr(round + 1));
     }
   });
@@ -486,7 +486,7 @@ TEST_CASE("FarewellDoesNotCutIntoAMessage") {
         }
       }
     });
-    script.plane->Farewell("farewell");
+    script.plane->BroadcastAbort("farewell");
     script.plane->Shutdown();
     sender.join();
     reader.join();

@@ -71,6 +71,12 @@ Status OutOfDescriptors(const std::string& call, int error) {
   return Status(StatusCode::kResourceExhausted, std::move(text));
 }
 
+Status SystemError(StatusCode code, const std::string& what) {
+  const int error = errno;
+  if (IsOutOfDescriptors(error)) return OutOfDescriptors(what, error);
+  return Status(code, what + ": " + ErrnoText(error));
+}
+
 Status TakeDescriptor(const char* call, int fd, Socket* descriptor) {
   if (fd < 0) return OutOfDescriptors(call, errno);
   *descriptor = Socket(fd);

@@ -1,4 +1,4 @@
-// How many file descriptors this process may open.
+// Limit of open file descriptors, and errors of calls that exceed it.
 #ifndef TF_LIBRA_OPS_LANES_DESCRIPTORS_H_
 #define TF_LIBRA_OPS_LANES_DESCRIPTORS_H_
 
@@ -14,12 +14,16 @@ namespace tf_libra {
 // are needed for `what`, what the limit is, and how to raise it.
 Status ReserveDescriptors(int count, const std::string& what);
 
-// Whether an error of a system call means that there are no descriptors, or is no memory for them:
-// trying again would not help.
+// Returns whether an error of a system call means that there are no descriptors, or is no memory
+// for them: trying again would not help.
 bool IsOutOfDescriptors(int error);
 
 // The error of `call`, with what the limit is where `error` is EMFILE.
 Status OutOfDescriptors(const std::string& call, int error);
+
+// The error of a call that has just failed: ResourceExhausted if it found no descriptor, else
+// `code`.
+Status SystemError(StatusCode code, const std::string& what);
 
 // Owns from here on what a system call has just returned. ResourceExhausted: it is no descriptor.
 Status TakeDescriptor(const char* call, int fd, Socket* descriptor);

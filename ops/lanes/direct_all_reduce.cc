@@ -25,7 +25,7 @@ Reduction ReductionOf(const ExchangeOptions& options) {
 // No more than there is to be summed, nor than half a ring.
 size_t BlockBytes(const ExchangeOptions& options, size_t chunk_bytes) {
   const size_t num_peers = options.peers->size() - 1;
-  size_t bytes = ExchangeMoves::kMaxBlockBytes;
+  size_t bytes = ExchangeIo::kMaxBlockBytes;
   while (bytes > kMinBlockBytes &&
          (bytes * num_peers > kScratchBytes || bytes / 2 >= chunk_bytes)) {
     bytes /= 2;
@@ -150,7 +150,7 @@ class Exchange {
     const ByteRange block = {own_chunk_.begin + moves_.summed(), own_chunk_.begin + end};
     options_.buffers->ForEachRun(block, [&](const char* input, char* output, size_t size) {
       for (const ExchangePeer& peer : peers_) {
-        parts_[peer.place] = ExchangeMoves::PartOf(peer) + at;
+        parts_[peer.place] = ExchangeIo::PartOf(peer) + at;
       }
       parts_[options_.rank] = input;
       Sum(moves_.summed() + at, size, output);
@@ -195,7 +195,7 @@ class Exchange {
 
   // Nothing moves any more. A peer that died while nothing was expected of it is still a peer that
   // died; where something is, what it sent before it died has been read.
-  Step LookForTrouble() {
+  Step CheckPeerHealth() {
     for (const ExchangePeer& peer : peers_) {
       if (peer.is_through) continue;  // it may well have left
       const bool is_idle = peer.memory != nullptr || !moves_.WantsToReceive(peer);
@@ -228,7 +228,7 @@ class Exchange {
         limit = options_.stall_warning_seconds;
       }
     }
-    if (options_.watch->has_trouble() && LookForTrouble() == Step::kFailed) return false;
+    if (options_.watch->has_trouble() && CheckPeerHealth() == Step::kFailed) return false;
     if (!AwaitPeersInMemory()) return moves_.result()->status.ok();
     const Status status = options_.watch->Wait(After(limit - silent), &news_);
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
@@ -248,7 +248,7 @@ class Exchange {
   const ExchangeOptions& options_;
   const size_t element_size_;
   const ByteRange own_chunk_;
-  ExchangeMoves moves_;
+  ExchangeIo moves_;
   std::vector<ExchangePeer> peers_;
   std::vector<size_t> in_memory_;       // of peers_
   size_t num_lacking_ = 0;              // whose part of the next block is not all there

@@ -41,7 +41,7 @@ struct ExchangeOptions {
   // The ranks at these places; nullptr: as their places are.
   const std::vector<int>* names = nullptr;
   const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
-  Watch* watch = nullptr;                      // of peers and links, from one exchange to the next
+  EpollSet* watch = nullptr;                   // of peers and links, from one exchange to the next
   ExchangeSteps steps = ExchangeSteps::kAll;
   ExchangeHeader header;
   const Buffers* buffers = nullptr;

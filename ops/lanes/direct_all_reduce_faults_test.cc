@@ -125,7 +125,7 @@ TEST_CASE("PositionsThatCannotBe") {
     static_cast<void>(end(script.End(1).memory.get())->Advance(1u << 30));
     CHECK_EQ(script.Run().status,
              testing::StatusIs(StatusCode::kFailedPrecondition,
-                               "rank 1 has written into the shared memory what cannot be"));
+                               "rank 1 wrote an invalid position into the shared memory"));
     script.CheckUntouched();
   }
 }
@@ -162,7 +162,7 @@ TEST_CASE("PositionsThatGoBack") {
       }
     });
     CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition,
-                                       "rank 1 has written into the shared memory what cannot be"));
+                                       "rank 1 wrote an invalid position into the shared memory"));
   }
 }
 
@@ -182,7 +182,8 @@ TEST_CASE("PeerThatWakesWithoutEnd") {
       if (!is_flood) poll(nullptr, 0, 1);
     });
     if (is_flood) {
-      CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition, "rank 1 sends bytes"));
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition,
+                                         "rank 1 sends an endless stream of wake-ups"));
     } else {
       CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
       CHECK((warnings.size() == 1 && warnings[0] == "1"));

@@ -1,4 +1,4 @@
-// What two ranks compare on a lane's connection before they exchange anything else.
+// Header that two ranks compare on a lane's connection before they exchange data.
 #ifndef TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_HEADER_H_
 #define TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_HEADER_H_
 

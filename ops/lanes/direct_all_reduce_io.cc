@@ -21,28 +21,25 @@ Step Both(Step one, Step other) {
 
 }  // namespace
 
-ExchangeMoves::ExchangeMoves(const ExchangeOptions& options, ByteRange own_chunk,
-                             size_t block_bytes)
+ExchangeIo::ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes)
     : options_(options),
       own_chunk_(own_chunk),
       block_bytes_(block_bytes),
       summed_(options.steps == ExchangeSteps::kAllGather ? own_chunk.size() : 0) {}
 
-bool ExchangeMoves::SentAll(const ExchangePeer& peer) const {
+bool ExchangeIo::SentAll(const ExchangePeer& peer) const {
   return peer.sum_sent == own_chunk_.size() && peer.part_sent == peer.chunk.size() &&
          peer.header_sent == sizeof(ExchangeHeader);
 }
 
-bool ExchangeMoves::ReceivedAll(const ExchangePeer& peer) const {
+bool ExchangeIo::ReceivedAll(const ExchangePeer& peer) const {
   return peer.sum_received == peer.chunk.size() && peer.part_received == own_chunk_.size() &&
          peer.header_received == sizeof(ExchangeHeader);
 }
 
-size_t ExchangeMoves::BlockEnd() const {
-  return std::min(summed_ + block_bytes_, own_chunk_.size());
-}
+size_t ExchangeIo::BlockEnd() const { return std::min(summed_ + block_bytes_, own_chunk_.size()); }
 
-void ExchangeMoves::Summed(size_t end, std::vector<ExchangePeer>* peers) {
+void ExchangeIo::Summed(size_t end, std::vector<ExchangePeer>* peers) {
   for (ExchangePeer& peer : *peers) {
     if (peer.memory == nullptr) continue;
     AdvanceRing(peer.fd, peer.memory->incoming_parts(), end - summed_);
@@ -50,32 +47,32 @@ void ExchangeMoves::Summed(size_t end, std::vector<ExchangePeer>* peers) {
   summed_ = end;
 }
 
-const char* ExchangeMoves::PartOf(const ExchangePeer& peer) {
+const char* ExchangeIo::PartOf(const ExchangePeer& peer) {
   return peer.memory == nullptr ? peer.block : peer.memory->incoming_parts()->here();
 }
 
-bool ExchangeMoves::LacksPart(const ExchangePeer& peer) const {
+bool ExchangeIo::LacksPart(const ExchangePeer& peer) const {
   return peer.header_received < sizeof(ExchangeHeader) || peer.part_received < BlockEnd();
 }
 
-bool ExchangeMoves::WantsToReceive(const ExchangePeer& peer) const {
+bool ExchangeIo::WantsToReceive(const ExchangePeer& peer) const {
   if (LacksPart(peer)) return true;
   const bool may_follow = peer.memory != nullptr || peer.part_received == own_chunk_.size();
   return may_follow && peer.sum_received < peer.chunk.size();
 }
 
-bool ExchangeMoves::WantsToSend(const ExchangePeer& peer) const {
+bool ExchangeIo::WantsToSend(const ExchangePeer& peer) const {
   return peer.header_sent < sizeof(ExchangeHeader) || peer.part_sent < peer.chunk.size() ||
          peer.sum_sent < summed_;
 }
 
-Step ExchangeMoves::Fail(StatusCode code, const ExchangePeer& peer, const std::string& what) {
+Step ExchangeIo::Fail(StatusCode code, const ExchangePeer& peer, const std::string& what) {
   result_.status = Status(code, "rank " + std::to_string(peer.rank) + " " + what);
   return Step::kFailed;
 }
 
 template <typename Choose>
-size_t ExchangeMoves::Gather(ByteRange range, Runs* runs, Choose choose) const {
+size_t ExchangeIo::Gather(ByteRange range, Runs* runs, Choose choose) const {
   size_t bytes = 0;
   options_.buffers->ForEachRun(range, [&](const char* input, char* output, size_t size) {
     if (runs->count == kMaxRuns) return false;
@@ -86,14 +83,14 @@ size_t ExchangeMoves::Gather(ByteRange range, Runs* runs, Choose choose) const {
   return bytes;
 }
 
-Step ExchangeMoves::Outcome(const ExchangePeer& peer, ssize_t bytes) {
+Step ExchangeIo::Outcome(const ExchangePeer& peer, ssize_t bytes) {
   if (bytes > 0) return Step::kProgress;
   if (bytes == 0) return Fail(StatusCode::kUnavailable, peer, "closed the connection");
   if (WouldBlock(errno)) return Step::kBlocked;
   return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
 }
 
-Step ExchangeMoves::SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent) {
+Step ExchangeIo::SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent) {
   msghdr message{};
   message.msg_iov = runs->runs;
   message.msg_iovlen = runs->count;
@@ -104,7 +101,7 @@ Step ExchangeMoves::SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent) {
   return step;
 }
 
-Step ExchangeMoves::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received) {
+Step ExchangeIo::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received) {
   msghdr message{};
   message.msg_iov = runs->runs;
   message.msg_iovlen = runs->count;
@@ -116,7 +113,7 @@ Step ExchangeMoves::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received
 }
 
 // The header, the part and what is summed, as far as they come next: small ones in one call.
-Step ExchangeMoves::Send(ExchangePeer* peer) {
+Step ExchangeIo::Send(ExchangePeer* peer) {
   if (peer->memory != nullptr) return SendInMemory(peer);
   Runs runs;
   const size_t header = sizeof(ExchangeHeader) - peer->header_sent;
@@ -146,7 +143,7 @@ Step ExchangeMoves::Send(ExchangePeer* peer) {
   return step;
 }
 
-Step ExchangeMoves::Receive(ExchangePeer* peer) {
+Step ExchangeIo::Receive(ExchangePeer* peer) {
   if (!WantsToReceive(*peer)) return Step::kBlocked;
   if (peer->header_received == sizeof(ExchangeHeader)) {
     if (peer->memory != nullptr) return ReceiveInMemory(peer);
@@ -180,7 +177,7 @@ Step ExchangeMoves::Receive(ExchangePeer* peer) {
   return step;
 }
 
-Step ExchangeMoves::ReceiveSum(ExchangePeer* peer) {
+Step ExchangeIo::ReceiveSum(ExchangePeer* peer) {
   // A peer has no sum of a part that was not sent to it.
   const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
   if (peer->sum_received >= most) return Step::kBlocked;
@@ -194,7 +191,7 @@ Step ExchangeMoves::ReceiveSum(ExchangePeer* peer) {
   return step;
 }
 
-Step ExchangeMoves::CheckHeader(ExchangePeer* peer) {
+Step ExchangeIo::CheckHeader(ExchangePeer* peer) {
   const std::string difference = DifferenceOf(peer->header, options_.header);
   if (difference.empty()) return Step::kProgress;
   // The peer is to see the difference as well, and not to wait for this rank to leave.
@@ -203,26 +200,26 @@ Step ExchangeMoves::CheckHeader(ExchangePeer* peer) {
   return Fail(StatusCode::kFailedPrecondition, *peer, difference);
 }
 
-Step ExchangeMoves::InMemory(const ExchangePeer& peer, Step step) {
+Step ExchangeIo::InMemory(const ExchangePeer& peer, Step step) {
   if (step != Step::kFailed) return step;
   return Fail(StatusCode::kFailedPrecondition, peer,
-              "has written into the shared memory what cannot be");
+              "wrote an invalid position into the shared memory");
 }
 
 template <typename Copy>
-Step ExchangeMoves::CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit,
-                              size_t* moved, Copy copy) {
+Step ExchangeIo::CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range, size_t limit,
+                           size_t* moved, Copy copy) {
   return InMemory(*peer, CopyThroughRing(*options_.buffers, range, limit, kMaxBlockBytes, peer->fd,
                                          end, moved, copy));
 }
 
-bool ExchangeMoves::TakeWakes(const ExchangePeer& peer) {
+bool ExchangeIo::TakeWakes(const ExchangePeer& peer) {
   if (peer.memory == nullptr || tf_libra::TakeWakes(peer.fd)) return true;
-  Fail(StatusCode::kFailedPrecondition, peer, "sends bytes without end beside the shared memory");
+  Fail(StatusCode::kFailedPrecondition, peer, "sends an endless stream of wake-ups");
   return false;
 }
 
-Step ExchangeMoves::SendHeaderInMemory(ExchangePeer* peer) {
+Step ExchangeIo::SendHeaderInMemory(ExchangePeer* peer) {
   const auto copy = [this](char* place) {
     std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
   };
@@ -230,7 +227,7 @@ Step ExchangeMoves::SendHeaderInMemory(ExchangePeer* peer) {
                   MoveHeaderThroughRing(peer->memory->outgoing_parts(), &peer->header_sent, copy));
 }
 
-Step ExchangeMoves::ReceiveHeaderInMemory(ExchangePeer* peer) {
+Step ExchangeIo::ReceiveHeaderInMemory(ExchangePeer* peer) {
   const auto copy = [peer](char* place) {
     std::memcpy(&peer->header, place, sizeof(ExchangeHeader));
   };
@@ -240,7 +237,7 @@ Step ExchangeMoves::ReceiveHeaderInMemory(ExchangePeer* peer) {
   return InMemory(*peer, step);
 }
 
-Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
+Step ExchangeIo::ReceivePartInMemory(ExchangePeer* peer) {
   size_t there = 0;
   const Step looked = LookIntoRing(peer->memory->incoming_parts(), &there);
   if (InMemory(*peer, looked) == Step::kFailed) return looked;
@@ -250,7 +247,7 @@ Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
   return Step::kProgress;
 }
 
-Step ExchangeMoves::SendInMemory(ExchangePeer* peer) {
+Step ExchangeIo::SendInMemory(ExchangePeer* peer) {
   Step header = Step::kBlocked;
   if (peer->header_sent < sizeof(ExchangeHeader)) {
     header = SendHeaderInMemory(peer);
@@ -272,7 +269,7 @@ Step ExchangeMoves::SendInMemory(ExchangePeer* peer) {
                         }));
 }
 
-Step ExchangeMoves::ReceiveInMemory(ExchangePeer* peer) {
+Step ExchangeIo::ReceiveInMemory(ExchangePeer* peer) {
   const Step part = ReceivePartInMemory(peer);
   if (part == Step::kFailed) return part;
   return Both(
@@ -282,11 +279,11 @@ Step ExchangeMoves::ReceiveInMemory(ExchangePeer* peer) {
                       }));
 }
 
-bool ExchangeMoves::Await(const ExchangePeer& peer, RingEnd* end, size_t left) {
+bool ExchangeIo::Await(const ExchangePeer& peer, RingEnd* end, size_t left) {
   return InMemory(peer, AwaitRing(end, left)) == Step::kBlocked;
 }
 
-bool ExchangeMoves::AwaitInMemory(const ExchangePeer& peer) {
+bool ExchangeIo::AwaitInMemory(const ExchangePeer& peer) {
   SharedMemory* const memory = peer.memory;
   if (peer.header_sent < sizeof(ExchangeHeader)) {
     RingEnd* const end = memory->outgoing_parts();

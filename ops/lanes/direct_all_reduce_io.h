@@ -1,6 +1,6 @@
-// What moves between one rank of an exchange (direct_all_reduce.h) and each of its peers: a header,
-// parts and sums, over a socket or through memory that both share. When which of them has its turn,
-// and what is summed of what has come, is the exchange's.
+// Transfers between one rank of a direct all-reduce (direct_all_reduce.h) and its peers: a header,
+// parts and sums, over a socket or through shared memory. The exchange decides the turns of the
+// peers and sums what has arrived.
 #ifndef TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_IO_H_
 #define TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_IO_H_
 
@@ -45,14 +45,14 @@ struct ExchangePeer {
   char* block = nullptr;     // holds a block of the own chunk from `summed` on; none with memory
 };
 
-class ExchangeMoves {
+class ExchangeIo {
  public:
   // Parts of the own chunk are summed a block at a time, while they are in the cache: those of all
   // peers together. Powers of two, as are the sizes of rings.
   static constexpr size_t kMaxBlockBytes = 128 * 1024;
 
   // `options` outlive this. Of the own chunk a block at a time is summed.
-  ExchangeMoves(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes);
+  ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes);
 
   // Moves what can be. kFailed: `result` says why.
   Step Receive(ExchangePeer* peer);
@@ -63,8 +63,8 @@ class ExchangeMoves {
   // Returns whether a part of its block is missing: without every rank's part there is no sum to
   // send.
   bool LacksPart(const ExchangePeer& peer) const;
-  // Whether this peer may deliver now; over a socket not while its block is full and waits for
-  // other ranks.
+  // Returns whether this peer may deliver now; over a socket not while its block is full and waits
+  // for other ranks.
   bool WantsToReceive(const ExchangePeer& peer) const;
   bool WantsToSend(const ExchangePeer& peer) const;
 

@@ -18,7 +18,7 @@ struct Side {
   Buffers buffers;
   ExchangeOptions options;
   std::vector<char> block = std::vector<char>(kBlock);
-  ExchangeMoves moves;
+  ExchangeIo moves;
   std::vector<ExchangePeer> peers;
 
   Side(const Mesh& mesh, size_t count_of_a_chunk, int64_t sequence)
@@ -82,14 +82,14 @@ TEST_CASE("PartsAndSumsComeBlockByBlock") {
     while (two.one.moves.summed() < chunk) {
       two.MoveParts();
       for (Side* side : {&two.one, &two.other}) {
-        const ExchangeMoves& moves = side->moves;
+        const ExchangeIo& moves = side->moves;
         CHECK(!moves.LacksPart(*side->peer()));
         CHECK_EQ(moves.BlockEnd(), std::min(chunk, moves.summed() + kBlock));
         // A "sum" here is what the other sent.
         const size_t begin = moves.summed(), size = moves.BlockEnd() - begin;
         char* const to = reinterpret_cast<char*>(side->tensors.outputs[0].data());
         std::memcpy(to + side->Chunk(1 - side->peer()->rank).begin + begin,
-                    ExchangeMoves::PartOf(*side->peer()), size);
+                    ExchangeIo::PartOf(*side->peer()), size);
         CHECK(!moves.SentAll(*side->peer()));
         side->moves.Summed(begin + size, &side->peers);
       }
@@ -123,7 +123,7 @@ TEST_CASE("SumsWaitForTheirBlock") {
     const ExchangePeer& peer = side.peers[0];
     return !side.moves.LacksPart(peer) && peer.part_sent == peer.chunk.size();
   });
-  ExchangeMoves& moves = two.one.moves;
+  ExchangeIo& moves = two.one.moves;
   CHECK(!moves.WantsToSend(*two.one.peer()));
   CHECK(moves.Send(two.one.peer()) == Step::kBlocked);
   CHECK_EQ(two.one.peer()->sum_sent, 0u);

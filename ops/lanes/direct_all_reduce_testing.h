@@ -1,4 +1,4 @@
-// What the tests of the exchange share: tensors, and ranks that a test plays.
+// Helpers for tests of the direct all-reduce: tensors, and ranks that a test plays.
 #ifndef TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_TESTING_H_
 #define TF_LIBRA_OPS_LANES_DIRECT_ALL_REDUCE_TESTING_H_
 

@@ -1,5 +1,5 @@
-// What executes all-reduces, and moves tensors between ranks. Kernels know this interface and
-// nothing behind it.
+// Interface of the engine that executes all-reduces and moves tensors between ranks. Kernels
+// depend on this interface alone.
 #ifndef TF_LIBRA_OPS_LANES_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_ENGINE_H_
 
@@ -75,7 +75,7 @@ class Engine {
   // Ends all work here and tells every peer why. Idempotent: the first reason stays.
   virtual void Abort(const Status& reason) noexcept = 0;
 
-  // Number that telemetry and messages give to what follows.
+  // The step number of later telemetry and messages.
   virtual void SetStep(int64_t step) = 0;
   virtual int64_t step() const = 0;
   virtual Telemetry* telemetry() = 0;

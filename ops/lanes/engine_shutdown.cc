@@ -33,7 +33,7 @@ Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
   if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
     return Status();
   }
-  return Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
+  return Status(StatusCode::kDeadlineExceeded, "a callback of an all-reduce has not returned for " +
                                                    SecondsText(timeout_seconds) +
                                                    " s; the engine's threads are left behind");
 }

@@ -1,4 +1,4 @@
-// The end of an engine, in time: what its threads have called may never return.
+// Shutdown of an engine within a deadline: callbacks of its threads may never return.
 #ifndef TF_LIBRA_OPS_LANES_ENGINE_SHUTDOWN_H_
 #define TF_LIBRA_OPS_LANES_ENGINE_SHUTDOWN_H_
 

@@ -1,5 +1,5 @@
-// What the tests of the engine share: engines of ranks that are threads of one process, and
-// all-reduces whose results are known.
+// Helpers for tests of the engine: engines of ranks that are threads of one process, and
+// all-reduces with known results.
 #ifndef TF_LIBRA_OPS_LANES_ENGINE_TESTING_H_
 #define TF_LIBRA_OPS_LANES_ENGINE_TESTING_H_
 

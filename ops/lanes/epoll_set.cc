@@ -22,8 +22,8 @@ bool Add(const Socket& set, const Socket& socket, uint32_t events, uint64_t numb
 
 }  // namespace
 
-Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>* names,
-                   const std::vector<Socket>* links, std::unique_ptr<Watch>* watch) {
+Status EpollSet::Make(const std::vector<Connection>& peers, const std::vector<int>* names,
+                      const std::vector<Socket>* links, std::unique_ptr<EpollSet>* watch) {
   Socket set;
   Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &set);
   if (!status.ok()) return status;
@@ -39,11 +39,11 @@ Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>*
     }
     if (!added) return OutOfDescriptors("epoll_ctl", errno);
   }
-  watch->reset(new Watch(std::move(set), peers.size()));
+  watch->reset(new EpollSet(std::move(set), peers.size()));
   return status;
 }
 
-Status Watch::Wait(TimePoint deadline, std::vector<int>* places) {
+Status EpollSet::Wait(TimePoint deadline, std::vector<int>* places) {
   places->clear();
   epoll_event events[kEventsAtOnce];
   const int count = epoll_wait(set_.fd(), events, std::size(events), PollMilliseconds(deadline));

@@ -1,5 +1,5 @@
-// Which of a lane's connections have news: the system keeps the set of them, so that waiting costs
-// what has happened, however many there are.
+// Set of a lane's connections to wait for. The system keeps the set, so the cost of a wait depends
+// on the number of events, not of connections.
 #ifndef TF_LIBRA_OPS_LANES_EPOLL_SET_H_
 #define TF_LIBRA_OPS_LANES_EPOLL_SET_H_
 
@@ -14,12 +14,12 @@
 namespace tf_libra {
 
 // Of one row or column. For one thread at a time.
-class Watch {
+class EpollSet {
  public:
   // Of peers by place, and of the links to them: those at `names` among `links`, or at their places
   // where `names` is nullptr; nullptr or invalid: none. ResourceExhausted: the system has no room.
   static Status Make(const std::vector<Connection>& peers, const std::vector<int>* names,
-                     const std::vector<Socket>* links, std::unique_ptr<Watch>* watch);
+                     const std::vector<Socket>* links, std::unique_ptr<EpollSet>* watch);
 
   // Sleeps until there is news or the deadline passes, perhaps less; `places` receives the indices
   // of the peers with news. News is a change: bytes that came, room after there was none, an end.
@@ -30,11 +30,11 @@ class Watch {
   // What was seen so far, and stays. The other side writes no more; the link has broken.
   bool has_ended(int place) const { return has_ended_[place]; }
   bool is_link_broken(int place) const { return is_link_broken_[place]; }
-  // Whether either holds for any.
+  // Returns whether either holds for any.
   bool has_trouble() const { return has_trouble_; }
 
  private:
-  Watch(Socket set, size_t num_places)
+  EpollSet(Socket set, size_t num_places)
       : set_(std::move(set)), has_ended_(num_places), is_link_broken_(num_places) {}
 
   Socket set_;

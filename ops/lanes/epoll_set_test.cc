@@ -18,7 +18,7 @@ using testing::kGenerousSeconds;
 struct Watched {
   std::vector<Connection> peers;
   std::vector<Socket> ends;
-  std::unique_ptr<Watch> watch;
+  std::unique_ptr<EpollSet> watch;
 
   explicit Watched(int count) : peers(count), ends(count) {
     for (int place = 0; place < count; ++place) {
@@ -27,7 +27,7 @@ struct Watched {
       peers[place].socket = Socket(fds[0]);
       ends[place] = Socket(fds[1]);
     }
-    CHECK_EQ(Watch::Make(peers, nullptr, nullptr, &watch), testing::IsOk());
+    CHECK_EQ(EpollSet::Make(peers, nullptr, nullptr, &watch), testing::IsOk());
     All();  // that there is room
   }
 
@@ -107,7 +107,7 @@ TEST_CASE("BrokenLinksAreRemembered") {
   std::vector<Socket> links(9);
   links[7] = std::move(link);
   const std::vector<int> names = {4, 7};
-  CHECK_EQ(Watch::Make(watched.peers, &names, &links, &watched.watch), testing::IsOk());
+  CHECK_EQ(EpollSet::Make(watched.peers, &names, &links, &watched.watch), testing::IsOk());
   watched.All();
   const linger at_once{1, 0};
   CHECK_EQ(setsockopt(other.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);

@@ -9,17 +9,17 @@
 
 namespace tf_libra {
 
-Status Waker::Open() {
+Status EventFd::Open() {
   return TakeDescriptor("eventfd", eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), &event_);
 }
 
-void Waker::Wake() noexcept {
+void EventFd::Wake() noexcept {
   const uint64_t one = 1;
   const ssize_t ignored = write(event_.fd(), &one, sizeof(one));  // if it is full it wakes as well
   static_cast<void>(ignored);
 }
 
-void Waker::Rest() noexcept {
+void EventFd::Rest() noexcept {
   uint64_t count;
   const ssize_t ignored = read(event_.fd(), &count, sizeof(count));
   static_cast<void>(ignored);

@@ -1,4 +1,4 @@
-// Wakes a thread that waits for descriptors, in poll(2) or epoll(7), when there is other news.
+// Event that wakes a thread which waits for descriptors in poll(2) or epoll(7).
 #ifndef TF_LIBRA_OPS_LANES_EVENT_FD_H_
 #define TF_LIBRA_OPS_LANES_EVENT_FD_H_
 
@@ -7,7 +7,7 @@
 
 namespace tf_libra {
 
-class Waker {
+class EventFd {
  public:
   // ResourceExhausted: there is no descriptor for it.
   Status Open();

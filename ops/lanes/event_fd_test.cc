@@ -10,13 +10,13 @@
 namespace tf_libra {
 namespace {
 
-bool IsAwake(const Waker& waker, int milliseconds = 0) {
+bool IsAwake(const EventFd& waker, int milliseconds = 0) {
   pollfd entry{waker.descriptor().fd(), POLLIN, 0};
   return poll(&entry, 1, milliseconds) == 1;
 }
 
 TEST_CASE("WakesUntilItRests") {
-  Waker waker;
+  EventFd waker;
   CHECK_EQ(waker.Open(), testing::IsOk());
   CHECK(!IsAwake(waker));
   for (int round = 0; round < 3; ++round) {
@@ -30,7 +30,7 @@ TEST_CASE("WakesUntilItRests") {
 }
 
 TEST_CASE("FromAnotherThread") {
-  Waker waker;
+  EventFd waker;
   CHECK_EQ(waker.Open(), testing::IsOk());
   std::thread other([&waker] { waker.Wake(); });
   CHECK(IsAwake(waker, PollMilliseconds(After(testing::kGenerousSeconds))));
@@ -38,7 +38,7 @@ TEST_CASE("FromAnotherThread") {
 }
 
 TEST_CASE("NobodyBeforeItIsOpen") {
-  Waker waker;
+  EventFd waker;
   waker.Wake();
   waker.Rest();
   CHECK(!waker.descriptor().valid());
@@ -49,7 +49,7 @@ TEST_CASE("WithoutADescriptor") {
   CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  Waker waker;
+  EventFd waker;
   CHECK_EQ(waker.Open(), testing::StatusIs(StatusCode::kResourceExhausted, "eventfd: "));
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }

@@ -11,7 +11,7 @@ Executions& Executions::Global() {
   return *executions;
 }
 
-void Executions::Note(std::shared_ptr<const OperationInfo> operation) {
+void Executions::RecordExecution(std::shared_ptr<const OperationInfo> operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Noted& noted = functions_[operation->function];
   for (size_t i = 0; i < operation->tensor_names.size(); ++i) {

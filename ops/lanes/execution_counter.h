@@ -1,7 +1,6 @@
-// How often each tensor was submitted to all-reduces, per training function. A check after every
-// step reads it to see whether the step has done all its all-reduces, so it has to be cheap. A
-// tensor that is submitted in parts counts with the first part: it cannot be read before all parts
-// are reduced.
+// Number of submissions of each tensor to all-reduces, per training function. A check after every
+// step reads it to find all-reduces that the step lacks, so it has to be cheap. A tensor that is
+// submitted in parts counts with its first part: it cannot be read before all parts are reduced.
 #ifndef TF_LIBRA_OPS_LANES_EXECUTION_COUNTER_H_
 #define TF_LIBRA_OPS_LANES_EXECUTION_COUNTER_H_
 
@@ -20,7 +19,7 @@ class Executions {
   // Those of this process.
   static Executions& Global();
 
-  void Note(std::shared_ptr<const OperationInfo> operation);
+  void RecordExecution(std::shared_ptr<const OperationInfo> operation);
   // Tensors since the last Take.
   int64_t Count(const std::string& function) const;
   // Returns how often each tensor was submitted, by name, and restarts the counts from 0.

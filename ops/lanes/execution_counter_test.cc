@@ -33,9 +33,9 @@ TEST_CASE("PartsCountWithTheFirst") {
     operation->ComputeDigest();
     return operation;
   };
-  executions.Note(parts({-1, 0}, {"a", "b"}));
-  executions.Note(parts({8}, {"b"}));
-  executions.Note(parts({20, -1}, {"b", "c"}));
+  executions.RecordExecution(parts({-1, 0}, {"a", "b"}));
+  executions.RecordExecution(parts({8}, {"b"}));
+  executions.RecordExecution(parts({20, -1}, {"b", "c"}));
   CHECK_EQ(executions.Count(""), 3);
   CHECK((executions.Take("") == Times{{"a", 1}, {"b", 1}, {"c", 1}}));
 }
@@ -44,10 +44,10 @@ TEST_CASE("PartsCountWithTheFirst") {
 TEST_CASE("TensorsAreCountedByFunction") {
   Executions executions;
   const auto two = Operation("upper", {"a", "b"});
-  executions.Note(two);
-  executions.Note(two);
-  executions.Note(Operation("upper", {"b"}));
-  executions.Note(Operation("lower", {"a"}));
+  executions.RecordExecution(two);
+  executions.RecordExecution(two);
+  executions.RecordExecution(Operation("upper", {"b"}));
+  executions.RecordExecution(Operation("lower", {"a"}));
   CHECK_EQ(executions.Count("upper"), 5);
   CHECK_EQ(executions.Count("lower"), 1);
   CHECK_EQ(executions.Count("neither"), 0);
@@ -63,7 +63,7 @@ TEST_CASE("ThreadsLoseNothing") {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int j = 0; j < 1000; ++j) executions.Note(operation);
+      for (int j = 0; j < 1000; ++j) executions.RecordExecution(operation);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -436,7 +436,7 @@ TEST_CASE("WhatFollowsAnAllReduceThrows") {
       const Status status = second.end.get_future().get();
       CHECK(!status.ok());
       CHECK_EQ(status.message(),
-               testing::Contains("what follows an all-reduce has failed: the user's trouble"));
+               testing::Contains("the callback of an all-reduce failed: the user's trouble"));
     });
   }
 }
@@ -479,7 +479,7 @@ TEST_CASE("WhatFollowsACollectiveThrows") {
         engines[rank]->Run(std::move(second));
         CHECK_EQ(late->end.get_future().get(),
                  testing::StatusIs(StatusCode::kInternal,
-                                   "what follows a message has failed: the user's trouble"));
+                                   "the callback of a message failed: the user's trouble"));
       });
     }
     CHECK_EQ(ends, world_size);

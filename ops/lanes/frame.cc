@@ -6,7 +6,7 @@ namespace tf_libra {
 namespace {
 
 bool HasText(const Frame& frame) {
-  return frame.kind == Frame::kOffer || frame.kind == Frame::kAsk;
+  return frame.kind == Frame::kOffer || frame.kind == Frame::kRequest;
 }
 
 bool IsFrame(const Frame& frame) {

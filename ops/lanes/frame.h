@@ -1,4 +1,4 @@
-// What stands between messages on the connection of two ranks.
+// Wire format between the messages of two ranks (messenger.h).
 #ifndef TF_LIBRA_OPS_LANES_FRAME_H_
 #define TF_LIBRA_OPS_LANES_FRAME_H_
 
@@ -13,8 +13,8 @@ namespace tf_libra {
 struct Frame {
   enum Kind : uint16_t {
     kOffer = 1,      // the sender has this message
-    kAsk = 2,        // the receiver wants it; `id` is the receiver's
-    kData = 3,       // `num_bytes` of the message that kAsk named `id` follow
+    kRequest = 2,    // the receiver wants it; `id` is the receiver's
+    kData = 3,       // `num_bytes` of the message that kRequest named `id` follow
     kConfirm = 4,    // asks for a kConfirmed behind all that was sent before
     kConfirmed = 5,  // all that has been read
     kCredit = 6,     // the receiver of the message named `id` has room for `num_bytes` more
@@ -24,7 +24,7 @@ struct Frame {
 
   uint32_t magic = kMagic;
   uint16_t kind = 0;
-  // Of kOffer and kAsk, behind the frame: the message's key, a zero byte, and its content.
+  // Of kOffer and kRequest, behind the frame: the message's key, a zero byte, and its content.
   uint16_t num_text_bytes = 0;
   uint64_t id = 0;
   uint64_t num_bytes = 0;

@@ -22,7 +22,7 @@ std::string Bytes(const Frame& frame) {
 }
 
 TEST_CASE("IsReadAsItWasWritten") {
-  for (const Frame::Kind kind : {Frame::kOffer, Frame::kAsk}) {
+  for (const Frame::Kind kind : {Frame::kOffer, Frame::kRequest}) {
     const std::string bytes = WithText(Made(kind), "mlayer/activation", "float32 [8, 16]");
     Frame frame;
     size_t length = 0;
@@ -43,7 +43,7 @@ TEST_CASE("IsReadAsItWasWritten") {
 }
 
 TEST_CASE("BeginningOfAFrameIsWaitedFor") {
-  const std::string bytes = WithText(Made(Frame::kAsk), "mx", "");
+  const std::string bytes = WithText(Made(Frame::kRequest), "mx", "");
   for (size_t size = 0; size < bytes.size(); ++size) {
     Frame frame;
     size_t length = 1;

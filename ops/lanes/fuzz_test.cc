@@ -239,7 +239,7 @@ TEST_CASE("Controls") {
     std::string text;
     const Status status = control.Broadcast(0, testing::kGenerousSeconds, &text);
     CHECK((!status.ok() || text.size() <= bytes.size()));
-    control.HearFarewells(testing::kGenerousSeconds);
+    control.WaitForAborts(testing::kGenerousSeconds);
   });
 }
 

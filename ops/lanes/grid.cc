@@ -58,9 +58,9 @@ bool Grid::Meets(int rank) const {
 }
 
 Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers* peers) {
-  Status status = Watch::Make(peers->column, &grid.column(), links, &peers->column_watch);
+  Status status = EpollSet::Make(peers->column, &grid.column(), links, &peers->column_watch);
   if (!status.ok() || !grid.has_rows()) return status;
-  return Watch::Make(peers->row, &grid.row(), links, &peers->row_watch);
+  return EpollSet::Make(peers->row, &grid.row(), links, &peers->row_watch);
 }
 
 ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,

@@ -41,7 +41,7 @@ class Grid {
   const std::vector<int>& column() const { return column_; }
   int place_in_row() const { return place_in_row_; }
   int place_in_column() const { return place_in_column_; }
-  // Whether they exchange directly.
+  // Returns whether they exchange directly.
   bool Meets(int rank) const;
 
  private:
@@ -52,10 +52,10 @@ class Grid {
 // What a lane has on a grid.
 struct GridPeers {
   std::vector<Connection> row, column;  // by place, own entries invalid
-  std::unique_ptr<Watch> row_watch, column_watch;
+  std::unique_ptr<EpollSet> row_watch, column_watch;
 };
 
-// Makes the watches: of what there is, and of the links to those ranks, as Watch::Make.
+// Makes the watches: of what there is, and of the links to those ranks, as EpollSet::Make.
 Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers* peers);
 
 // As RunExchange, over both, of peers that are watched. Of `options` rank, peers, names and steps

@@ -1,14 +1,14 @@
-// What two ranks say to each other on a new connection before anything else: each proves that it
-// knows the job's secret, by a keyed digest of what both have drawn for this connection alone.
+// Authentication of a new connection: each side proves that it knows the job's secret, by a keyed
+// digest of nonces that both drew for this connection.
 //
 //   caller: Hello, with a nonce
 //   callee: Answer, with a nonce and its proof
 //   caller: its proof; within one host, on a lane, with the file of memory to share
-//   callee: one byte, that it is welcome, and whether they share that memory
+//   callee: one byte: the connection is accepted, with or without that memory
 //
-// Proofs name the caller, the callee, the lane and the role: the bytes of one connection open no
-// other, and a process that has taken the address of a rank learns nothing that it could use. The
-// secret is no defence against an attacker who changes what goes over the wire.
+// Proofs name the caller, the callee, the lane and the role, so the bytes of one connection open
+// no other connection. A process that takes the address of a rank learns nothing that it could
+// use. The secret does not protect against an attacker who changes bytes on the wire.
 #ifndef TF_LIBRA_OPS_LANES_HANDSHAKE_H_
 #define TF_LIBRA_OPS_LANES_HANDSHAKE_H_
 

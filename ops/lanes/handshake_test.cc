@@ -41,7 +41,7 @@ struct Conversation {
   std::string Shown() const { return Hex(Proof(secret, role, hello, callee, nonce)); }
 };
 
-// Python's hmac of the role, the hello, the callee and the nonce, one behind the other: ranks of
+// Python's hmac of the role, the hello, the callee and the nonce, one after the other: ranks of
 // another build have to come to the same.
 TEST_CASE("KnownProofs") {
   Conversation one;

@@ -1,4 +1,4 @@
-// Text as JSON writes it.
+// JSON encoding of text.
 #ifndef TF_LIBRA_OPS_LANES_JSON_H_
 #define TF_LIBRA_OPS_LANES_JSON_H_
 

@@ -1,5 +1,5 @@
-// The engine over lanes: each lane is a thread with connections of its own, which runs its slice of
-// an all-reduce by RunOnGrid (grid.h), and that by RunExchange (direct_all_reduce.h), once or along
+// Engine over lanes. A lane is a thread with its own connections; it runs its slice of an
+// all-reduce by RunOnGrid (grid.h), which calls RunExchange (direct_all_reduce.h) once, or along
 // rows and columns. Messages and control have threads of their own (messenger.h, control_plane.h).
 #ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
@@ -71,6 +71,11 @@ class LaneEngine : public Engine {
   Telemetry* telemetry() override { return &telemetry_; }
 
  private:
+  // How long a failing rank waits for the reason that its peers give.
+  static constexpr double kAbortWaitSeconds = 0.5;
+  // The engine that started this thread: callbacks at the end of an all-reduce run on one.
+  static inline thread_local const LaneEngine* of_this_thread_ = nullptr;
+
   struct Lane;
   struct Job : AllReduceJob {
     using AllReduceJob::AllReduceJob;
@@ -105,7 +110,7 @@ class LaneEngine : public Engine {
   // with. Called without locks held.
   void StartNext() noexcept;
   void Finish(const std::shared_ptr<Job>& job) noexcept;
-  // Calls `done`: what follows is TensorFlow, and whatever it does next.
+  // Calls `done`, which runs TensorFlow code.
   void End(const AllReduceRequest& request, const Status& status) noexcept;
   ControlOptions OptionsOfControl();
   MessengerOptions MessagesOptions();
@@ -140,7 +145,7 @@ class LaneEngine : public Engine {
   std::atomic<WallClock> wall_{WallClock()};  // read again in every step
   Telemetry telemetry_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   Lanes lanes_;       // grows, until there is a failure
   LaneQueue<Job> queue_;
   int num_running_ = 0;

@@ -26,7 +26,7 @@ void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Po
   try {
     done(status);
   } catch (...) {
-    Fail(CaughtStatus("what follows a message has failed"));
+    Fail(CaughtStatus("the callback of a message failed"));
   }
 }
 

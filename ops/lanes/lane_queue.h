@@ -1,6 +1,6 @@
-// Selects the waiting all-reduces that may begin: each has its lanes for itself, and none overtakes
-// one with which it shares a lane. So ranks with the same order of requests run all-reduces that
-// share lanes in the same order, and the rest concurrently.
+// Queue of all-reduces that wait for their lanes. An all-reduce starts when all its lanes are
+// free, and never overtakes one with which it shares a lane. So ranks with the same order of
+// requests run all-reduces that share lanes in the same order, and the others concurrently.
 #ifndef TF_LIBRA_OPS_LANES_LANE_QUEUE_H_
 #define TF_LIBRA_OPS_LANES_LANE_QUEUE_H_
 

@@ -216,7 +216,7 @@ Status TakeIn(const MeshOptions& options, const Socket& listener, std::vector<Pe
 }
 
 Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&listeners)[2],
-                         TimePoint deadline, Connecting* connecting, Mesh* mesh) {
+                         TimePoint deadline, MeshConnector* connecting, Mesh* mesh) {
   std::vector<Pending> pending;
   std::vector<Watched> watched(mesh->world_size);
   std::vector<int> to_come = ToCome(options, *mesh);
@@ -350,7 +350,7 @@ Status ConnectMesh(const MeshOptions& given, Socket listener, Mesh* mesh, Socket
   }
   // Lower ranks listen before any rank connects. Each accepts immediately, or after having
   // connected itself: rank 0 accepts immediately, so the chain always moves.
-  Connecting connecting(options, deadline, &result);
+  MeshConnector connecting(options, deadline, &result);
   connecting.Start();
   const Socket* const listeners[] = {&listener, &local_listener};
   if (Status status = AcceptHigherRanks(options, listeners, deadline, &connecting, &result);

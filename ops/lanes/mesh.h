@@ -1,6 +1,6 @@
-// Connections between ranks. Every two have one for messages (messenger.h), and on different hosts
-// one more, on which nothing is sent, to notice a dead link by; neighbours in a tree have one for
-// control; and those that a grid connects have `num_lanes` lanes.
+// Connections between ranks. Every two ranks have one for messages (messenger.h), and on different
+// hosts one more, without traffic, to detect a dead link. Neighbours in a tree have one for
+// control. Ranks that a grid connects have `num_lanes` lanes.
 #ifndef TF_LIBRA_OPS_LANES_MESH_H_
 #define TF_LIBRA_OPS_LANES_MESH_H_
 

@@ -191,7 +191,7 @@ Answer SayHello(const Socket& socket, Hello* hello) {
   return answer;
 }
 
-// Whether rank 0 welcomes who shows this; else it hangs up.
+// Returns whether rank 0 welcomes who shows this; else it hangs up.
 bool IsWelcome(const Socket& socket, const Digest& proof) {
   CHECK_EQ(SendAll(socket, proof.data(), proof.size(), After(kGenerousSeconds)), testing::IsOk());
   uint8_t welcome;

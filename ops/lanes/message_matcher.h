@@ -1,5 +1,5 @@
-// Where the two sides of messages meet (messenger.h), of one peer and one direction: the first of a
-// key that this rank has posted, and that the peer has announced, are of the same message.
+// Matching of posted transfers with the peer's announcements, first in, first out per key, for one
+// peer and direction (messenger.h).
 #ifndef TF_LIBRA_OPS_LANES_MESSAGE_MATCHER_H_
 #define TF_LIBRA_OPS_LANES_MESSAGE_MATCHER_H_
 
@@ -19,12 +19,12 @@ struct Announced {
   std::string content;
 };
 
-class Channels {
+class MessageMatcher {
  public:
   void Post(const TransferPtr& transfer);
   void Announce(const std::string& key, Announced announced);
   // Takes out the next two of a key that meet. False: there are none.
-  bool Meet(const std::string& key, TransferPtr* transfer, Announced* announced);
+  bool MatchNext(const std::string& key, TransferPtr* transfer, Announced* announced);
 
   // What has met nothing yet.
   size_t num_announced() const { return num_announced_; }
@@ -34,12 +34,12 @@ class Channels {
   std::string NameAnnounced(size_t most) const;
 
  private:
-  struct Channel {
+  struct Queues {
     std::deque<TransferPtr> posted;
     std::deque<Announced> announced;
   };
 
-  std::map<std::string, Channel> channels_;  // by key; none is empty
+  std::map<std::string, Queues> queues_;  // by key; none is empty
   size_t num_announced_ = 0, announced_bytes_ = 0;
 };
 

@@ -15,31 +15,31 @@ TransferPtr Made(const std::string& key) {
 }
 
 TEST_CASE("TheFirstOfAKeyMeet") {
-  Channels channels;
+  MessageMatcher channels;
   const TransferPtr one = Made("mx"), next = Made("mx"), other = Made("my");
   TransferPtr transfer;
   Announced announced;
   channels.Post(one);
   channels.Post(next);
   channels.Post(other);
-  CHECK(!channels.Meet("mx", &transfer, &announced));
+  CHECK(!channels.MatchNext("mx", &transfer, &announced));
   channels.Announce("my", {1, 8, "floats"});
   channels.Announce("mx", {2, 16, ""});
-  CHECK(channels.Meet("mx", &transfer, &announced));
+  CHECK(channels.MatchNext("mx", &transfer, &announced));
   CHECK(transfer == one);
   CHECK_EQ(announced.id, 2u);
-  CHECK(!channels.Meet("mx", &transfer, &announced));
+  CHECK(!channels.MatchNext("mx", &transfer, &announced));
   channels.Announce("mx", {3, 16, ""});
-  CHECK(channels.Meet("mx", &transfer, &announced));
+  CHECK(channels.MatchNext("mx", &transfer, &announced));
   CHECK(transfer == next);
-  CHECK(!channels.Meet("mx", &transfer, &announced));
-  CHECK(channels.Meet("my", &transfer, &announced));
+  CHECK(!channels.MatchNext("mx", &transfer, &announced));
+  CHECK(channels.MatchNext("my", &transfer, &announced));
   CHECK(transfer == other);
   CHECK_EQ(announced.content, std::string("floats"));
 }
 
 TEST_CASE("WhatIsAnnouncedIsNamed") {
-  Channels channels;
+  MessageMatcher channels;
   CHECK_EQ(channels.NameAnnounced(3), std::string());
   channels.Post(Made("mposted"));
   CHECK_EQ(channels.NameAnnounced(3), std::string());
@@ -53,7 +53,7 @@ TEST_CASE("WhatIsAnnouncedIsNamed") {
   TransferPtr transfer;
   Announced announced;
   channels.Post(Made("ma"));
-  CHECK(channels.Meet("ma", &transfer, &announced));
+  CHECK(channels.MatchNext("ma", &transfer, &announced));
   CHECK_EQ(channels.num_announced(), 2u);
   CHECK_EQ(channels.announced_bytes(), 26u);
   CHECK_EQ(channels.NameAnnounced(2), std::string("'b' (float32 [1])"));

@@ -25,10 +25,11 @@ Status CheckTransfer(const Transfer& transfer, int rank, int world_size) {
   return Status();
 }
 
-Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint now,
-                   double timeout_seconds, double warning_seconds) {
+StalledTransfers FindStalledTransfers(const std::unordered_set<TransferPtr>& transfers,
+                                      TimePoint now, double timeout_seconds,
+                                      double warning_seconds) {
   const bool warns = warning_seconds < timeout_seconds;
-  Waits waits;
+  StalledTransfers waits;
   double next = timeout_seconds;
   for (const TransferPtr& transfer : transfers) {
     // Then this rank's own data or room is waited for, or bytes of other ranks.
@@ -49,7 +50,7 @@ Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint n
       return one->last_progress < other->last_progress;
     });
   }
-  waits.next_look_seconds = std::max(next, 1e-3);
+  waits.next_check_seconds = std::max(next, 1e-3);
   return waits;
 }
 

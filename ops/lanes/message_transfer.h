@@ -1,4 +1,4 @@
-// One side of a message between two ranks (messenger.h), and what of it waits for too long.
+// One side of a message between two ranks (messenger.h), and the detection of stalled transfers.
 #ifndef TF_LIBRA_OPS_LANES_MESSAGE_TRANSFER_H_
 #define TF_LIBRA_OPS_LANES_MESSAGE_TRANSFER_H_
 
@@ -16,7 +16,7 @@
 
 namespace tf_libra {
 
-// Those of one key and one direction meet in the order in which they were posted.
+// Transfers of one key and direction match in the order in which they were posted.
 struct Transfer {
   enum class Way { kSend, kReceive };
 
@@ -26,43 +26,43 @@ struct Transfer {
   std::string content;   // as "float32 [8, 16]": the same on both sides
   char* data = nullptr;  // of `num_bytes`, alive until `done` is called
   size_t num_bytes = 0;
-  // Bytes from the beginning that may move now, and later as many as Messenger::Release says: data
-  // of a send that is there, room of a receive. A send with none keeps its place.
+  // Bytes from the beginning that may move: data of a send, space of a receive. Messenger::Release
+  // raises it. A send without ready bytes keeps its place in the order.
   size_t num_ready = SIZE_MAX;
-  // The most bytes that the receiver has room for before it releases more: the same on both sides.
+  // Space of the receiver before it releases more, in bytes: the same on both sides.
   size_t window = SIZE_MAX;
-  // `data` of a receive is a ring of so many bytes.
+  // Size of `data` of a receive if it is a ring.
   size_t ring_bytes = SIZE_MAX;
-  // The receiver uses the bytes where they lie in shared memory, if the two ranks share any: the
-  // same on both sides. It reports their use by Messenger::Consume. Bytes behind which those of
-  // another such transfer may come are copied to `data` instead.
+  // The receiver reads the bytes in shared memory, if the ranks share any, and reports this by
+  // Messenger::Consume; the same on both sides. Bytes are copied to `data` if another transfer
+  // `in_place` from the same peer is active.
   bool in_place = false;
-  // Called by the messenger's thread when bytes of a receive have come, with their number in total.
+  // Called on the messenger's thread when bytes of a receive have arrived, with the total number.
   std::function<void(size_t num_moved)> on_progress;
-  std::function<void(const Status&)> done;  // exactly once, from any thread; none from then on
+  std::function<void(const Status&)> done;  // exactly once, on any thread
 
   std::string name() const { return key.substr(1); }
 
-  // Of the messenger's thread.
+  // For the messenger's thread alone.
   bool is_matched = false;  // of a send: the receiver has requested it
-  bool is_queued = false;   // of a send: its next bytes are to go out
-  uint64_t asked_as = 0;    // the receiver's id
-  // Of a send: bytes from the beginning that the receiver has room for.
+  bool is_queued = false;   // of a send: its next bytes are in the send queue
+  uint64_t request_id = 0;  // the receiver's id
+  // Of a send: bytes from the beginning for which the receiver has space.
   size_t credit = SIZE_MAX;
   size_t num_moved = 0;
-  // Of a receive: the bytes in `data`, or consumed. Those from here to num_moved lie at `in_ring`.
+  // Of a receive: bytes that are in `data` or consumed. Those up to num_moved lie at `in_ring`.
   size_t num_taken = 0;
   const char* in_ring = nullptr;
   size_t num_consumed = 0;  // by Messenger::Consume
   TimePoint last_progress;
   bool warned = false;
 
-  // What may move now, once both sides have met.
+  // Bytes of a matched transfer that may move now.
   size_t num_movable() const { return std::min({num_ready, credit, num_bytes}) - num_moved; }
-  // Where the next byte stands, and how many follow it there.
+  // The place of the next byte, and the number of bytes in one piece from there.
   char* here() const { return data + num_moved % ring_bytes; }
   size_t num_here() const { return ring_bytes - num_moved % ring_bytes; }
-  // The same of a byte that has come and is not consumed.
+  // The same for a byte that has arrived and is not consumed.
   const char* at(size_t index) const {
     return index < num_taken ? data + index % ring_bytes : in_ring + (index - num_taken);
   }
@@ -77,17 +77,18 @@ using TransferPtr = std::shared_ptr<Transfer>;
 // InvalidArgument: its peer is no other rank, or its texts cannot go over a connection.
 Status CheckTransfer(const Transfer& transfer, int rank, int world_size);
 
-// Which transfers have made no progress for too long, those first that have waited longest.
-struct Waits {
-  std::vector<const Transfer*> overdue;  // for `timeout_seconds`
-  std::vector<const Transfer*> late;     // for `warning_seconds`, and not warned about before
-  double next_look_seconds = 0;          // when there may be more
+// Transfers without progress; the longest wait is first.
+struct StalledTransfers {
+  std::vector<const Transfer*> overdue;  // for at least `timeout_seconds`
+  std::vector<const Transfer*> late;     // for `warning_seconds`, without a previous warning
+  double next_check_seconds = 0;         // until there may be more
 };
 
-// Those that are late are noted as warned about. A `warning_seconds` of no less than the timeout
-// warns of none. A transfer that has moved all its ready bytes does not wait for its peer.
-Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint now,
-                   double timeout_seconds, double warning_seconds);
+// Marks late transfers as warned about. There are no warnings if `warning_seconds` is at least the
+// timeout. A transfer that has moved all its ready bytes does not wait for its peer.
+StalledTransfers FindStalledTransfers(const std::unordered_set<TransferPtr>& transfers,
+                                      TimePoint now, double timeout_seconds,
+                                      double warning_seconds);
 
 }  // namespace tf_libra
 

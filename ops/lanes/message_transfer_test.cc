@@ -41,26 +41,26 @@ TEST_CASE("WhoHasWaitedForHowLong") {
   empty->num_bytes = 1;
   empty->num_ready = 0;
   const std::unordered_set<TransferPtr> all = {fresh, late, later, over, empty};
-  Waits waits = LookForWaits(all, now, kTimeout, kWarning);
+  StalledTransfers waits = FindStalledTransfers(all, now, kTimeout, kWarning);
   CHECK_EQ(waits.overdue.size(), 1u);
   CHECK(waits.overdue[0] == over.get());
   CHECK_EQ(waits.late.size(), 2u);
   CHECK((waits.late[0] == later.get() && waits.late[1] == late.get()));
   CHECK((late->warned && later->warned && !fresh->warned && !empty->warned));
   // Once.
-  waits = LookForWaits({fresh, late, later}, now, kTimeout, kWarning);
+  waits = FindStalledTransfers({fresh, late, later}, now, kTimeout, kWarning);
   CHECK((waits.overdue.empty() && waits.late.empty()));
-  CHECK_EQ(waits.next_look_seconds, kWarning - 4);
-  waits = LookForWaits({late, later}, now, kTimeout, kWarning);
-  CHECK_EQ(waits.next_look_seconds, kTimeout - 50);
+  CHECK_EQ(waits.next_check_seconds, kWarning - 4);
+  waits = FindStalledTransfers({late, later}, now, kTimeout, kWarning);
+  CHECK_EQ(waits.next_check_seconds, kTimeout - 50);
 }
 
 TEST_CASE("NobodyIsWarnedOfWhatIsOverBefore") {
   const TimePoint now = Clock::now();
-  const Waits waits =
-      LookForWaits({Made(1, "mx", now - std::chrono::seconds(99))}, now, kTimeout, kTimeout);
+  const StalledTransfers waits = FindStalledTransfers(
+      {Made(1, "mx", now - std::chrono::seconds(99))}, now, kTimeout, kTimeout);
   CHECK((waits.overdue.empty() && waits.late.empty()));
-  CHECK_EQ(waits.next_look_seconds, 1.0);
+  CHECK_EQ(waits.next_check_seconds, 1.0);
 }
 
 }  // namespace

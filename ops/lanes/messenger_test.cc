@@ -389,8 +389,9 @@ TEST_CASE("PeerThatMakesNoSense") {
     receive.Post(&node);
     CHECK_EQ(testing::Send(peer, bytes.data(), bytes.size()), testing::IsOk());
     CHECK_EQ(receive.Wait(),
-             testing::StatusIs(StatusCode::kFailedPrecondition,
-                               bytes == credit ? "rank 0 has room for what " : "rank 0 sent "));
+             testing::StatusIs(
+                 StatusCode::kFailedPrecondition,
+                 bytes == credit ? "rank 0 granted credit for a message" : "rank 0 sent "));
   }
 }
 
@@ -405,8 +406,9 @@ TEST_CASE("PeerThatWritesWhatCannotBe") {
   RingEnd* const end = peer.memory->outgoing_parts();
   if (end->Advance(2 * end->capacity())) send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
   send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
-  CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kFailedPrecondition,
-                                             "rank 0 has written into the shared memory"));
+  CHECK_EQ(receive.Wait(),
+           testing::StatusIs(StatusCode::kFailedPrecondition,
+                             "rank 0 wrote an invalid position into the shared memory"));
 }
 
 // Many messages, or fewer with long names.
@@ -417,7 +419,7 @@ void AnnouncedWithoutEnd(bool is_long) {
   Side receive(kReceive, 0, "y", 16);
   receive.Post(&node);
   Frame offer;
-  offer.kind = is_long ? Frame::kAsk : Frame::kOffer;
+  offer.kind = is_long ? Frame::kRequest : Frame::kOffer;
   const std::string content(is_long ? 8000 : 0, 'c');
   std::string bytes;
   for (int i = 0; i < (is_long ? 2200 : (1 << 16) + 1); ++i) {
@@ -466,7 +468,7 @@ TEST_CASE("WhatFollowsMayThrow") {
   CHECK_EQ(nodes[1]->messenger->Post({receive.transfer, next.transfer}), testing::IsOk());
   CHECK_EQ(send.Wait(), testing::IsOk());
   CHECK_EQ(next.Wait(),
-           testing::StatusIs(StatusCode::kInternal, "what follows a message has failed: no"));
+           testing::StatusIs(StatusCode::kInternal, "the callback of a message failed: no"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
 
 }  // namespace
 
-void Incoming::Room(iovec (&runs)[2]) {
+void ReceiveParser::Room(iovec (&runs)[2]) {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
   // What is left of it is less than a frame.
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -22,17 +22,17 @@ void Incoming::Room(iovec (&runs)[2]) {
   runs[1] = {buffer_.data() + end_, buffer_.size() - end_};
   if (receiving_ == nullptr) return;
   runs[0] = {receiving_->here(), NumHere()};
-  if (NumHere() < fragment_left_) runs[1].iov_len = 0;  // what follows belongs elsewhere
+  if (NumHere() < fragment_left_) runs[1].iov_len = 0;  // later bytes belong elsewhere
 }
 
-void Incoming::Received(size_t num_bytes) {
+void ReceiveParser::Received(size_t num_bytes) {
   const size_t of_payload = receiving_ == nullptr ? 0 : std::min(num_bytes, NumHere());
   end_ += num_bytes - of_payload;
   if (of_payload > 0) Take(of_payload);
 }
 
-Incoming::News Incoming::Next(Frame* frame, const char** text, TransferPtr* through,
-                              Status* status) {
+ReceiveParser::News ReceiveParser::Next(Frame* frame, const char** text, TransferPtr* through,
+                                        Status* status) {
   if (receiving_ != nullptr) {
     while (const size_t count = std::min(end_ - begin_, NumHere())) {
       std::memcpy(receiving_->here(), buffer_.data() + begin_, count);
@@ -56,14 +56,14 @@ Incoming::News Incoming::Next(Frame* frame, const char** text, TransferPtr* thro
   return News::kFrame;
 }
 
-void Incoming::Expect(TransferPtr receive, size_t num_bytes) {
+void ReceiveParser::Expect(TransferPtr receive, size_t num_bytes) {
   receiving_ = std::move(receive);
   fragment_left_ = num_bytes;
 }
 
-size_t Incoming::NumHere() const { return std::min(fragment_left_, receiving_->num_here()); }
+size_t ReceiveParser::NumHere() const { return std::min(fragment_left_, receiving_->num_here()); }
 
-void Incoming::Take(size_t num_bytes) {
+void ReceiveParser::Take(size_t num_bytes) {
   receiving_->num_moved += num_bytes;
   receiving_->num_taken = receiving_->num_moved;
   receiving_->last_progress = Clock::now();

@@ -1,5 +1,5 @@
-// What comes in from one peer (messenger.h): frames, and between them fragments of messages, which
-// go straight to where they are wanted.
+// Bytes from one peer (messenger.h): frames, and between them fragments of messages, which are
+// received directly into their destination.
 #ifndef TF_LIBRA_OPS_LANES_RECEIVE_PARSER_H_
 #define TF_LIBRA_OPS_LANES_RECEIVE_PARSER_H_
 
@@ -14,7 +14,7 @@
 
 namespace tf_libra {
 
-class Incoming {
+class ReceiveParser {
  public:
   // Where the bytes that are next belong, in two runs, of which one may be empty.
   void Room(iovec (&runs)[2]);

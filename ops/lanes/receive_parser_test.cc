@@ -12,7 +12,7 @@
 namespace tf_libra {
 namespace {
 
-using News = Incoming::News;
+using News = ReceiveParser::News;
 
 TransferPtr Wanted(std::string* room) {
   auto transfer = std::make_shared<Transfer>();
@@ -38,7 +38,7 @@ std::string Offer(const std::string& key, const std::string& content) {
 
 // What a reader makes of it: texts, and "through" for each message that is.
 struct Reader {
-  Incoming incoming;
+  ReceiveParser incoming;
   std::vector<TransferPtr> wanted;  // by id
   std::vector<std::string> heard;
   Status status;

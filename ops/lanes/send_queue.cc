@@ -8,13 +8,13 @@
 
 namespace tf_libra {
 
-void Outgoing::Add(const TransferPtr& send) {
+void SendQueue::Add(const TransferPtr& send) {
   if (send->is_queued || (send->num_movable() == 0 && send->num_bytes > 0)) return;
   send->is_queued = true;
   streaming_.push_back(send);
 }
 
-bool Outgoing::Next(iovec (&runs)[2]) {
+bool SendQueue::Next(iovec (&runs)[2]) {
   if (frames_sent_ == frames_.size() && sending_ == nullptr) {
     // Frames stand between fragments.
     frames_sent_ = 0;
@@ -27,7 +27,7 @@ bool Outgoing::Next(iovec (&runs)[2]) {
       fragment_end_ = at + std::min(kFragmentBytes, sending_->num_movable());
       Frame frame;
       frame.kind = Frame::kData;
-      frame.id = sending_->asked_as;
+      frame.id = sending_->request_id;
       frame.num_bytes = fragment_end_ - at;
       AddDataFrame(frame);
       position_ += frame.num_bytes;
@@ -43,14 +43,14 @@ bool Outgoing::Next(iovec (&runs)[2]) {
   return true;
 }
 
-void Outgoing::AddDataFrame(const Frame& frame) {
+void SendQueue::AddDataFrame(const Frame& frame) {
   const size_t end = BytesToHeaderEnd(position_ + frames_.size());
   if (is_aligned_) frames_.append(end - kHeaderRoom, 0);
   frames_.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
   if (is_aligned_) frames_.append(kHeaderRoom - sizeof(frame), 0);
 }
 
-TransferPtr Outgoing::Sent(size_t num_bytes) {
+TransferPtr SendQueue::Sent(size_t num_bytes) {
   const size_t of_frames = std::min(num_bytes, frames_.size() - frames_sent_);
   frames_sent_ += of_frames;
   if (sending_ == nullptr) return nullptr;

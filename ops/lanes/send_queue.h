@@ -1,5 +1,5 @@
-// What goes out to one peer (messenger.h): frames, and between them fragments of messages, which
-// take turns.
+// Bytes to one peer (messenger.h): frames, and between them fragments of messages, which take
+// turns.
 #ifndef TF_LIBRA_OPS_LANES_SEND_QUEUE_H_
 #define TF_LIBRA_OPS_LANES_SEND_QUEUE_H_
 
@@ -15,14 +15,14 @@
 
 namespace tf_libra {
 
-class Outgoing {
+class SendQueue {
  public:
   // What one message sends before the next has its turn.
   static constexpr size_t kFragmentBytes = 512 << 10;
 
   // `is_aligned`: frames take kHeaderRoom bytes and begin at multiples of it, so that the elements
   // of fragments are aligned.
-  explicit Outgoing(bool is_aligned = false) : is_aligned_(is_aligned) {}
+  explicit SendQueue(bool is_aligned = false) : is_aligned_(is_aligned) {}
 
   // A frame with its text.
   void Add(const std::string& frame) { next_frames_ += frame; }

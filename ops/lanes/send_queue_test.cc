@@ -14,9 +14,9 @@
 namespace tf_libra {
 namespace {
 
-TransferPtr Made(uint64_t asked_as, std::string* data) {
+TransferPtr Made(uint64_t request_id, std::string* data) {
   auto transfer = std::make_shared<Transfer>();
-  transfer->asked_as = asked_as;
+  transfer->request_id = request_id;
   transfer->data = data->data();
   transfer->num_bytes = data->size();
   return transfer;
@@ -29,7 +29,7 @@ std::string FrameBytes(Frame::Kind kind) {
 }
 
 // All that there is, at most so many bytes at a time; `through` are those that ended, in order.
-std::string SendAll(Outgoing* outgoing, size_t most, std::vector<TransferPtr>* through) {
+std::string SendAll(SendQueue* outgoing, size_t most, std::vector<TransferPtr>* through) {
   std::string sent;
   iovec runs[2];
   while (outgoing->Next(runs)) {
@@ -62,7 +62,7 @@ std::map<uint64_t, std::string> Read(const std::string& bytes, std::vector<uint6
 }
 
 TEST_CASE("NothingIsNothing") {
-  Outgoing outgoing;
+  SendQueue outgoing;
   iovec runs[2];
   CHECK(!outgoing.Next(runs));
   outgoing.Add(FrameBytes(Frame::kConfirm));
@@ -74,9 +74,9 @@ TEST_CASE("NothingIsNothing") {
 }
 
 TEST_CASE("MessagesTakeTurns") {
-  constexpr size_t kFragment = Outgoing::kFragmentBytes;
+  constexpr size_t kFragment = SendQueue::kFragmentBytes;
   for (const size_t most : {size_t{7919}, size_t{1} << 30}) {
-    Outgoing outgoing;
+    SendQueue outgoing;
     std::string large(2 * kFragment + 1, 'l'), small(3, 's'), empty;
     const std::vector<TransferPtr> sends = {Made(1, &large), Made(2, &small), Made(3, &empty)};
     for (const TransferPtr& send : sends) outgoing.Add(send);
@@ -94,8 +94,8 @@ TEST_CASE("MessagesTakeTurns") {
 TEST_CASE("FramesStandBetweenFragments") {
   std::mt19937 random(5);
   for (int round = 0; round < 20; ++round) {
-    Outgoing outgoing;
-    std::string data(Outgoing::kFragmentBytes + random() % 1000, 'd'), sent;
+    SendQueue outgoing;
+    std::string data(SendQueue::kFragmentBytes + random() % 1000, 'd'), sent;
     const TransferPtr send = Made(9, &data);
     outgoing.Add(send);
     std::vector<TransferPtr> through;
@@ -129,7 +129,7 @@ TEST_CASE("SendIsQueuedWhileSomethingOfItMayMove") {
   const TransferPtr send = Made(7, &data);
   send->num_ready = 0;
   send->credit = 300;
-  Outgoing outgoing;
+  SendQueue outgoing;
   std::vector<TransferPtr> through;
   std::vector<uint64_t> fragments;
   std::string sent;

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104): proofs of a secret that do not show it.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104), for proofs that do not reveal the secret.
 #ifndef TF_LIBRA_OPS_LANES_SHA256_H_
 #define TF_LIBRA_OPS_LANES_SHA256_H_
 

@@ -1,7 +1,6 @@
-// Memory that two ranks of one host have mapped both: two rings of bytes in each direction, next to
-// the Unix socket over which its file was passed. It has no name: nothing is left behind by
-// processes that are killed. The socket stays for what memory cannot do, to wake the other side and
-// to notice that it is gone.
+// Memory that two ranks of one host have both mapped: two rings of bytes in each direction. Its
+// file was passed over a Unix socket and has no name, so killed processes leave nothing behind.
+// The socket wakes the other side and detects its end.
 #ifndef TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
 #define TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
 

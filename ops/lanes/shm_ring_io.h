@@ -1,4 +1,4 @@
-// What an exchange moves through the rings of shared memory: headers, and runs of tensors.
+// Copies of headers and tensor runs through the rings of shared memory.
 #ifndef TF_LIBRA_OPS_LANES_SHM_RING_IO_H_
 #define TF_LIBRA_OPS_LANES_SHM_RING_IO_H_
 

@@ -1,159 +1,27 @@
 #include "ops/lanes/socket.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <limits>
-#include <new>
 #include <system_error>
 #include <utility>
 
 #include "ops/lanes/descriptors.h"
+#include "ops/lanes/forked_descriptors.h"
 
 namespace tf_libra {
 namespace {
 
-Status SystemError(StatusCode code, const std::string& what) {
-  const int error = errno;
-  if (IsOutOfDescriptors(error)) return OutOfDescriptors(what, error);
-  return Status(code, what + ": " + ErrnoText(error));
-}
-
-// Address as the system calls take it.
-struct Endpoint {
-  union {
-    sockaddr any;
-    sockaddr_in ip;
-    sockaddr_in6 ip6;
-    sockaddr_un local;
-  };
-  socklen_t length = 0;
-};
-
-// The descriptors that Sockets own, a bit for each: what a forked child closes. No locks, since
-// another thread may hold them when a process forks. Pages beyond the first are made when a number
-// is as high, and stay.
-constexpr int kPageDescriptors = 1 << 12;
-struct Page {
-  std::atomic<uint64_t> words[kPageDescriptors / 64];
-};
-Page first_page;
-std::atomic<Page*> more_pages[std::numeric_limits<int>::max() / kPageDescriptors];
-std::atomic<int> num_pages{1};
-
-// Null: there is none, as without memory for it.
-Page* PageOf(int fd) {
-  const int number = fd / kPageDescriptors;
-  return number == 0 ? &first_page : more_pages[number - 1].load();
-}
-
-Page* MakePageOf(int fd) {
-  if (Page* const known = PageOf(fd)) return known;
-  const int number = fd / kPageDescriptors;
-  Page* const made = new (std::nothrow) Page();
-  Page* known = nullptr;
-  if (!more_pages[number - 1].compare_exchange_strong(known, made)) {
-    delete made;
-    return known;
-  }
-  int most = num_pages;
-  while (most <= number && !num_pages.compare_exchange_weak(most, number + 1)) {
-  }
-  return made;
-}
-
-void Own(int fd) {
-  if (fd < 0) return;
-  Page* const page = MakePageOf(fd);
-  if (page != nullptr) page->words[fd % kPageDescriptors / 64] |= uint64_t{1} << (fd % 64);
-}
-
-// Whether it was owned: in a forked child the number may belong to another file by now.
-bool Disown(int fd) {
-  Page* const page = fd < 0 ? nullptr : PageOf(fd);
-  if (page == nullptr) return fd >= 0;
-  const uint64_t bit = uint64_t{1} << (fd % 64);
-  return (page->words[fd % kPageDescriptors / 64].fetch_and(~bit) & bit) != 0;
-}
-
-void CloseAllInForkedChild() {
-  for (int number = 0; number < num_pages; ++number) {
-    const int first = number * kPageDescriptors;
-    const Page* const page = PageOf(first);
-    if (page == nullptr) continue;
-    for (int at = 0; at < kPageDescriptors; ++at) {
-      if (at % 64 == 0 && page->words[at / 64] == 0) {
-        at += 63;
-      } else if (Disown(first + at)) {
-        close(first + at);
-      }
-    }
-  }
-}
-
-Status ParseAddress(const Address& address, Endpoint* endpoint) {
-  std::memset(static_cast<void*>(endpoint), 0, sizeof(*endpoint));
-  if (IsUnix(address.host)) {
-    const std::string name = address.host.substr(sizeof(kUnixHost) - 1);
-    if (name.size() + 1 > sizeof(endpoint->local.sun_path)) {
-      return Status(StatusCode::kInvalidArgument, "name of a Unix socket is too long: " + name);
-    }
-    endpoint->local.sun_family = AF_UNIX;
-    endpoint->length = sizeof(sa_family_t);  // no name: the system chooses one
-    if (!name.empty()) {
-      // An abstract name begins with a zero byte and does not end with one.
-      std::memcpy(endpoint->local.sun_path + 1, name.data(), name.size());
-      endpoint->length += static_cast<socklen_t>(name.size() + 1);
-    }
-    return Status();
-  }
-  if (inet_pton(AF_INET, address.host.c_str(), &endpoint->ip.sin_addr) == 1) {
-    endpoint->ip.sin_family = AF_INET;
-    endpoint->ip.sin_port = htons(address.port);
-    endpoint->length = sizeof(endpoint->ip);
-    return Status();
-  }
-  if (inet_pton(AF_INET6, address.host.c_str(), &endpoint->ip6.sin6_addr) == 1) {
-    endpoint->ip6.sin6_family = AF_INET6;
-    endpoint->ip6.sin6_port = htons(address.port);
-    endpoint->length = sizeof(endpoint->ip6);
-    return Status();
-  }
-  return Status(StatusCode::kInvalidArgument,
-                "address must be a numeric IPv4 or IPv6 address, got '" + address.host + "'");
-}
-
-Address FormatAddress(const Endpoint& endpoint, const std::string& host) {
-  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
-  if (!IsUnix(host)) return {host, ntohs(endpoint.ip.sin_port)};
-  const size_t length = endpoint.length - sizeof(sa_family_t) - 1;
-  return {kUnixHost + std::string(endpoint.local.sun_path + 1, length), 0};
-}
-
-std::string Text(const Address& address) {
-  if (IsUnix(address.host)) return address.host;
-  const bool has_colons = address.host.find(':') != std::string::npos;  // as IPv6 has
-  const std::string host = has_colons ? "[" + address.host + "]" : address.host;
-  return host + ":" + std::to_string(address.port);
-}
-
 std::string CannotConnect(const Address& address) {
-  return "cannot connect to " + Text(address) + ": ";
+  return "cannot connect to " + AddressText(address) + ": ";
 }
 
 // A full queue of waiting connections is another error (Unix), or none but silence (TCP).
@@ -212,13 +80,7 @@ struct MessageWithFile {
 
 }  // namespace
 
-bool IsUnix(const std::string& host) { return host.rfind(kUnixHost, 0) == 0; }
-
-Socket::Socket(int fd) : fd_(fd) {
-  static const int registered = pthread_atfork(nullptr, nullptr, CloseAllInForkedChild);
-  static_cast<void>(registered);
-  Own(fd);
-}
+Socket::Socket(int fd) : fd_(fd) { OwnDescriptor(fd); }
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -226,7 +88,7 @@ Socket& Socket::operator=(Socket&& other) noexcept {
 }
 
 Socket::~Socket() {
-  if (Disown(fd_)) close(fd_);
+  if (DisownDescriptor(fd_)) close(fd_);
 }
 
 bool IsOfThisUser(const Socket& socket) {
@@ -270,7 +132,7 @@ Status Listen(const std::string& host, uint16_t port, Socket* listener, Address*
   if (Status status = ParseAddress({host, port}, &endpoint); !status.ok()) return status;
   Socket socket(::socket(endpoint.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return SystemError(StatusCode::kUnavailable, "socket");
-  const std::string where = Text({host, port});
+  const std::string where = AddressText({host, port});
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const auto failure = [&where](const char* what) {
@@ -415,35 +277,6 @@ ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file)
     }
   }
   return received;
-}
-
-Status InterfaceAddress(const std::string& name, std::string* host) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return SystemError(StatusCode::kUnavailable, "getifaddrs");
-  std::string known, ip, ip6;
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const sa_family_t family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char text[INET6_ADDRSTRLEN];
-    const void* address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
-    if (family == AF_INET6) {
-      const auto* found = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
-      // It means nothing without the interface, which has another name on another host.
-      if (IN6_IS_ADDR_LINKLOCAL(&found->sin6_addr)) continue;
-      address = &found->sin6_addr;
-    }
-    inet_ntop(family, address, text, sizeof(text));
-    std::string& first = family == AF_INET ? ip : ip6;
-    if (name == entry->ifa_name && first.empty()) first = text;
-    known += (known.empty() ? "" : ", ") + std::string(entry->ifa_name) + " (" + text + ")";
-  }
-  freeifaddrs(all);
-  *host = ip.empty() ? ip6 : ip;
-  if (!host->empty()) return Status();
-  return Status(StatusCode::kInvalidArgument,
-                "no network interface '" + name +
-                    "' with an address that other hosts could reach; there are: " + known);
 }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }

@@ -1,4 +1,4 @@
-// Stream sockets with deadlines: TCP between hosts, Unix sockets within one. Every wait ends: with
+// Stream sockets with deadlines: TCP between hosts, Unix sockets within one. Every wait ends with
 // data, with an error, or at its deadline.
 #ifndef TF_LIBRA_OPS_LANES_SOCKET_H_
 #define TF_LIBRA_OPS_LANES_SOCKET_H_
@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/lanes/address.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/status.h"
 
@@ -47,17 +48,7 @@ void EnableKeepalive(const Socket& idle, double liveness_seconds);
 // Why a watched connection has broken, for the first who asks.
 std::string WhyLinkBroke(const Socket& idle);
 
-// Where a rank can be reached. `host` is a numeric IPv4 or IPv6 address, or, for ranks of one host,
-// kUnixHost followed by the name of a Unix socket in Linux's abstract namespace: no file, no port,
-// and less CPU time per byte than TCP over loopback (docs/benchmarks.md).
-struct Address {
-  std::string host;
-  uint16_t port = 0;
-};
-inline constexpr char kUnixHost[] = "unix:";
-bool IsUnix(const std::string& host);
-
-// Whether the other end of a Unix socket belongs to this process's user; TCP has no users.
+// Returns whether the other end of a Unix socket belongs to this process's user; TCP has no users.
 bool IsOfThisUser(const Socket& socket);
 
 // Binds to `host` alone and listens; FailedPrecondition: another process listens there; port 0, or
@@ -89,13 +80,9 @@ bool SendFile(const Socket& socket, const void* data, size_t size, const Socket&
 // that comes with it; others are closed.
 ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file);
 
-// The IPv4 address of a network interface such as "eth0", or else its IPv6 address, though none
-// that only its link knows.
-Status InterfaceAddress(const std::string& name, std::string* host);
-
 // "connection reset by peer" and the like, for the current errno.
 std::string ErrnoText(int error);
-// Whether an error of a call on such a socket says no more than that nothing moves now.
+// Returns whether an error of a call on such a socket says no more than that nothing moves now.
 bool WouldBlock(int error);
 
 }  // namespace tf_libra

@@ -1,11 +1,8 @@
 #include "ops/lanes/socket.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,44 +60,6 @@ TEST_CASE("FilesThatAreNotWantedAreClosed") {
   }
 }
 
-// Up to the highest that this process may have.
-TEST_CASE("HighDescriptorsAreClosedInAForkedChild") {
-  const pid_t parent = fork();
-  if (parent == 0) {
-    alarm(60);
-    rlimit limit{200'000, 200'000};  // which root may have
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-      getrlimit(RLIMIT_NOFILE, &limit);
-      limit.rlim_cur = limit.rlim_max;
-      setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    const int most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 200'000));
-    std::vector<Socket> sockets;
-    for (const int part : {0, 1, 2, 3, 4}) {
-      const int least = (most - 10) / 4 * part;
-      sockets.emplace_back(fcntl(0, F_DUPFD_CLOEXEC, least));
-      if (sockets.back().fd() < least) _exit(1);
-    }
-    const int closed = sockets[3].fd();
-    sockets[3] = Socket();
-    const int of_others = fcntl(0, F_DUPFD_CLOEXEC, closed);  // which is not closed
-    const pid_t child = fork();
-    if (child == 0) {
-      bool are_closed = fcntl(of_others, F_GETFD) >= 0;
-      for (const Socket& socket : sockets) {
-        are_closed = are_closed && (!socket.valid() || fcntl(socket.fd(), F_GETFD) < 0);
-      }
-      _exit(are_closed ? 0 : 1);
-    }
-    int outcome = -1;
-    waitpid(child, &outcome, 0);
-    _exit(outcome == 0 ? 0 : 1);
-  }
-  int outcome = -1;
-  CHECK_EQ(waitpid(parent, &outcome, 0), parent);
-  CHECK_EQ(outcome, 0);
-}
-
 TEST_CASE("AddressInUse") {
   testing::OverAll();
   Socket first, second;
@@ -133,16 +92,6 @@ TEST_CASE("TheFirstFreePortIsTaken") {
   CHECK_EQ(ListenWithin("127.0.0.1", 0, 0, &sockets[1], &bounds[1]), testing::IsOk());
   CHECK_EQ(ListenWithin("localhost", first, last, &sockets[1], &bounds[1]),
            testing::StatusIs(StatusCode::kInvalidArgument, "localhost"));
-}
-
-TEST_CASE("InterfaceAddresses") {
-  testing::OverAll();
-  std::string host;
-  CHECK_EQ(InterfaceAddress("lo", &host), testing::IsOk());
-  CHECK_EQ(host, "127.0.0.1");
-  const Status status = InterfaceAddress("no-such-interface", &host);
-  CHECK_EQ(status, testing::StatusIs(StatusCode::kInvalidArgument, "'no-such-interface'"));
-  CHECK_EQ(status.message(), testing::Contains("lo"));
 }
 
 }  // namespace

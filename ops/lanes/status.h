@@ -1,4 +1,4 @@
-// The outcome of a lane operation, without any dependency on TensorFlow.
+// Outcome of a lane operation, without any dependency on TensorFlow.
 #ifndef TF_LIBRA_OPS_LANES_STATUS_H_
 #define TF_LIBRA_OPS_LANES_STATUS_H_
 

@@ -1,5 +1,5 @@
-// Records of all-reduces: what was reduced, when, on how many lanes. Bounded; drained by the
-// reader.
+// Records of all-reduces: what was reduced, when, and on how many lanes. The number of records is
+// bounded; the reader drains them.
 #ifndef TF_LIBRA_OPS_LANES_TELEMETRY_H_
 #define TF_LIBRA_OPS_LANES_TELEMETRY_H_
 
@@ -29,7 +29,7 @@ struct OperationInfo {
   uint64_t digest = 0;  // of all of the above, the same on every rank
 
   bool IsPart(size_t tensor) const { return !part_starts.empty() && part_starts[tensor] >= 0; }
-  // Whether it has the beginning of a tensor: of the parts of one, one has.
+  // Returns whether it has the beginning of a tensor: of the parts of one, one has.
   bool HasBeginning(size_t tensor) const { return !IsPart(tensor) || part_starts[tensor] == 0; }
   void ComputeDigest();
   // "group 2 (conv/kernel, conv/bias, fc/kernel and 3 more) of plan 1a2b in train_step".

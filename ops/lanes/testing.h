@@ -1,4 +1,4 @@
-// What the tests of the lanes share: what a status is to be, and ranks that are threads of one
+// Helpers for tests of the lanes: expectations of a status, and ranks that are threads of one
 // process.
 #ifndef TF_LIBRA_OPS_LANES_TESTING_H_
 #define TF_LIBRA_OPS_LANES_TESTING_H_
@@ -62,7 +62,7 @@ inline std::string& MeetingPlace() {
   return place;
 }
 
-// Whether they then share memory, if they can.
+// Returns whether they then share memory, if they can.
 inline bool& SharingMemory() {
   static bool sharing = false;
   return sharing;
@@ -210,9 +210,9 @@ inline ssize_t SendWithFiles(const Socket& socket, const std::string& bytes, siz
 
 // One exchange, and nothing of it is watched before or after.
 inline ExchangeResult RunWatched(ExchangeOptions options, std::vector<char>* scratch) {
-  std::unique_ptr<Watch> watch;
+  std::unique_ptr<EpollSet> watch;
   ExchangeResult result;
-  result.status = Watch::Make(*options.peers, options.names, options.links, &watch);
+  result.status = EpollSet::Make(*options.peers, options.names, options.links, &watch);
   if (!result.status.ok()) return result;
   options.watch = watch.get();
   return RunExchange(options, scratch);

@@ -54,4 +54,6 @@ std::string CutText(const std::string& text, size_t max_bytes) {
   return text.substr(0, end);
 }
 
+std::string RankText(int rank) { return "rank " + std::to_string(rank); }
+
 }  // namespace tf_libra

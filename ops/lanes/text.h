@@ -1,4 +1,4 @@
-// Text as UTF-8: Python decodes what errors say, and raises where a character is not whole.
+// UTF-8 text of errors: Python decodes them, and raises an exception for incomplete characters.
 #ifndef TF_LIBRA_OPS_LANES_TEXT_H_
 #define TF_LIBRA_OPS_LANES_TEXT_H_
 
@@ -12,6 +12,9 @@ std::string ValidText(std::string text);
 
 // The longest prefix of a valid text with at most `max_bytes` bytes and whole characters.
 std::string CutText(const std::string& text, size_t max_bytes);
+
+// "rank 3", as errors name it.
+std::string RankText(int rank);
 
 }  // namespace tf_libra
 

@@ -1,5 +1,5 @@
-// The tree over which ranks tell each other small things (control_plane.h): every rank has a
-// connection to its neighbours alone, and whatever is said reaches everybody in O(log N) hops.
+// Tree over which ranks send each other control messages (control_plane.h). Every rank connects to
+// its neighbours alone, and a message reaches all ranks in O(log N) hops.
 #ifndef TF_LIBRA_OPS_LANES_TREE_H_
 #define TF_LIBRA_OPS_LANES_TREE_H_
 

@@ -208,8 +208,8 @@ TEST_CASE("InvalidBytesAreAnError") {
   }
   Hostile peer;
   peer.WriteTooMuch();
-  CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition,
-                                                     "rank 0 has written into the shared"));
+  CHECK_EQ(peer.receive()->Wait(),
+           testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 wrote an invalid position"));
 }
 
 }  // namespace
