@@ -1,4 +1,4 @@
-"""Measurement of the times of a step's layers, before planning."""
+"""Benchmark of a step's layers, which provides the planners' layer costs."""
 
 import contextlib
 import itertools
@@ -22,28 +22,28 @@ from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.profiling.link_benchmark import LinkRates
 from tf_libra.specs.layer_graph import LayerGraph
 
-# Parts are run so often, and so much oftener while it fits in these seconds: paces change.
+# Fewest and most repetitions, and seconds that permit more than the fewest: machine speed varies.
 _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 
 _Seconds = NDArray[np.float64]
 
 
 def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> LayerGraph:
-    """Runs one microbatch, forward and backward, and an update, all without any effect.
+    """Return the measured costs of a microbatch and of an update, without side effects.
 
-    Each layer runs by itself, which adds the time of its own call. So the times of layers are
-    scaled to the time of all layers in one call. Backward computation includes the addition of
-    gradients to those of the microbatches before. The time that does not shrink with the samples,
-    such as that addition, is known from one rank's share of a microbatch (SPP, footnote 2). This
-    time and the update are spread over layers by the bytes of their parameters.
+    Each layer runs in its own call, which adds the call's overhead. Layer times are therefore
+    scaled to the time of all layers in one call. Backward computation includes adding gradients to
+    those of earlier microbatches. Some time, such as that addition, does not shrink with the number
+    of examples (SPP, footnote 2). A run of one rank's share of a microbatch determines this time.
+    The fixed time and the update time are divided among layers by parameter bytes.
 
     Args:
-        traces: of the step.
+        traces: traces of the step.
         given: arguments, as `step_arguments.convert_arguments` returns them.
         num_microbatches: M.
 
     Raises:
-        ValueError: the step cannot be cut between some of its layers.
+        ValueError: the step has no cut between some of its layers.
     """
     layers = traces.microbatch_graph.layers
     count = len(layers)
@@ -87,21 +87,21 @@ def measured_stages(
     starts: Sequence[int],
     links: LinkRates,
 ) -> LayerGraph:
-    """The same layers, those of each stage scaled to what it takes as it will run, in one call.
+    """Return the layers with times scaled to each stage's time in one call.
 
-    By itself a layer keeps in a cache what in a stage makes room for the next layer. The work of a
-    rank to send and to receive the tensors that cross a cut does not overlap with its blocks.
+    A layer that runs alone keeps its data in caches, from which the other layers of a stage evict
+    it. Sending and receiving tensors occupies a rank, so that time counts as computation.
 
     Args:
-        traces: of the step.
+        traces: traces of the step.
         given: as for `measured_layers`.
         num_microbatches: M.
-        layers: as they were measured before.
-        starts: by stage, its first layer.
-        links: as they were measured.
+        layers: result of `measured_layers`.
+        starts: first layer of each stage.
+        links: measured links.
 
     Raises:
-        ValueError: the step cannot be cut there.
+        ValueError: the step has no cut at these layers.
     """
     arguments = traces.named_arguments(given, traces.microbatch_size)
     cut = traces.partition(starts)
@@ -123,24 +123,24 @@ def measured_stages(
 
 
 def _of_share(traces: SizedTraces, given: Any, adds: bool) -> list[float] | None:
-    """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
+    """Return forward and backward seconds of one rank's share of a microbatch; None without one."""
     size = traces.shard_size
     if size is None:
         return None
     try:
-        traces.axes(size)  # that it is no other computation
+        traces.axes(size)  # raises if the computation differs at this size
         cut = traces.partition([0], size)
         return _measured(traces, cut, size, traces.named_arguments(given, size), adds).seconds
-    except Exception:  # whatever the script says to so few samples: no plan has to divide them
+    except Exception:  # the script may reject so few examples; planning works without their time
         return None
 
 
 class _Measured(NamedTuple):
-    """A microbatch.
+    """Result of running one microbatch.
 
     Attributes:
-        seconds: what each part takes.
-        sums: its gradients, by the names of reductions.
+        seconds: seconds of each phase.
+        sums: gradient sums by the names of reductions.
     """
 
     seconds: list[float]
@@ -155,11 +155,11 @@ def _measured(
     adds: bool,
     most: int = _MOST,
 ) -> _Measured:
-    """Runs the parts of a cut, which is of the trace for so many samples, `most` times at most.
+    """Run each phase of a partition up to `most` times, for microbatches of `size` examples.
 
-    The parts take turns, as in a step, so that each finds in the caches what the others have left.
-    Ops that only write are left out. Writing ops whose results other ops take do run, for example
-    an op that reads and advances a random state; then their variables are restored.
+    The phases alternate, as in a step, so that each finds the caches as other phases leave them.
+    Ops that only write are left out. A writing op whose result other ops read does run, for example
+    an op that reads and advances a random state. Its variables are restored afterwards.
     """
     graph, extraction = cut.graph, traces.extractor(size)
     without = {
@@ -192,7 +192,7 @@ def _measured(
 def _update_seconds(
     traces: SizedTraces, arguments: dict[str, Any], gradients: dict[str, Any]
 ) -> float:
-    """Returns the seconds of updating all variables; 0 if the update cannot be undone."""
+    """Return the seconds of updating all variables; 0 if the update cannot be undone."""
     cut = traces.partition([0])
     graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
     ops = [graph.ops[place] for place in graph.update_effects]
@@ -223,7 +223,7 @@ def _update_seconds(
 
 @contextlib.contextmanager
 def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
-    """Lets variables that ops at these places write have their values again in the end."""
+    """Restore the variables that the ops at `writes` modify."""
     handles = {name for place in writes for name in graph.handles[place]}
     captured = traces.captured_variables.items()
     before = [(one, one.read_value()) for name, one in captured if name in handles]
@@ -235,7 +235,7 @@ def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> I
 
 
 def _usual(runs: Sequence[Callable[[], Any]], most: int = _MOST) -> list[float]:
-    """Seconds of the usual run of each: steps take as long as usual, and not as the fastest."""
+    """Return the median seconds of each run; steps take the typical time, not the shortest."""
     seconds: list[list[float]] = []
     until = time.perf_counter() + _LONG_ENOUGH
     while len(seconds) < _FEWEST or (len(seconds) < most and time.perf_counter() < until):
@@ -251,13 +251,13 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def shares_of_bytes(layers: Sequence[TracedLayer]) -> NDArray[np.float64]:
-    """Returns each layer's share of the bytes of all parameters, shape [L]; zeros if none."""
+    """Return each layer's share of all parameter bytes, shape [L]; zeros without parameters."""
     sizes = np.array([layer.parameter_bytes for layer in layers], float)
     return sizes / max(sizes.sum(), 1.0)
 
 
 def crossing_bytes(cut: StagePartition) -> list[float]:
-    """Returns the bytes that cross each cut per microbatch, in the direction with more bytes."""
+    """Return the bytes that cross each cut per microbatch, in the direction with more bytes."""
     forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
     for message in cut.messages:
         tensor = cut.tensor(message.tensor)
@@ -270,11 +270,11 @@ def crossing_bytes(cut: StagePartition) -> list[float]:
 
 
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
-    """The means of what all ranks have measured, all of which call this."""
+    """Return the mean of all ranks' measurements; all ranks call this."""
     forward, backward = _rows(layers)
     mine = [forward.tolist(), backward.tolist(), layers.update_seconds.tolist()]
     forwards, backwards, updates = zip(*control.all_gather(mine), strict=True)
-    # A rank that could not measure its share has whole microbatches only.
+    # A rank without a measured share has times of whole microbatches only.
     num_shares = min(len(rows[0]) for rows in forwards)
     forward, backward = (
         np.mean([[row[-num_shares:] for row in rows] for rows in everyone], axis=0)
@@ -284,7 +284,7 @@ def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
 
 
 def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
-    """Forward and backward seconds by layer and share of a microbatch, which may be all of it."""
+    """Return forward and backward seconds by layer and share of a microbatch."""
     rows = layers.layers
     forward = [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows]
     backward = [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows]
@@ -294,7 +294,7 @@ def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
 def _with_seconds(
     layers: LayerGraph, forward: _Seconds, backward: _Seconds, update: _Seconds
 ) -> LayerGraph:
-    """The same layers, which take these seconds, as `_rows` has them."""
+    """Return the layers with other times, in the form that `_rows` returns."""
     has_shares = forward.shape[1] > 1
     return LayerGraph.chain(
         forward if has_shares else forward[:, 0],

@@ -1,4 +1,4 @@
-"""Measurement of the links between ranks, before planning."""
+"""Benchmark of the links between ranks, which provides the planners' rates and latencies."""
 
 import itertools
 import time
@@ -19,13 +19,13 @@ _PROBE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LinkRates:
-    """The rates and latencies of the links between ranks.
+    """Rates and latencies of the links between ranks.
 
     Attributes:
-        cluster: the rate between every two.
-        latency_seconds: of a small message, in the mean over all pairs.
-        sending_seconds: for which a rank that sends a message computes nothing else, in the mean.
-        receiving_seconds: the same for a rank that receives a message that has arrived.
+        cluster: rates between all pairs of ranks.
+        latency_seconds: latency of a small message, mean over all pairs.
+        sending_seconds: seconds for which sending a message occupies a rank, mean over all ranks.
+        receiving_seconds: the same for receiving a message that has arrived.
     """
 
     cluster: Cluster
@@ -35,11 +35,11 @@ class LinkRates:
 
 
 class AllReduces(NamedTuple):
-    """All-reduces among the first ranks, by how many they are: shape [G] each.
+    """Costs of all-reduces among the first g ranks, by g; shape [G] each.
 
     Attributes:
-        startup_seconds: of one of nothing.
-        bytes_per_second: of what comes on top; any for one rank.
+        startup_seconds: seconds of an all-reduce without payload.
+        bytes_per_second: rate of the payload; arbitrary for one rank.
     """
 
     startup_seconds: tuple[float, ...]
@@ -47,7 +47,7 @@ class AllReduces(NamedTuple):
 
 
 def measured_links(transport: Transport, control: Control) -> LinkRates:
-    """Sends between every two ranks, one pair after the other, all of which call this."""
+    """Measure each pair of ranks in turn by round trips; all ranks call this."""
     rates = np.zeros([control.world_size] * 2)
     large, small = tf.zeros([_PROBE_BYTES // 4]), tf.zeros([1])
     latencies = []
@@ -72,12 +72,12 @@ def measured_links(transport: Transport, control: Control) -> LinkRates:
 def measured_all_reduces(
     transport: Transport, control: Control, counts: Sequence[int]
 ) -> AllReduces:
-    """Measures all-reduces among the first g ranks, for each g of `counts`; all ranks call this.
+    """Measure all-reduces among the first g ranks, for each g of `counts`; all ranks call this.
 
     Args:
-        transport: reaches the other ranks.
-        control: reaches the other ranks.
-        counts: numbers of ranks, ascending, from 1, which all-reduces nothing.
+        transport: connections to the other ranks.
+        control: control channel to the other ranks.
+        counts: ascending numbers of ranks; the first is 1 and needs no measurement.
     """
     startups, rates = [0.0], [1.0]
     probes = tf.zeros([1]), tf.zeros([_PROBE_BYTES // 4])
@@ -90,20 +90,20 @@ def measured_all_reduces(
             ]
         small, large = map(max, zip(*control.all_gather(seconds), strict=True))
         startups.append(small)
-        # The difference of two short times may be noise: what is sent takes a half of it at least.
+        # The difference of two short times may be noise: the payload takes at least half.
         rates.append(_PROBE_BYTES / max(large - small, large / 2, 1e-9))
     return AllReduces(tuple(startups), tuple(rates))
 
 
 def _handled(transport: Transport, control: Control, probe: Any) -> tuple[float, float]:
-    """Seconds of a send and of a receive, neither of which waits; all ranks call this."""
+    """Return the seconds of a send and of a receive that do not wait; all ranks call this."""
     rank, count = control.rank, control.world_size
     seconds = []
     for _ in range(_REPEATS if count > 1 else 0):
         start = time.perf_counter()
         transport.send(probe, (rank + 1) % count, "probe")
         sent = time.perf_counter() - start
-        control.all_gather(None)  # by then it is there
+        control.all_gather(None)  # the message has arrived afterwards
         start = time.perf_counter()
         transport.receive(probe.dtype, probe.shape, (rank - 1) % count, "probe")
         seconds.append((sent, time.perf_counter() - start))

@@ -1,4 +1,4 @@
-"""From what was measured of layers and links to the profile that bursts are planned by."""
+"""Scaling profiles of burst planners, from measurements of layers and links."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ActivationFlow:
-    """The tensors that go from one layer to a later one, and back, for the whole batch.
+    """Tensors of the whole batch that flow between two layers, forward and backward.
 
     Attributes:
-        sample_bytes: of tensors that are divided among ranks with their samples.
-        other_bytes: of those that each rank needs as a whole.
-        num_messages: how many tensors, both ways.
+        sample_bytes: bytes of tensors that are divided among ranks by examples.
+        other_bytes: bytes of tensors that each rank needs as a whole.
+        num_messages: number of tensors, both ways.
     """
 
     sample_bytes: float = 0.0
@@ -30,7 +30,7 @@ class ActivationFlow:
     num_messages: int = 0
 
     def __add__(self, other: "ActivationFlow") -> "ActivationFlow":
-        """Both."""
+        """Return the sum of two flows."""
         return ActivationFlow(
             self.sample_bytes + other.sample_bytes,
             self.other_bytes + other.other_bytes,
@@ -42,17 +42,17 @@ Edge = tuple[int, int]
 
 
 def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
-    """Returns the flow between each pair of layers; as much flows back as forward.
+    """Return the flow between each pair of layers; as much flows back as forward.
 
     Args:
-        cut: the step for the whole batch, every layer a stage.
-        axes: of the same trace.
+        cut: partition of the step for the whole batch, with one layer per stage.
+        axes: batch axes of the same trace.
     """
     found: dict[Edge, ActivationFlow] = {}
     for message in cut.messages:
         edge = (message.source, message.target)
         if message.source > message.target:
-            continue  # gradients of several layers may be added up on their way
+            continue  # gradients of several layers may be added before they reach a layer
         tensor = cut.tensor(message.tensor)
         ways = 1 + tensor.dtype.is_floating
         size = float(tensor.shape.num_elements() * tensor.dtype.size * ways)
@@ -63,7 +63,7 @@ def flows(cut: StagePartition, axes: BatchAxes) -> dict[Edge, ActivationFlow]:
 
 
 def crossing(num_layers: int, between: Mapping[Edge, ActivationFlow]) -> dict[Edge, ActivationFlow]:
-    """The same of a chain: what goes further passes every layer on its way."""
+    """Return the flows of a chain: a flow to a later layer passes every layer in between."""
     found = {(i, i + 1): ActivationFlow() for i in range(num_layers - 1)}
     for (source, target), flow in between.items():
         for i in range(source, target):
@@ -72,21 +72,21 @@ def crossing(num_layers: int, between: Mapping[Edge, ActivationFlow]) -> dict[Ed
 
 
 def moved_share(sources: Sequence[int], targets: Sequence[int]) -> float:
-    """The largest part of a batch that a rank sends to others, or receives from them.
+    """Return the largest share of a batch that a rank sends to or receives from other ranks.
 
     Args:
-        sources: the ranks among which it is divided.
-        targets: those among which it will be.
+        sources: ranks among which the batch is divided before the move.
+        targets: ranks among which the batch is divided after the move.
     """
     return _busiest(sources, targets, lambda share: share)
 
 
 def num_partners(sources: Sequence[int], targets: Sequence[int]) -> int:
-    """The largest number of others that a rank sends samples to, or receives some from.
+    """Return the largest number of ranks that a rank sends examples to or receives examples from.
 
     Args:
-        sources: the ranks among which a batch is divided.
-        targets: those among which it will be.
+        sources: ranks among which the batch is divided before the move.
+        targets: ranks among which the batch is divided after the move.
     """
     return round(_busiest(sources, targets, lambda share: float(share > 0)))
 
@@ -94,7 +94,7 @@ def num_partners(sources: Sequence[int], targets: Sequence[int]) -> int:
 def _busiest(
     sources: Sequence[int], targets: Sequence[int], cost: Callable[[float], float]
 ) -> float:
-    """Returns the largest cost of the shares of a batch that any rank sends or receives."""
+    """Return the largest cost of the shares of a batch that any rank sends or receives."""
     sent = dict.fromkeys(sources, 0.0)
     received = dict.fromkeys(targets, 0.0)
     unit = len(sources) * len(targets)
@@ -110,17 +110,17 @@ def _busiest(
 
 @dataclass(frozen=True)
 class MeasuredScaling:
-    """The measurements that a scaling profile is made from.
+    """Measurements from which scaling profiles are computed.
 
     Attributes:
         device_counts: the G numbers of ranks, ascending, from 1.
-        names: of the L layers.
-        compute_seconds: forward and backward of the whole batch, shape [L, G].
-        parameter_bytes: of each layer's trained variables, shape [L].
-        all_reduces: among the first g ranks, for each g.
-        links: the rates between ranks, and what a message of nothing takes.
-        batch: samples of a step.
-        stage_startup: seconds that calls of one more stage take, forward and backward.
+        names: names of the L layers.
+        compute_seconds: forward and backward seconds of the whole batch, shape [L, G].
+        parameter_bytes: bytes of each layer's trained variables, shape [L].
+        all_reduces: costs of all-reduces among the first g ranks, for each g.
+        links: rates between ranks and costs of an empty message.
+        batch: examples per step.
+        stage_startup: forward and backward seconds that the calls of one more stage add.
     """
 
     device_counts: tuple[int, ...]
@@ -133,10 +133,10 @@ class MeasuredScaling:
     stage_startup: float
 
     def profile(self, between: Mapping[Edge, ActivationFlow]) -> ScalingProfile:
-        """The profile of layers between which this flows.
+        """Return the profile of the layers with the given flows between them.
 
-        Layers of the same ranks are all-reduced together: they share one startup by their bytes,
-        and a change to a number of ranks adds the startup of one more all-reduce.
+        Layers on the same ranks share all-reduces: the startup of one all-reduce is divided among
+        them by bytes. A change of the number of ranks adds the startup of one more all-reduce.
         """
         counts = self.device_counts
         num_bytes = np.array(self.parameter_bytes)

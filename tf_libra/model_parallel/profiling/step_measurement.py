@@ -1,4 +1,4 @@
-"""Timelines of the first steps under a plan, which all ranks exchange after these steps."""
+"""Measured timelines of the first steps under a plan, which all ranks exchange afterwards."""
 
 import time
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar
 
-# The first one instantiates functions, and is no usual one.
+# The first step instantiates functions and is not typical.
 _STEPS = range(2, 5)
 
 
 @dataclass(frozen=True)
 class MeasuredLayers:
-    """One iteration.
+    """Measured timeline of one iteration.
 
     Attributes:
-        bars: what every rank computed, in seconds since the ranks began together.
-        seconds: until the last rank had ended its step.
+        bars: activities of every rank, in seconds since the common start.
+        seconds: seconds until the last rank ended its step.
     """
 
     bars: tuple[Bar, ...]
@@ -27,18 +27,18 @@ class MeasuredLayers:
 
 
 class Measuring:
-    """Measures a few of the steps that run under a plan.
+    """Measurement of a few steps that run under a plan.
 
     Attributes:
-        number: how many steps have run.
-        typical: the iteration of median length; None before all were measured.
+        number: number of steps so far.
+        typical: iteration of median length; None before all are measured.
     """
 
     def __init__(self, tell: Callable[[MeasuredLayers], None]) -> None:
-        """Starts before the first step.
+        """Start before the first step.
 
         Args:
-            tell: called once, with the typical iteration.
+            tell: callback that receives the typical iteration once.
         """
         self.number = 0
         self._tell = tell
@@ -46,7 +46,7 @@ class Measuring:
         self._iterations: list[MeasuredLayers] = []
 
     def during(self, control: Control, execution: StageExecutor, run: Callable[[], Any]) -> Any:
-        """Runs a step, with the other ranks, and measures it if it is one of those.
+        """Run a step together with the other ranks; measure one of the first steps.
 
         Raises:
             EngineError: a rank is gone.
@@ -54,7 +54,7 @@ class Measuring:
         self.number += 1
         if self.number not in _STEPS:
             return run()
-        control.all_gather(None)  # so that all begin together
+        control.all_gather(None)  # a common start of all ranks
         start = time.perf_counter()
         result = run()
         seconds = time.perf_counter() - start
