@@ -1,1 +1,1 @@
-"""Life of a decorated step whose layers run on ranks of their own."""
+"""Runtime of a decorated step whose layers are divided among ranks."""

@@ -1,4 +1,4 @@
-"""Plans bursts: layers are measured at every number of ranks in steps that train, rank 0 plans."""
+"""Burst planner: training steps measure layers at every number of ranks, then rank 0 plans."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,23 +34,23 @@ from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.scaling_profile import ScalingProfile
 
-# A layout's first step makes its functions, and is not looked at.
+# The first step under a layout instantiates functions and is not measured.
 _STEPS = 3
 
 
 class _Trial(NamedTuple):
-    """A layout under which steps train and are measured: each layer alone, or all in one stage."""
+    """Measured layout of training steps: one layer per stage, or all layers in one stage."""
 
     num_ranks: int
     layout: Layout
 
 
 class _Computation(NamedTuple):
-    """The compute times of layers.
+    """Compute times of layers.
 
     Attributes:
-        seconds: of each layer at each number of ranks, with its update, shape [L, G].
-        stage_startup: seconds that calls of one more stage take.
+        seconds: seconds of each layer at each number of ranks, update included, shape [L, G].
+        stage_startup: seconds that the calls of one more stage add.
     """
 
     seconds: Any
@@ -58,32 +58,32 @@ class _Computation(NamedTuple):
 
 
 class BurstPlanner:
-    """See `Planner`. Without a plan that is given, the first steps measure."""
+    """See `Planner`. Without a user-provided plan, the first steps are measured."""
 
     num_microbatches = 1
     has_branches = True
 
     def __init__(self, strategy: BurstStrategy, given: BurstPlan | None) -> None:
-        """Plans nothing yet.
+        """Start without a plan.
 
         Args:
-            strategy: who plans.
-            given: a plan to follow; None to make one.
+            strategy: planner with its arguments.
+            given: plan to follow; None: the strategy plans.
         """
         self.plan: BurstPlan | None = None
         self._given = given
         self._strategy = strategy
         self._layout: Layout | None = None
         self._trials: list[_Trial] = []
-        self._seconds: list[list[float]] = []  # of each trial's stages, the least of its steps
+        self._seconds: list[list[float]] = []  # per trial, least seconds of each stage
         self._steps = 0
         self._scaling: ScalingProfile | None = None  # on rank 0
-        self._measuring = Measuring(self._tell)  # of steps under the plan
+        self._measuring = Measuring(self._tell)  # measures steps under the plan
         fingerprint = None if given is None else given.fingerprint
         self.asked = f"{strategy!r}, plan {fingerprint}"
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
-        """Raises `ValueError` where some number of ranks does not divide the joint batch."""
+        """Raise `ValueError` if a possible number of ranks does not divide the global batch."""
         batch = examples_per_rank * num_ranks
         given = None if self._given else self._strategy.device_counts
         field = "num_devices" if given is None else "device_counts"
@@ -107,7 +107,7 @@ class BurstPlanner:
                 )
 
     def _counts(self, num_ranks: int, batch: int) -> tuple[int, ...]:
-        """The numbers of ranks that layers may have."""
+        """Return the numbers of ranks that layers may have."""
         if self._given is not None:
             return tuple(sorted(set(self._given.num_devices)))
         asked = self._strategy.device_counts
@@ -127,7 +127,7 @@ class BurstPlanner:
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
-        """Decides what is measured, or takes the plan that is given."""
+        """Choose the trials, or adopt the user-provided plan."""
         graph = traces.microbatch_graph
         if len(graph.layers) == 1:
             raise ValueError(
@@ -164,7 +164,7 @@ class BurstPlanner:
             ]
 
     def next_layout(self) -> Layout:
-        """See `Planner`. The plan is made when all is measured."""
+        """See `Planner`. The plan is made once all trials are measured."""
         if self._layout is not None:
             return self._layout
         number = self._steps // _STEPS
@@ -195,7 +195,7 @@ class BurstPlanner:
         return BurstRecord(function, number, plan, measured.bars, measured.seconds, self._scaling)
 
     def _note(self, execution: StageExecutor) -> None:
-        """Records the times of a step under the layout that is measured."""
+        """Record the times of a step under the measured layout."""
         place = self._steps % _STEPS
         self._steps += 1
         if place == 0:
@@ -209,7 +209,7 @@ class BurstPlanner:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
 
     def _update_seconds(self, execution: StageExecutor) -> list[float]:
-        """Returns the seconds of the update by stage, in proportion to their parameters' bytes."""
+        """Return the update seconds of each stage, in proportion to parameter bytes."""
         began, ended = execution.update_span
         shares = shares_of_bytes(self._traces.microbatch_graph.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
@@ -221,7 +221,7 @@ class BurstPlanner:
         return burst_report.explained(name, self.plan, execution, self._measuring.typical)
 
     def _make_plan(self) -> Layout:
-        """Measures links on all ranks, plans on rank 0."""
+        """Measure links on all ranks and plan on rank 0."""
         control, reporter = self._control, self._reporter
         links = measured_links(self._transport, control)
         counts = tuple(sorted({one.num_ranks for one in self._trials}))
@@ -233,7 +233,7 @@ class BurstPlanner:
             try:
                 self._scaling, notes = self._profile(counts, computation, all_reduces, links)
                 document = {"plan": self._plan(self._scaling, notes).to_json()}
-            except ValueError as error:  # of all ranks
+            except ValueError as error:  # raised on all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
         reporter.on_idle()
@@ -248,7 +248,7 @@ class BurstPlanner:
         all_reduces: AllReduces,
         links: LinkRates,
     ) -> tuple[ScalingProfile, tuple[str, ...]]:
-        """The profile of all that flows, or of as much of it as forms blocks of branches."""
+        """Return a profile with all flows, or with the flows that form blocks of branches."""
         sizes = [layer.parameter_bytes for layer in self._traces.microbatch_graph.layers]
         size = self._traces.microbatch_size
         seconds, stage_startup = computation
@@ -268,7 +268,7 @@ class BurstPlanner:
         return measured.profile(crossing(len(self._names), self._flows)), (note,)
 
     def _plan(self, scaling: ScalingProfile, notes: tuple[str, ...]) -> BurstPlan:
-        """The strategy's plan; where it cannot be executed, the best with one number of ranks."""
+        """Return the strategy's plan, or the best executable plan with one number of ranks."""
         plan = make_burst_plan(scaling, self._strategy)
         try:
             self._check(plan)
@@ -279,7 +279,7 @@ class BurstPlanner:
         return dataclasses.replace(plan, notes=(*plan.notes, *notes))
 
     def _check(self, plan: BurstPlan) -> None:
-        """Raises `ValueError` where a plan cannot be executed."""
+        """Raise `ValueError` if a plan cannot be executed."""
         traces = self._traces
         layout = Layout.from_burst_plan(plan, self._control.world_size)
         BatchShards(layout, traces.examples_per_rank)
@@ -301,10 +301,10 @@ class BurstPlanner:
 def _computation(
     trials: list[_Trial], everyone: list[list[list[float]]], counts: tuple[int, ...]
 ) -> _Computation:
-    """Returns the compute times that the trials have measured.
+    """Return the compute times that the trials have measured, as means over participating ranks.
 
-    Each layer that runs by itself adds the time of its own call. So the times of layers are scaled
-    to the time of all layers in one call. Each trial is the mean of the ranks that took part.
+    A layer in its own stage includes the overhead of its call. Layer times are therefore scaled to
+    the time of all layers in one call.
     """
     means = [
         np.mean([everyone[rank][number] for rank in range(trial.num_ranks)], axis=0)

@@ -1,4 +1,4 @@
-"""Gradient fusion of stages with replicas, by LIBRA's planner."""
+"""Gradient fusion for replicated stages, by LIBRA's planner."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 
 def in_production_order(cut: StagePartition, stage: int) -> list[str]:
-    """The reductions of a stage, by the places of the ops that compute their gradients."""
+    """Return a stage's reductions in the order of the ops that compute their gradients."""
     gradients = cut.graph.gradients
     return sorted(
         cut.reductions[stage], key=lambda name: cut.graph.op_index[gradients[name].op.name]
@@ -32,22 +32,22 @@ def reduction_of(
     rate: float,
     latency: float,
 ) -> Reduction:
-    """Plans the fusion of a stage's gradients with LIBRA's planner.
+    """Plan the fusion of a stage's gradients with LIBRA's planner.
 
-    Backward computation of each layer is spread evenly over its gradients.
+    A layer's backward time is divided evenly among its gradients.
 
     Args:
-        cut: the step in stages.
-        names: of the stage's reductions, in the order in which gradients are produced.
-        num_replicas: of the stage, at least 2.
-        layers: as they were measured; the step's.
-        rate: the least between two replicas, bytes per second.
-        latency: of a message between two, seconds.
+        cut: partition of the step into stages.
+        names: reductions of the stage, in the order in which gradients are produced.
+        num_replicas: number of the stage's replicas, at least 2.
+        layers: measured layers of the step.
+        rate: least rate between two replicas, bytes per second.
+        latency: latency of a message between two replicas, seconds.
     """
     layer_of = {name: cut.layer_of_gradient(name) for name in names}
     _, backward = layers.replica_seconds(num_replicas)
     counts = Counter(layer_of.values())
-    # Of gradients the shape is not always known.
+    # The shapes of gradients are not always known.
     sizes = [_num_bytes(cut.graph.recording.variables[name]) for name in names]
     seconds = [float(backward[layer]) / counts[layer] for layer in layer_of.values()]
     return plan_reduction(sizes, seconds, num_replicas, rate, latency)
@@ -56,16 +56,16 @@ def reduction_of(
 def groups_of(
     cut: StagePartition, plan: PipelinePlan, layers: LayerGraph, links: LinkRates
 ) -> list[list[list[str]]]:
-    """Returns the groups of fused gradients of every stage, as JSON values.
+    """Return the groups of fused gradients of every stage, as JSON values.
 
-    A stage without replicas has no groups. A stage has no groups, either, if it is as fast to
-    reduce its gradients together after all are complete.
+    A stage without replicas has no groups. Neither has a stage whose single all-reduce after
+    backward computation is as fast.
 
     Args:
-        cut: the step in stages.
-        plan: the same stages.
-        layers: as they were measured.
-        links: as they were measured.
+        cut: partition of the step into stages.
+        plan: plan with the same stages.
+        layers: measured layers.
+        links: measured links.
     """
     found: list[list[list[str]]] = [[] for _ in plan.stages]
     gains: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
+"""Pipeline planner: before the first step, all ranks measure layers and links, and rank 0 plans."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,21 +27,21 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
-# For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
+# Most partitions whose stages are measured; planning stops earlier at a measured partition.
 _MOST_CUTS = 3
 
 
 class PipelinePlanner:
-    """See `Planner`. The plan is made in `begin`, and stays."""
+    """See `Planner`. `begin` makes the plan, which then stays fixed."""
 
     has_branches = False
 
     def __init__(self, strategy: PipelineStrategy, memory_bytes: float | None = None) -> None:
-        """Plans nothing yet.
+        """Start without a plan.
 
         Args:
-            strategy: who plans.
-            memory_bytes: what this rank has for parameters and their gradients; None: enough.
+            strategy: planner with its arguments.
+            memory_bytes: this rank's memory for parameters and their gradients; None: unlimited.
 
         Raises:
             ValueError: the number of microbatches is missing.
@@ -74,7 +74,7 @@ class PipelinePlanner:
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
-        """Measures on all ranks, plans on rank 0."""
+        """Measure on all ranks and plan on rank 0."""
         graph = traces.microbatch_graph
         name = graph.recording.name
         num_stages = self._strategy.num_stages
@@ -121,7 +121,7 @@ class PipelinePlanner:
     def _planned(
         self, traces: SizedTraces, layers: LayerGraph, cluster: Cluster, control: Control
     ) -> PipelinePlan:
-        """Rank 0's plan; raises on every rank what it says of steps that have none."""
+        """Return rank 0's plan; if rank 0 has none, raise its error on every rank."""
 
         def check(plan: PipelinePlan) -> None:
             layout = Layout.from_pipeline_plan(plan)
@@ -135,7 +135,7 @@ class PipelinePlanner:
             try:
                 plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
                 document = [plan.to_json(), None]
-            except ValueError as error:  # of all ranks
+            except ValueError as error:  # raised on all ranks
                 document = [None, str(error)]
         made, refused = control.broadcast(document)
         if made is None:
@@ -148,7 +148,7 @@ class PipelinePlanner:
         return self._layout
 
     def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
-        """Runs a step; of the batches for which it was planned, the first few are measured."""
+        """Run a step; the first few steps with the planned batch size are measured."""
         first = self._first
         if first is None or traces is not first.traces:
             return run()
@@ -179,7 +179,7 @@ class PipelinePlanner:
 
 @dataclass(frozen=True)
 class _First:
-    """The inputs of planning: the traces, the connection to other ranks, and the reporter."""
+    """Inputs of planning: traces, connections to other ranks, and the reporter."""
 
     traces: SizedTraces
     control: Control
@@ -196,19 +196,19 @@ def plan_for(
     num_microbatches: int,
     check: Check,
 ) -> PipelinePlan:
-    """The plan with the shortest iteration of those that can be executed.
+    """Return the executable plan with the shortest iteration.
 
-    Where SPP may choose the number of stages, there is a plan for each that is possible.
+    If SPP may choose the number of stages, it has a candidate for each possible number.
 
     Args:
-        layers: of one microbatch.
-        cluster: one device per rank.
-        strategy: who plans.
+        layers: costs of one microbatch.
+        cluster: cluster with one device per rank.
+        strategy: planner with its arguments.
         num_microbatches: M.
         check: raises `ValueError` for a plan that cannot be executed.
 
     Raises:
-        ValueError: none can; says why of the best.
+        ValueError: no candidate can be executed; gives the reason for the best one.
     """
     plans = make_pipeline_plans(layers, cluster, strategy, num_microbatches=num_microbatches)
     refused: list[tuple[str, ValueError]] = []
@@ -225,7 +225,7 @@ def plan_for(
 
 
 def check_all_ranks(plan: PipelinePlan) -> None:
-    """Raises `ValueError` where a plan leaves a rank without a stage."""
+    """Raise `ValueError` if a plan leaves a rank without a stage."""
     used = {device for stage in plan.stages for device in stage.devices}
     unused = sorted(set(range(plan.num_devices)) - used)
     if unused:

@@ -1,4 +1,4 @@
-"""Interface of the planners that choose the layout of each step over the ranks."""
+"""Protocol of planners, which choose the layout of each step over the ranks."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,30 +14,30 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 
 class Planner(Protocol):
-    """Plans one training function, on every rank of one job."""
+    """Planner of one training function, on every rank of a job."""
 
     @property
     def plan(self) -> PipelinePlan | BurstPlan | None:
-        """The plan; None before it is made."""
+        """Active plan; None before it is made."""
         ...
 
     @property
     def asked(self) -> str:
-        """The requested options that have to be the same on all ranks."""
+        """Requested options that must be equal on all ranks."""
         ...
 
     @property
     def num_microbatches(self) -> int:
-        """Into how many the joint batch is divided."""
+        """Number of microbatches of the global batch."""
         ...
 
     @property
     def has_branches(self) -> bool:
-        """True if it plans branches, so that an op that joins branches is a layer."""
+        """True if plans may contain branches; an op that joins branches is then a layer."""
         ...
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
-        """Raises `ValueError` where batches of this size cannot be divided."""
+        """Raise `ValueError` if batches of this size cannot be divided."""
         ...
 
     def begin(
@@ -48,7 +48,7 @@ class Planner(Protocol):
         transport: Transport,
         reporter: RunReporter,
     ) -> None:
-        """The first arguments are known; all ranks call this.
+        """Start planning once the first arguments are known; all ranks call this.
 
         Raises:
             ValueError: the step cannot be planned as requested.
@@ -56,13 +56,13 @@ class Planner(Protocol):
         ...
 
     def next_layout(self) -> Layout:
-        """Returns the layout of the next step; all ranks call this before each step."""
+        """Return the layout of the next step; all ranks call this before each step."""
         ...
 
     def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
-        """Runs a step, with arguments of that kind, and may measure it."""
+        """Run a step whose arguments have these traces; the planner may measure the step."""
         ...
 
     def explained(self, name: str, execution: StageExecutor) -> str:
-        """Returns a description of the plan as text of at most 100 columns."""
+        """Return a description of the plan as text of at most 100 columns."""
         ...

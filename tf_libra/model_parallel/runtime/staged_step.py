@@ -1,4 +1,4 @@
-"""A training function whose step runs in stages, as the user's script calls it."""
+"""Model-parallel training function, as the user's script calls it."""
 
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -39,10 +39,10 @@ from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 class StagedTraining:
-    """One decorated function in this process, whose layers run on ranks of their own.
+    """Decorated function of this process whose layers are divided among ranks.
 
     Attributes:
-        is_method: whether steps are given first the object that it is a method of.
+        is_method: True if the first argument of each step is the object of a method.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class StagedTraining:
         options: config.Options,
         release_variables: bool = False,
     ) -> None:
-        """Runs nothing before the first step.
+        """Prepare the function; tracing and planning begin with the first step.
 
         Args:
             function: a `tf.function` or a plain function.
-            make_planner: makes a new planner for every job that this process takes part in.
+            make_planner: returns a new planner for every job that this process joins.
             options: the user's other options.
             release_variables: free the memory of variables that only other ranks update.
 
@@ -75,29 +75,29 @@ class StagedTraining:
         self._forget()
 
     def _forget(self) -> None:
-        """Knows nothing of other ranks, or of traces."""
+        """Reset all state of the job: planner, traces and executions."""
         self._planner = self._make_planner()
         self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
-        self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # of the current layout
+        self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # under the current layout
         self._layout: Layout | None = None
         self._current: StageExecutor | None = None
         self._holding = StageVariables(self._identity, self)
-        self._held: dict[int, BoundVariable] = {}  # by key, the variables of all traces
+        self._held: dict[int, BoundVariable] = {}  # variables of all traces by key
         self._step = 0
         self._warned: set[tuple[str, ...]] = set()
 
-    # What the user asks.
+    # The user's interface.
 
     @property
     def plan(self) -> PipelinePlan | BurstPlan | None:
-        """The plan under which steps run; None before it is made."""
+        """Active plan; None before it is made."""
         return self._planner.plan
 
     @property
     def state(self) -> TuningState:
-        """The phase of tuning."""
+        """Phase of tuning."""
         if self._rendezvous.is_alone:
             return TuningState(Phase.PASS_THROUGH)
         if self.plan is not None:
@@ -106,32 +106,32 @@ class StagedTraining:
 
     @property
     def settled(self) -> bool:
-        """True once no more measurements are made."""
+        """True once all measurements for planning are complete."""
         return self._rendezvous.is_alone or self.plan is not None
 
     def explain(self) -> str:
-        """Returns the present state of planning as text of at most 100 columns."""
+        """Return the state of planning as text of at most 100 columns."""
         if self.plan is None or self._current is None:
             return f"{self._name}: nothing is planned yet"
         return self._planner.explained(self._name, self._current)
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
-        """Writes a record, made from the function's name and the rank, to the log directory."""
+        """Write a record, made from the function's name and the rank, to the log directory."""
         self._reporter.record(make_record)
 
     def close(self) -> None:
-        """Stops reporting."""
+        """Stop reporting."""
         self._reporter.close()
 
     def check_variables(self) -> None:
-        """Raises `ValueError`: ranks have other variables by design."""
+        """Raise `ValueError`: variables differ between ranks by design."""
         raise ValueError(
             f"{self._name} runs in stages, and ranks update their own stages' variables only:"
             " call synchronize_variables()"
         )
 
     def synchronize_variables(self) -> None:
-        """Brings the variables of all stages up to date on every rank, all of which call it."""
+        """Synchronize the variables of all stages on every rank; all ranks call this."""
         if self._rendezvous.control is None or self._rendezvous.is_over or not self._executions:
             return  # no other rank has newer variables
         self._guarded(self._synchronize_where_all_are)
@@ -143,14 +143,14 @@ class StagedTraining:
     def _synchronize(self) -> None:
         self._holding.synchronize(self._held)
 
-    # One step.
+    # Steps.
 
     def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
-        """Runs one training step.
+        """Run one training step.
 
         Raises:
-            ValueError: something cannot be right, or cannot run in stages; named.
-            HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
+            ValueError: an argument or option is invalid, or the step cannot run in stages.
+            HorovodInternalError: a rank is gone, late or has aborted; the step is incomplete.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         if num_steps != 1:
@@ -168,7 +168,7 @@ class StagedTraining:
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Tells the other ranks where this one fails, which else would wait."""
+        """Run a call and report its failure to the other ranks, which would wait otherwise."""
         try:
             return step_interrupts().during(call)
         except BaseException as error:
@@ -194,7 +194,7 @@ class StagedTraining:
             self._holding.synchronize_with_others(self._traces[key].variables)
         layout = self._planner.next_layout()
         fitting = layout.for_batch(self._traces[key].examples_per_rank)
-        # Where a batch is laid out on other ranks, so are the variables.
+        # A batch with other replica groups has its variables on other ranks as well.
         self._use(layout if fitting.replica_groups == layout.replica_groups else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
@@ -225,15 +225,15 @@ class StagedTraining:
         assert self._rendezvous.control is not None
         return self._rendezvous.control
 
-    # Before the first step with arguments of a kind.
+    # First step with arguments of another kind.
 
     def _met(self, given: Any) -> SizedTraces:
-        """Traces the step for arguments of another kind; the first ones are planned for."""
+        """Trace the step for arguments of another kind; the planner plans for the first kind."""
         control = self._control
         is_first = not self._traces
         if not is_first:
             self._rendezvous.check_sync_point("arguments of another kind")
-            if self._holding.has_released:  # of what these arguments may need
+            if self._holding.has_released:  # the new trace may need released variables
                 self._synchronize()
         agree(control, {"arguments": step_arguments.signature(given)})
         samples = step_arguments.batch_size(self._name, given)
@@ -266,11 +266,11 @@ class StagedTraining:
 
     @property
     def _first(self) -> SizedTraces:
-        """The traces that the plan was made for: those of a training step."""
+        """Traces of the first arguments, which determine the plan."""
         return next(iter(self._traces.values()))
 
     def _share(self, traces: SizedTraces) -> None:
-        """Lets all variables start as those of rank 0."""
+        """Broadcast the initial values of all variables from rank 0."""
         may_copy = self._options.broadcast_variables is not False
         self._held |= traces.variables
         copied, count = self._holding.broadcast_initial_values(
@@ -279,10 +279,10 @@ class StagedTraining:
         if copied:
             self._reporter.on_variables_broadcast(copied, count)
 
-    # How the step is laid out.
+    # Layout.
 
     def _use(self, layout: Layout) -> None:
-        """Steps are laid out like this from now on: who gets a layer gets its variables."""
+        """Switch to a layout; ranks that gain layers receive the current values of variables."""
         if self._layout == layout:
             return
         self._layout = layout
@@ -325,13 +325,13 @@ class StagedTraining:
             trained = self._trained(layout)
             self._check_stages(traces, execution, trained)
             if traces.microbatch_graph.recording.is_evaluation:
-                # What the update keeps equal on all ranks is no stage's.
+                # Variables that the update keeps replicated on all ranks belong to no stage.
                 variables = [one for one in variables if trained.get(one.key, 0) is not None]
         self._holding.set_owners(variables, self._control.world_size, lanes)
         return execution
 
     def _trained(self, layout: Layout) -> dict[int, int | None]:
-        """Returns the stage of each planned variable by key; None: it belongs to every rank."""
+        """Return the stage of each planned variable by key; None: it belongs to every rank."""
         first = self._first
         stages = UpdatePhase(first.partition(layout.starts)).variables
         return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
@@ -339,7 +339,7 @@ class StagedTraining:
     def _check_stages(
         self, traces: SizedTraces, execution: StageExecutor, trained: dict[int, int | None]
     ) -> None:
-        """Raises `ValueError` where a variable moves: its new stage would have old values of it."""
+        """Raise `ValueError` if a variable changes its stage, which would have stale values."""
         for name, stage in execution.variables.items():
             one = traces.captured_variables.get(name)
             before = None if one is None else trained.get(one.key)
