@@ -253,7 +253,7 @@ TEST_CASE("MoveLessThanTheyAreAsked") {
     }
   });
   moves_less = false;
-  CHECK(num_shortened > before + 1000);  // else the hooks are none
+  CHECK(num_shortened > before + 500);  // else the hooks have no effect; memory needs few calls
 }
 
 // A rank sends a header with its part, and a sum. It looks for what the peer sends when it has sent
