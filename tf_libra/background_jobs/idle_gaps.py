@@ -1,19 +1,19 @@
 """Idle gaps of a step, and the choice to limit a background job to them.
 
-DeepPool's background uses the idle time of bursts (section 2). A model-parallel step waits for
-other ranks at known points. Outside of these gaps a background job costs more, and runs only if
-that cost is small.
+A model-parallel step waits for other ranks at known points. DeepPool runs background jobs in such
+idle times of bursts (section 2). Outside of these gaps a background job costs more, so it overlaps
+whole steps only if that cost is small.
 """
 
 from tf_libra.background_jobs.throttle import Throttle
 
-# Least previous wait of a gap that justifies the two signals that use it.
+# Least previous length of a wait, in seconds, that pays for resuming and pausing the job.
 _SHORTEST_SECONDS = 1e-3
-# Least share of a step in gaps that limits a background job to gaps.
+# Least share of a step's time in gaps at which a background job is limited to gaps.
 _WORTH_IT = 0.1
-# Successful cycles in gaps before a trial of overlapping whole steps.
+# Cycles in gaps at full duty before a trial of overlapping whole steps.
 _GOES_WELL = 4
-# Overlapped steps that determine the cost.
+# Overlapped steps that are needed to judge the cost.
 _KNOWN = 8
 
 
@@ -21,17 +21,17 @@ class IdleGaps:
     """Lengths of a step's waits.
 
     Attributes:
-        share: share of the last step in usable waits.
+        share: usable waits as a share of the last step's time.
     """
 
     def __init__(self) -> None:
-        """Start without waits."""
+        """Start without known waits."""
         self.share = 0.0
         self._last: dict[str, float] = {}
         self._waited = 0.0
 
     def is_long(self, what: str) -> bool:
-        """Return True if a wait is usable, by the length of its last occurrence."""
+        """Return True if the last wait of this kind was long enough to use."""
         return self._last.get(what, 0.0) >= _SHORTEST_SECONDS
 
     def took(self, what: str, seconds: float) -> None:
@@ -41,7 +41,7 @@ class IdleGaps:
             self._waited += seconds
 
     def step_took(self, seconds: float) -> None:
-        """Record the length of the step with these waits."""
+        """Record the length of the step that contains the recorded waits."""
         self.share = min(self._waited / seconds, 1.0) if seconds > 0 else 0.0
         self._waited = 0.0
 
@@ -49,18 +49,18 @@ class IdleGaps:
 class SchedulingMode:
     """Scheduling mode of a background job: in gaps only, or overlapping whole steps.
 
-    The job begins in gaps, if there are any. If that costs little at full duty, whole steps are
-    tried. If those cost too much for full duty, the job stays in gaps permanently.
+    A job with gaps begins in gaps. If that costs little at full duty, the job overlaps whole steps
+    on trial. If whole steps cost too much for full duty, the job stays in gaps permanently.
     """
 
     def __init__(self, pacing: Throttle) -> None:
-        """Start in whole steps, as no gap is known."""
+        """Start with overlapping whole steps, as no gap is known yet."""
         self._pacing = pacing
         self._in_gaps = False
         self._begins_in_gaps = True
         self._may_be_beside = True
         self._went_well = 0
-        self._known = (0, 0.0)  # judged steps and their loss at the start of whole steps
+        self._known = (0, 0.0)  # judged steps and their loss when whole steps began
 
     @property
     def in_gaps(self) -> bool:
@@ -68,7 +68,7 @@ class SchedulingMode:
         return self._in_gaps
 
     def planned(self, share_of_gaps: float) -> None:
-        """Choose the mode for a planned cycle, from the share of a step in gaps."""
+        """Choose the mode after a cycle is planned, from the share of a step in gaps."""
         if share_of_gaps < _WORTH_IT and not self._in_gaps:
             return
         if self._begins_in_gaps:

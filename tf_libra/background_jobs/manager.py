@@ -1,8 +1,8 @@
-"""Manager of the background job of this process.
+"""Background job of this process: start, pauses during measurements, statistics and end.
 
-DeepPool (section 5) runs background jobs on GPUs, by stream priorities and pacing. On CPUs the
-kernel's idle scheduling gives the job the time that training leaves. Pacing limits its remaining
-cost: caches, memory bandwidth and preemption latency.
+DeepPool (section 5) runs background jobs on GPUs with stream priorities and pacing. On CPUs the
+kernel's idle scheduling gives the job the processor time that training leaves idle. Pacing limits
+the remaining cost of caches, memory bandwidth and preemption latency.
 """
 
 import atexit
@@ -30,20 +30,20 @@ from tf_libra.internal.process_state import STATE
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
 MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"
-# Environment variable with the rank of a background job.
+# Environment variable with the rank whose process runs the background job.
 RANK_VARIABLE = "TF_LIBRA_BACKGROUND_RANK"
 MAX_SLOWDOWN = 0.05
 # Seconds between two reports of statistics.
 _NEWS_SECONDS = 2.0
-# Environment variables that would make the process a worker of the job.
+# Environment variables that would make the background process a worker of the training job.
 _OF_THE_JOB = re.compile(r"(HOROVOD|OMPI|PMI|PMIX|SLURM|TF_LIBRA)_.*|TF_CONFIG")
 
 
 class Background:
-    """Background job that runs while no training function of this process measures.
+    """Background job that is paused while a training function of this process measures.
 
     Attributes:
-        pacing: run time and cost of the job.
+        pacing: measured cost and allowed run time of the job.
     """
 
     def __init__(self, command: Sequence[str], max_slowdown: float, log: logging.Logger) -> None:
@@ -55,7 +55,7 @@ class Background:
             log: logger of the job's messages.
 
         Raises:
-            ValueError: no command, or the limit is out of its range.
+            ValueError: the command is empty, or the limit is out of its range.
         """
         if not command:
             raise ValueError("background must be a command, got an empty one")
@@ -79,18 +79,18 @@ class Background:
 
     @property
     def runs(self) -> bool:
-        """True if the process runs: it has begun and is neither paused nor over."""
+        """True if the process runs: started, not paused and not over."""
         process = self._process
         return process is not None and process.status is None and not process.is_paused
 
     @contextlib.contextmanager
     def around_step(self, is_settled: Callable[[], bool]) -> Iterator[None]:
-        """See `StepHook`: the job may overlap the step, unless the function measures."""
+        """See `StepHook`: the job may overlap the step unless the training function measures."""
         settled = is_settled()
         runs = settled and self.pacing.runs
         self._uses_gaps = runs and self._manner.in_gaps
         if self._uses_gaps and self._process is None:
-            self._let_run(True)  # to be ready for a gap
+            self._let_run(True)  # starts the process before the first gap
         self._let_run(runs and not self._uses_gaps)
         start = time.perf_counter()
         yield
@@ -157,7 +157,7 @@ class Background:
             self._log.info("background: %s", self.describe())
 
     def news(self) -> BackgroundStats | None:
-        """Return statistics at intervals and once the job is over; None between two reports."""
+        """Return statistics at intervals and once the job is over; None in between."""
         if self._process is None or self._has_told_end:
             return None
         now = time.monotonic()
@@ -204,7 +204,7 @@ class Background:
 
 
 def _environment(count: StepCount) -> dict[str, str]:
-    """Return this process's environment without its job, with the package on the path."""
+    """Return the environment of the job: this process's, without variables of the training job."""
     found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
     path = [one or os.getcwd() for one in sys.path]
     return found | {
@@ -216,21 +216,21 @@ def _environment(count: StepCount) -> dict[str, str]:
 
 
 def _path() -> str:
-    """Return the search path of programs, with Python's folder last, as for `tf-libra run`."""
+    """Return the search path of programs with Python's folder last, the same as `tf-libra run`."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 class BackgroundManager:
-    """Holder of the background job of this process, if any."""
+    """Holder of this process's background job, if any."""
 
     def __init__(self, given: Background | None) -> None:
-        """Hold the job from the launcher, or none."""
+        """Hold the job that the launcher has requested, or none."""
         self.background = given
 
 
 @STATE.value()
 def of_this_process() -> BackgroundManager:
-    """Return the holder that all training functions of this process share.
+    """Return the manager that all training functions of this process share.
 
     Raises:
         ValueError: the environment describes no valid background job.
@@ -239,10 +239,10 @@ def of_this_process() -> BackgroundManager:
 
 
 def from_environment(environment: Mapping[str, str]) -> Background | None:
-    """Return the job of `tf-libra run --background`; None without one.
+    """Return the job that `tf-libra run --background` has requested; None without one.
 
     Raises:
-        ValueError: a variable has an invalid value; named.
+        ValueError: a variable has an invalid value.
     """
     text = environment.get(COMMAND_VARIABLE)
     if text is None:
@@ -253,7 +253,7 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
 
 
 def command_of(name: str, text: str) -> list[str]:
-    """Split a command line into program and arguments; `ValueError` names what is wrong."""
+    """Split a command line into program and arguments; raise `ValueError` if it is invalid."""
     try:
         command = shlex.split(text)
     except ValueError as error:
@@ -265,7 +265,7 @@ def command_of(name: str, text: str) -> list[str]:
 
 
 def check_program(name: str, command: Sequence[str]) -> None:
-    """Raise `ValueError` if this host lacks the program; `name` is the option of the command."""
+    """Raise `ValueError` if this host lacks the program; `name` is the option in the message."""
     if shutil.which(command[0], path=_path()) is None:
         raise ValueError(
             f"{name} must be a command line of a program that can be run here, got"
@@ -274,7 +274,7 @@ def check_program(name: str, command: Sequence[str]) -> None:
 
 
 def limit_of(text: str) -> float:
-    """Parse a limit; an invalid text is a `ValueError`."""
+    """Parse a limit; raise `ValueError` if it is invalid."""
     try:
         return Throttle(float(text)).max_slowdown
     except ValueError:
@@ -286,9 +286,9 @@ def background(
 ) -> Background:
     """Run a low-priority job concurrently with the decorated training functions of this process.
 
-    The job runs in its own process under the kernel's idle scheduling, once a training function has
-    a settled plan. It is paused during measurements and as the limit requires, keeps its state, and
-    ends with this process. It belongs to this rank only.
+    The job runs in its own process under the kernel's idle scheduling and belongs to this rank. It
+    starts once a training function has a settled plan, and ends with this process. Measurements and
+    the limit pause the job, which keeps its state.
 
     Args:
         step: a command line, a command, or a function without arguments of an importable module,

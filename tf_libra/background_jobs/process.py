@@ -14,7 +14,7 @@ _GRACE_SECONDS = 5.0
 class BackgroundProcess:
     """Command under the kernel's idle scheduling, with all processes that it starts.
 
-    A pause keeps its memory, files and connections.
+    A paused command keeps its memory, files and connections.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -22,10 +22,10 @@ class BackgroundProcess:
 
         Args:
             command: program and arguments.
-            env: environment of the command; None: this process's.
+            env: environment of the command; None: that of this process.
 
         Raises:
-            ValueError: no command.
+            ValueError: the command is empty.
         """
         if not command:
             raise ValueError("command must name a program, got none")
@@ -40,9 +40,9 @@ class BackgroundProcess:
         with os.fdopen(told) as reader:
             with os.fdopen(tells, "w"):
                 # Its own process group, so that Ctrl-C reaches it only through this process. The
-                # command has another group, so that a pause spares its supervisor. The session is
-                # this one: with sched_autogroup_enabled, another session would get as much of a
-                # core as this one, even under idle scheduling.
+                # command has another group, so that a pause does not stop its supervisor. The
+                # session is shared: with sched_autogroup_enabled, another session would get as much
+                # of a core as this one, even under idle scheduling.
                 self._process = subprocess.Popen(
                     [*launcher, str(tells), *command],
                     stdin=subprocess.DEVNULL,
@@ -58,7 +58,7 @@ class BackgroundProcess:
 
     @property
     def status(self) -> int | None:
-        """Exit status, or the negative of a signal; None while the command runs."""
+        """Exit status, or the negative signal number; None while the command runs."""
         return self._process.poll()
 
     @property
@@ -91,7 +91,7 @@ class BackgroundProcess:
             self._signal(signal.SIGCONT)  # a stopped process handles no signal
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
-        # Includes processes that the command started and left.
+        # Includes processes that the command has started and not ended.
         self._signal(signal.SIGKILL)
         self._process.wait()
 

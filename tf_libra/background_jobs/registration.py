@@ -1,4 +1,4 @@
-"""Registration of background jobs with the core."""
+"""Registration of the background job as a hook of training steps."""
 
 from tf_libra.background_jobs import manager
 from tf_libra.background_jobs import statistics as statistics

@@ -1,4 +1,4 @@
-"""Runner of a function, repeated until it returns False or raises.
+"""Runner that calls a function until it returns False or raises.
 
 python -m tf_libra.background_jobs.repeat MODULE:FUNCTION
 """
@@ -10,7 +10,7 @@ from tf_libra.background_jobs.step_counter import counter
 
 
 def main() -> None:
-    """Run the command-line loop."""
+    """Call the function of the command line repeatedly."""
     module, _, name = sys.argv[1].partition(":")
     function = getattr(importlib.import_module(module), name)
     step = counter()

@@ -1,11 +1,11 @@
-"""Runner of a command under idle scheduling, which supervises it.
+"""Supervisor of a command under idle scheduling.
 
     python -m tf_libra.background_jobs.sched_idle_exec PARENT DESCRIPTOR COMMAND [ARGUMENTS...]
 
-`SCHED_IDLE` applies to all threads and processes of the command. They form a process group, whose
-number is written to DESCRIPTOR and which can be paused without pausing this process. When the
-thread of process PARENT that started this one ends, or on SIGTERM, the whole group is killed, even
-if paused. Otherwise this process ends as the command does: with its status or by its signal.
+`SCHED_IDLE` applies to all threads and processes of the command. They form a process group, which
+can be paused without pausing this process; its number is written to DESCRIPTOR. The whole group is
+killed, even if paused, on SIGTERM or when the thread of process PARENT that started this process
+ends. Otherwise this process ends as the command does: with its status or by its signal.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Return the command's status."""
+    """Run the command and return its status."""
     parent, told, *command = sys.argv[1:]
     descriptor = int(told)
     os.set_inheritable(descriptor, False)
@@ -35,7 +35,7 @@ def main() -> int:
         _become(command, mine, before)
     with contextlib.suppress(
         PermissionError, ProcessLookupError
-    ):  # the child has done it and runs the command
+    ):  # the child has replaced itself by the command
         os.setpgid(group, group)
 
     def end(number: int, frame: Any) -> Never:
@@ -75,7 +75,7 @@ def _become(command: list[str], parent: int, mask: set[Any]) -> Never:
 
 
 def _killed_by(number: int) -> int:
-    """End by a signal; return the status only if the signal ends no process."""
+    """End this process by a signal; return a status only if the signal does not end processes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped its core
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Statistics of a background job, their record in the log directory, and its view."""
+"""Statistics of a background job, their record in the log directory, and their view."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -44,7 +44,7 @@ class BackgroundRecord(BackgroundStats, RecordDocument):
       rank: rank of the job.
 
     Raises:
-      ValueError: a field is out of its range; named.
+      ValueError: a field is out of its range.
     """
 
     function: str
@@ -60,7 +60,7 @@ class BackgroundRecord(BackgroundStats, RecordDocument):
 
 @card_registry.register("backgrounds", BackgroundRecord)
 def background_view(record: BackgroundRecord) -> dict[str, Any]:
-    """Return the statistics of a background job; steps per second are None if uncounted."""
+    """Return a record's statistics as JSON values; steps per second are None if uncounted."""
     rate = None
     if record.num_steps is not None and record.seconds > 0:
         rate = record.num_steps / record.seconds

@@ -1,7 +1,7 @@
-"""Step counter of a background job, shared with the process that started it.
+"""Step counter that a background job shares with the process that started it.
 
-The environment variable TF_LIBRA_BACKGROUND_COUNT names a file of eight bytes: the number of steps
-so far, as a little-endian integer.
+The environment variable TF_LIBRA_BACKGROUND_COUNT names a file with the number of steps so far, a
+little-endian integer of eight bytes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _FORMAT = struct.Struct("<Q")
 
 
 class StepCount:
-    """Reader of one job's number of steps."""
+    """Reader of a job's number of steps."""
 
     def __init__(self) -> None:
         """Create the file with zero steps."""
@@ -28,13 +28,13 @@ class StepCount:
         self._last = 0
 
     def read(self) -> int | None:
-        """Return the number of steps; None before the first."""
+        """Return the number of steps; None before the first step."""
         with contextlib.suppress(OSError, struct.error):
             (self._last,) = _FORMAT.unpack(self.path.read_bytes())
         return self._last or None
 
     def end(self) -> None:
-        """Remove the file and remember the last number."""
+        """Remove the file and keep the last number."""
         self.read()
         self.path.unlink(missing_ok=True)
 

@@ -1,13 +1,13 @@
 """Pacing of a background job by its measured cost to the foreground's steps.
 
 Steps form cycles, the same on every rank. A cycle begins with steps without the background, which
-measure the baseline. Then the background runs for several steps, and is paused for the rest. The
-cost of a run is judged by the adjacent steps without it: changes of the machine's speed then count
-for and against the background equally often. A budget accumulates the limit's allowance minus the
-cost of runs, so that the limit holds for all steps together.
+measure the baseline. The background then runs for several steps and is paused for the others. The
+cost of a run is judged by adjacent steps without the background. Changes of machine speed then
+count equally often for and against the background. A budget accumulates the limit's allowance minus
+the cost of runs, so that the limit holds for all steps together.
 
 Ranks wait for each other, so every rank's steps include the cost of all backgrounds. Runs begin at
-the same steps on all ranks, and the longest run pays for all.
+the same steps on all ranks, and the longest run bears the cost of all runs.
 """
 
 import statistics
@@ -19,13 +19,13 @@ CYCLE = 16
 # Steps without the background at the start of a cycle.
 ALONE = 4
 _MOST = CYCLE - ALONE
-# Assumed loss of an overlapped step before a measurement; costs are in baseline steps.
+# Assumed loss of an overlapped step before a measurement, in baseline steps as all costs.
 _UNKNOWN_COST = 1.0
-# Decay of the known cost per run.
+# Weight that the known cost keeps per run.
 _KEPT = 0.8
-# Used share of the limit, as the loss is not known exactly.
+# Share of the limit to use; the rest allows for errors of the measured loss.
 _AIM = 0.9
-# Cycles that spread the rest or the deficit of the budget: one disturbed cycle moves little.
+# Cycles that spread the surplus or deficit of the budget, so that one disturbed cycle moves little.
 _HORIZON = 8
 # Largest accepted loss of one step. A larger loss may come from another program; it is accepted if
 # it repeats.
@@ -35,10 +35,10 @@ _LONGEST_ALONE = 2.0
 
 
 class Throttle:
-    """Step-by-step decision whether the background may run."""
+    """Pacing decision for each step: the background may run, or is paused."""
 
     def __init__(self, max_slowdown: float) -> None:
-        """Start with single steps, as the cost is unknown.
+        """Start with runs of single steps, as the cost is unknown.
 
         Args:
             max_slowdown: limit on the mean slowdown of all steps, as a share, above 0.
@@ -57,7 +57,7 @@ class Throttle:
         self._before: list[float] = []
         self._alone: list[float] = []
         self._beside: list[float] = []
-        self._after: list[float] = []  # the one step that still includes a part of the run
+        self._after: list[float] = []  # the one step that still includes part of the run
         self._was_beside = False
         self._lost, self._num_judged = 0.0, 0
         self._num_beside, self._num_steps = 0, 0
@@ -113,7 +113,7 @@ class Throttle:
         self._run, self._owed = 0, 0.0
 
     def took(self, seconds: float, usual: bool = True) -> None:
-        """Record the seconds of the next step; `usual` is False for an atypical step."""
+        """Record the seconds of the next step; `usual` is False for a step that is not typical."""
         beside = self.runs
         self._num_steps += 1
         self._num_beside += beside
@@ -155,7 +155,7 @@ class Throttle:
         return [min(one, believed) for one in lost]
 
     def _plan(self) -> None:
-        """Plan the overlapped steps of this cycle."""
+        """Plan the number of overlapped steps of this cycle."""
         allowance = self._allowance
         cost = self._cost[0] / self._cost[1]
         left = self._budget - self._owed * cost  # carried-over steps count as spent
