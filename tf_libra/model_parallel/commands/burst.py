@@ -1,4 +1,4 @@
-"""`tf-libra burst`: plan bursts, simulate them with a concurrent background job, compare."""
+"""`tf-libra burst`: plans bursts, simulates them with background jobs, and compares plans."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +37,7 @@ PROGRAM = "tf-libra burst"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `tf-libra burst` and returns its exit status, as `tf_libra.cli.command` has it."""
+    """Run `tf-libra burst` and return its exit status, as defined by `tf_libra.cli.command`."""
     return run_family(PROGRAM, COMMANDS, arguments)
 
 
@@ -135,7 +135,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
             rows.append({"plan": one.name, "problem": one.problem})
             continue
         rows.append(_row(one.name, one.plan))
-        # Of every number of devices that of the whole cluster.
+        # Plot fixed numbers of devices only for the whole cluster.
         if one.num_devices in (None, scaling.device_counts[-1]):
             pictures.append((one.name, one.plan))
     least = strong_scaling_limit(scaling)
@@ -187,7 +187,7 @@ def _numbers(field: str, items: list[str]) -> list[float]:
 
 
 def _or_none(values: flags.FlagValues, name: str) -> Any:
-    """A flag's value, where 0 stands for none."""
+    """Return a flag's value, or None for 0."""
     value = flag_value(values, name)
     return None if value == 0 else value
 
@@ -207,7 +207,7 @@ def _row(title: str, plan: BurstPlan) -> dict[str, Any]:
 
 
 def _told(name: str, value: Any) -> tuple[str, str]:
-    """A line of a table of one plan: times and shares as everywhere."""
+    """Format a field of one plan as a table line."""
     if name.endswith("_seconds"):
         name, text = name.removesuffix("_seconds"), formatting.time(value)
     elif name.endswith("_share"):
@@ -218,7 +218,7 @@ def _told(name: str, value: Any) -> tuple[str, str]:
 
 
 def _counts(plan: BurstPlan) -> dict[str, int]:
-    """Returns the number of layers that run on each number of devices."""
+    """Return the number of layers that run on each number of devices."""
     return {str(count): plan.num_devices.count(count) for count in sorted(set(plan.num_devices))}
 
 

@@ -1,4 +1,4 @@
-"""`tf-libra pipeline`: plan pipelines, simulate them, compare strategies."""
+"""`tf-libra pipeline`: plans pipelines, simulates them, and compares strategies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ PROGRAM = "tf-libra pipeline"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `tf-libra pipeline` and returns its exit status, as `tf_libra.cli.command` has it."""
+    """Run `tf-libra pipeline` and return its exit status, as defined by `tf_libra.cli.command`."""
     return run_family(PROGRAM, COMMANDS, arguments)
 
 
@@ -155,7 +155,7 @@ def _planned(
 
 
 def _row(title: str, plan: PipelinePlan, timeline: PipelineTimeline) -> dict[str, Any]:
-    # Shares before they are added up: seconds may be as many as a number holds.
+    # Shares are computed before the sum, which would overflow for the largest finite seconds.
     computing = sum(
         block.seconds / timeline.iteration_seconds * len(plan.stages[block.stage].devices)
         for block in timeline.blocks

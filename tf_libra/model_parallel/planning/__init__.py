@@ -1,1 +1,1 @@
-"""Planners of pipelines and bursts, pure functions of measured layers and links."""
+"""Planners of pipelines and bursts: pure functions of measured layers and links."""

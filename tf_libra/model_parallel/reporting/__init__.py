@@ -1,1 +1,1 @@
-"""Records, views, files and text of pipelines and bursts."""
+"""Reports of pipelines and bursts: records, views, files and text."""

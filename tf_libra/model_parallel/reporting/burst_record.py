@@ -30,7 +30,7 @@ class BurstRecord(RecordDocument):
       profile: measured layers; None for a user-provided plan.
 
     Raises:
-      ValueError: a field is out of its range; named.
+      ValueError: a field is out of its range.
     """
 
     function: str
@@ -54,10 +54,10 @@ class BurstRecord(RecordDocument):
 
 @card_registry.register("bursts", BurstRecord)
 def burst_view(record: BurstRecord) -> dict[str, Any]:
-    """Returns a burst plan: the ranks of each layer and the activity of every rank.
+    """Return a burst plan as JSON values: ranks of each layer and activity of every rank.
 
-    `measured` is a layer's computation on each of `device_counts` ranks; None for a user-provided
-    plan. An infinite amplification is None.
+    `measured` holds a layer's compute seconds on each of `device_counts` ranks; None for a
+    user-provided plan. An infinite amplification is None.
     """
     plan, profile = record.plan, record.profile
     return {

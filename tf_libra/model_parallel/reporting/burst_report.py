@@ -1,4 +1,4 @@
-"""A burst plan in words."""
+"""Text and files about a burst plan."""
 
 import logging
 import textwrap
@@ -18,7 +18,7 @@ _COLUMNS = 100
 
 
 def in_a_line(plan: BurstPlan) -> str:
-    """Returns the ranks of each stage and the predicted time, in one line."""
+    """Return the ranks of each stage and the predicted time, in one line."""
     stages = [
         f"{named(plan, one)} on {_ranks(one.first_device, one.num_devices)}"
         for one in stages_of(plan)
@@ -27,7 +27,7 @@ def in_a_line(plan: BurstPlan) -> str:
 
 
 def took(plan: BurstPlan, measured: MeasuredLayers) -> str:
-    """Returns the measured and the predicted time of an iteration, in one line."""
+    """Return the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
         f" {formatting.time(plan.iteration_seconds)}"
@@ -41,13 +41,13 @@ def _ranks(first: int, count: int) -> str:
 def explained(
     name: str, plan: BurstPlan, execution: StageExecutor, measured: MeasuredLayers | None = None
 ) -> str:
-    """The plan, devices per layer as steps, and what this rank's last step took.
+    """Return the plan as text, with devices per layer as bars and times of this rank's last step.
 
     Args:
-        name: of the step.
-        plan: the bursts.
-        execution: of this rank.
-        measured: one iteration; None before it is known.
+        name: name of the training function.
+        plan: burst plan.
+        execution: stage executor of this rank.
+        measured: measured iteration; None before a measurement.
     """
     limit = "without a limit on amplification"
     if plan.max_amplification is not None:
@@ -102,9 +102,9 @@ def write_planned(
     function: str,
     log: logging.Logger,
 ) -> None:
-    """Writes what `tf-libra burst` reads, burst.json and scaling.json, and burst.svg.
+    """Write burst.json and scaling.json, which `tf-libra burst` reads, and burst.svg.
 
-    The picture needs Matplotlib, and is left out without it.
+    The picture requires Matplotlib and is left out without it.
 
     Args:
         plan: the burst plan.

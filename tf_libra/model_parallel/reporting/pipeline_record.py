@@ -31,7 +31,7 @@ class PipelineRecord(RecordDocument):
       seconds: seconds until the last rank ended its step.
 
     Raises:
-      ValueError: a field is out of its range; named.
+      ValueError: a field is out of its range.
     """
 
     function: str
@@ -52,7 +52,7 @@ class PipelineRecord(RecordDocument):
 
 @card_registry.register("pipelines", PipelineRecord)
 def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
-    """Returns a pipeline: stages, and the predicted and measured activity of every rank.
+    """Return a pipeline as JSON values: stages, and predicted and measured activity of every rank.
 
     Each rank has its longest bubble.
     """

@@ -1,4 +1,4 @@
-"""A pipeline in words."""
+"""Text and files about a pipeline plan."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ _CHART_COLUMNS = 80
 
 
 def in_a_line(plan: PipelinePlan) -> str:
-    """Returns the ranks of each stage and the predicted time, in one line."""
+    """Return the ranks of each stage and the predicted time, in one line."""
     stages = "; ".join(_stage(plan, index) for index in range(len(plan.stages)))
     return (
         f"{_kind(plan)}, {plan.num_microbatches} microbatches, predicted"
@@ -40,7 +40,7 @@ def in_a_line(plan: PipelinePlan) -> str:
 
 
 def took(plan: PipelinePlan, measured: MeasuredLayers) -> str:
-    """Returns the measured and the predicted time of an iteration, in one line."""
+    """Return the measured and the predicted time of an iteration, in one line."""
     return (
         f"an iteration takes {formatting.time(measured.seconds)}; predicted:"
         f" {formatting.time(plan.predicted_seconds)}"
@@ -66,16 +66,16 @@ def explained(
     measured: MeasuredLayers | None = None,
     num_groups: Sequence[int] = (),
 ) -> str:
-    """The plan, what it was made of, and what every rank does when: predicted above measured.
+    """Return the plan, its measurements, and charts of all ranks as text, predicted first.
 
     Args:
-        name: of the step.
-        plan: the pipeline.
-        layers: as they were measured.
-        cluster: as it was measured.
-        measured: one iteration; None before it is known.
-        num_groups: by stage, in how many groups gradients are all-reduced from within backward
-            computation; 0: together after it.
+        name: name of the training function.
+        plan: pipeline plan.
+        layers: measured layers.
+        cluster: measured link rates.
+        measured: measured iteration; None before a measurement.
+        num_groups: for each stage, number of gradient groups that are all-reduced during backward
+            computation; 0: one all-reduce afterwards.
     """
     lines = [
         f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
@@ -95,7 +95,7 @@ def explained(
 
 
 def beside(columns: str, text: str) -> list[str]:
-    """A row whose last column is as many lines as it takes."""
+    """Return the lines of a table row whose last column is wrapped text."""
     found = textwrap.wrap(text, _COLUMNS - len(columns), break_on_hyphens=False)
     return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
 
@@ -130,7 +130,7 @@ def _reductions(num_groups: Sequence[int]) -> Iterator[str]:
 def _charts(
     plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: MeasuredLayers | None
 ) -> Iterator[str]:
-    """Both on one scale."""
+    """Yield the predicted and the measured chart on one scale."""
     both = None if measured is None else (measured.bars, measured.seconds)
     found = pictures(layers, plan, cluster, both)
     longest = max(one.seconds for one in found)
@@ -144,7 +144,7 @@ def _charts(
 
 
 def _idle(plan: PipelinePlan, picture: PipelineGantt) -> Iterator[str]:
-    """For each rank what its bubbles come to, and the longest."""
+    """Yield the idle share and the longest bubble of each rank."""
     for one in idle(plan, picture):
         if one.longest is not None:
             yield (
@@ -164,7 +164,7 @@ def write_planned(
     function: str,
     log: logging.Logger,
 ) -> None:
-    """Writes what `tf-libra pipeline` reads: pipeline.json, layers.json, cluster.json.
+    """Write pipeline.json, layers.json and cluster.json, which `tf-libra pipeline` reads.
 
     Args:
         layers: measured layers.
@@ -189,9 +189,9 @@ def write_measured(
     function: str,
     log: logging.Logger,
 ) -> None:
-    """Writes the predicted and measured activity of every rank: trace.json and pipeline.svg.
+    """Write the predicted and measured activity of every rank: trace.json and pipeline.svg.
 
-    The trace is of Chrome's format, for Perfetto and other viewers. The picture needs Matplotlib,
+    The trace has Chrome's format, for Perfetto and other viewers. The picture requires Matplotlib
     and is left out without it.
 
     Args:
@@ -219,7 +219,7 @@ def write_measured(
 
 
 def _events(what: str, bars: Iterable[Bar]) -> list[dict[str, Any]]:
-    """Complete events, in microseconds: a process for what is predicted, another for the rest."""
+    """Return complete events in microseconds; `what` names their process in the trace."""
     return [
         {
             "name": one.kind if one.microbatch is None else f"{one.kind} {one.microbatch}",

@@ -1,4 +1,4 @@
-"""Simulation of pipelines, and of bursts with background jobs, from plans to timelines."""
+"""Simulators of pipeline plans and of burst plans with background jobs."""
 
 from tf_libra.model_parallel.simulation.burst import simulate_burst
 from tf_libra.model_parallel.simulation.multiplexing import (
