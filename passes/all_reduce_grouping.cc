@@ -22,7 +22,7 @@ std::vector<bool> LeadsToStep(const IndexedGraph& graph, const DroppedEdge& drop
                               const std::vector<Fusion>& fusions) {
   std::vector<bool> leads(graph.fanins.size(), false);
   for (const Fusion& fusion : fusions) {
-    for (const Marked* m : fusion.members) leads[m->node] = !m->aside;
+    for (const PlannedAllReduce* m : fusion.members) leads[m->node] = !m->out_of_step;
   }
   for (auto node = graph.order.rbegin(); node != graph.order.rend(); ++node) {
     if (!leads[*node]) continue;
@@ -33,41 +33,41 @@ std::vector<bool> LeadsToStep(const IndexedGraph& graph, const DroppedEdge& drop
   return leads;
 }
 
-// All-reduces that have no place among the groups of the step: one that stays, or what is fused
-// aside in one branch or loop.
-struct Aside {
+// All-reduces outside the order of the groups: one that stays, or those fused in one other branch
+// or loop.
+struct OutOfStep {
   bool leads;  // whether anything of the step depends on it
   int depth;
   std::string name;
   std::vector<int> nodes;  // one of each all-reduce, in order
 };
 
-// The order in which all-reduces are wanted, by one node of each.
-std::vector<int> Preference(const IndexedGraph& graph, const std::vector<int>& staying,
-                            const DroppedEdge& dropped, const std::vector<Fusion>& fusions) {
+// The order of all-reduces that the plan prefers, by one node of each.
+std::vector<int> PreferredOrder(const IndexedGraph& graph, const std::vector<int>& staying,
+                                const DroppedEdge& dropped, const std::vector<Fusion>& fusions) {
   const std::vector<int> depths = Depths(graph);
   const auto depth_of = [&](const Fusion& fusion) {
     int depth = 0;
-    for (const Marked* m : fusion.members) depth = std::max(depth, depths[m->node]);
+    for (const PlannedAllReduce* m : fusion.members) depth = std::max(depth, depths[m->node]);
     return depth;
   };
   const std::vector<bool> leads = LeadsToStep(graph, dropped, fusions);
-  std::vector<Aside> others;
+  std::vector<OutOfStep> others;
   for (const int node : staying) {
     others.push_back({leads[node], depths[node], graph.def->node(node).name(), {node}});
   }
-  std::map<int, Aside> by_copy;
+  std::map<int, OutOfStep> by_copy;
   for (const Fusion& fusion : fusions) {
-    if (!fusion.members.front()->aside) continue;
-    const auto [found, is_new] = by_copy.emplace(fusion.copy, Aside{false, 0, fusion.name, {}});
-    Aside& aside = found->second;
-    for (const Marked* m : fusion.members) aside.leads = aside.leads || leads[m->node];
-    aside.depth = std::max(aside.depth, depth_of(fusion));
-    aside.nodes.push_back(NodeOf(fusion));
+    if (!fusion.members.front()->out_of_step) continue;
+    const auto [found, is_new] = by_copy.emplace(fusion.copy, OutOfStep{false, 0, fusion.name, {}});
+    OutOfStep& run = found->second;
+    for (const PlannedAllReduce* m : fusion.members) run.leads = run.leads || leads[m->node];
+    run.depth = std::max(run.depth, depth_of(fusion));
+    run.nodes.push_back(NodeOf(fusion));
   }
   for (auto& entry : by_copy) others.push_back(std::move(entry.second));
   // By name where depths are equal: numbers of nodes may differ between ranks.
-  std::sort(others.begin(), others.end(), [](const Aside& a, const Aside& b) {
+  std::sort(others.begin(), others.end(), [](const OutOfStep& a, const OutOfStep& b) {
     return std::make_tuple(!a.leads, a.depth, a.name) < std::make_tuple(!b.leads, b.depth, b.name);
   });
   std::vector<int> preference;
@@ -77,7 +77,7 @@ std::vector<int> Preference(const IndexedGraph& graph, const std::vector<int>& s
     ++next;
   };
   for (const Fusion& fusion : fusions) {
-    if (fusion.members.front()->aside) continue;
+    if (fusion.members.front()->out_of_step) continue;
     const int depth = depth_of(fusion);
     while (next != others.end() && next->leads && next->depth < depth) add_next();
     preference.push_back(NodeOf(fusion));
@@ -127,19 +127,20 @@ std::string NodeNames::Make(const std::string& what, int copy, int part) const {
   return name;
 }
 
-std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<Marked>& marked,
-                                  ContractedDag* dag, const NodeNames& names,
-                                  std::vector<Skipped>* skipped) {
-  std::map<std::pair<int, int>, std::vector<const Marked*>> groups;  // (copy, group)
-  for (const Marked& m : marked) groups[{m.copy, m.group}].push_back(&m);
+std::vector<Fusion> DecideFusions(const IndexedGraph& graph,
+                                  const std::vector<PlannedAllReduce>& marked, ContractedDag* dag,
+                                  const NodeNames& names, std::vector<Skipped>* skipped) {
+  std::map<std::pair<int, int>, std::vector<const PlannedAllReduce*>> groups;  // (copy, group)
+  for (const PlannedAllReduce& m : marked) groups[{m.copy, m.group}].push_back(&m);
 
   std::vector<Fusion> fusions;
   for (auto& [key, members] : groups) {
     const auto [copy, group] = key;
-    std::sort(members.begin(), members.end(),
-              [](const Marked* a, const Marked* b) { return a->slot < b->slot; });
+    std::sort(
+        members.begin(), members.end(),
+        [](const PlannedAllReduce* a, const PlannedAllReduce* b) { return a->slot < b->slot; });
     std::map<Kind, int> kinds;  // numbered by first appearance
-    for (const Marked* m : members) {
+    for (const PlannedAllReduce* m : members) {
       if (kinds.emplace(m->kind, static_cast<int>(kinds.size())).second && kinds.size() > 1) {
         skipped->push_back({Skipped::Kind::kNode, graph.def->node(m->node).name(),
                             absl::StrCat("group ", group, ": ", ToString(m->kind),
@@ -147,14 +148,14 @@ std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<M
       }
     }
     // (level, kind) -> members
-    std::map<std::pair<int, int>, std::vector<const Marked*>> parts;
-    std::vector<std::vector<const Marked*>> by_kind(kinds.size());
-    for (const Marked* m : members) {
+    std::map<std::pair<int, int>, std::vector<const PlannedAllReduce*>> parts;
+    std::vector<std::vector<const PlannedAllReduce*>> by_kind(kinds.size());
+    for (const PlannedAllReduce* m : members) {
       by_kind[kinds.at(m->kind)].push_back(m);
     }
     for (size_t kind = 0; kind < by_kind.size(); ++kind) {
       std::vector<int> nodes;
-      for (const Marked* m : by_kind[kind]) nodes.push_back(m->node);
+      for (const PlannedAllReduce* m : by_kind[kind]) nodes.push_back(m->node);
       const std::vector<int> levels = nodes.size() == 1 ? std::vector<int>{0} : dag->Levels(nodes);
       std::map<int, std::vector<int>> nodes_of_level;
       for (size_t j = 0; j < nodes.size(); ++j) {
@@ -188,23 +189,25 @@ std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<M
   return fusions;
 }
 
-std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
-                                     const DroppedEdge& dropped, ContractedDag* dag,
-                                     std::vector<Fusion>* fusions, std::vector<Skipped>* skipped) {
+std::optional<ControlEdges> OrderAllReduces(const IndexedGraph& graph,
+                                            const std::vector<int>& staying,
+                                            const DroppedEdge& dropped, ContractedDag* dag,
+                                            std::vector<Fusion>* fusions,
+                                            std::vector<Skipped>* skipped) {
   std::unordered_map<int, size_t> number;  // in `fusions`, by NodeOf
   for (size_t i = 0; i < fusions->size(); ++i) number[NodeOf((*fusions)[i])] = i;
   const auto fusion_of = [&](int node) -> Fusion* {
     const auto found = number.find(node);
     return found == number.end() ? nullptr : &(*fusions)[found->second];
   };
-  const std::vector<int> order = dag->OrderOf(Preference(graph, staying, dropped, *fusions));
+  const std::vector<int> order = dag->OrderOf(PreferredOrder(graph, staying, dropped, *fusions));
   const bool one_context = ShareContext(graph, order);
 
-  Waits waits;
+  ControlEdges waits;
   std::vector<std::vector<int>> fused;
   for (const Fusion& fusion : *fusions) {
     fused.emplace_back();
-    for (const Marked* m : fusion.members) fused.back().push_back(m->node);
+    for (const PlannedAllReduce* m : fusion.members) fused.back().push_back(m->node);
   }
   std::optional<ContextPaths> paths;
   if (!one_context) paths.emplace(graph, dropped, *dag, fused, order);
@@ -272,11 +275,11 @@ std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* d
   std::vector<Barrier> barriers;
   for (auto& [copy, members] : copies) {
     std::vector<int> ours, producers;
-    std::vector<const Marked*> producer_of;
+    std::vector<const PlannedAllReduce*> producer_of;
     std::unordered_set<int> seen;
     for (const Fusion* fusion : members) {
       ours.push_back(NodeOf(*fusion));
-      for (const Marked* m : fusion->members) {
+      for (const PlannedAllReduce* m : fusion->members) {
         const int producer = graph.fanins[m->node][0].node;
         if (!seen.insert(producer).second) continue;
         producers.push_back(producer);

@@ -1,4 +1,4 @@
-// Decides what is fused, and what waits for what.
+// Grouping of all-reduces into fused nodes, and the order in which they start.
 
 #ifndef TF_LIBRA_PASSES_ALL_REDUCE_GROUPING_H_
 #define TF_LIBRA_PASSES_ALL_REDUCE_GROUPING_H_
@@ -15,13 +15,13 @@
 
 namespace tf_libra {
 
-// One node to be.
+// A fused node that the pass will write.
 struct Fusion {
   int group;
   int copy;
   std::string name;
-  std::vector<const Marked*> members;     // in plan order, all of one kind
-  std::vector<std::string> predecessors;  // nodes of ours that it has to wait for
+  std::vector<const PlannedAllReduce*> members;  // in plan order, all of one kind
+  std::vector<std::string> predecessors;         // written nodes that it waits for
 };
 
 // A NoOp that runs when all gradients of a copy have been produced.
@@ -31,7 +31,7 @@ struct Barrier {
   std::vector<int> producers;
 };
 
-// Names for new nodes, legal and not taken.
+// Legal and unused names for new nodes.
 class NodeNames {
  public:
   NodeNames(const IndexedGraph& graph, const std::string& plan_id);
@@ -44,22 +44,21 @@ class NodeNames {
   std::string prefix_;
 };
 
-// Splits each group of each copy into what can be one node, and merges that in `dag`. The result
-// is by copy and by group.
-std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<Marked>& marked,
-                                  ContractedDag* dag, const NodeNames& names,
-                                  std::vector<Skipped>* skipped);
+// Splits each group of each copy into sets that can be one node each, and merges these in `dag`.
+// The result is ordered by copy and by group.
+std::vector<Fusion> DecideFusions(const IndexedGraph& graph,
+                                  const std::vector<PlannedAllReduce>& marked, ContractedDag* dag,
+                                  const NodeNames& names, std::vector<Skipped>* skipped);
 
-// What nodes that stay have to wait for, besides what they waited for before: names of nodes, by
-// the number of who waits.
-using Waits = std::map<int, std::vector<std::string>>;
+// Control edges to add to existing nodes: names of predecessors, by the number of the successor.
+using ControlEdges = std::map<int, std::vector<std::string>>;
 
 // Puts all all-reduces into one order, those that stay included: engines match them across ranks by
 // the order in which they start. Sorts `fusions` by it. The order is
 //
 // - that of the plan as far as the graph allows it;
-// - what stays, and what is fused aside in another branch or loop, comes last, where it holds
-//   nothing up, unless something of the step depends on it: then it comes before the first that is
+// - all-reduces that stay, and those fused out of step in another branch or loop, come last, where
+//   they delay nothing. If the step depends on one, it comes before the first all-reduce that is
 //   further from the graph's inputs, by the longest path.
 //
 // All-reduces of one context are chained by control edges. One in a branch or a loop is ordered
@@ -70,9 +69,11 @@ using Waits = std::map<int, std::vector<std::string>>;
 // all-reduce that a branch leaves out passes on no order.
 //
 // `dropped` are the edges that `dag` was built without.
-std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
-                                     const DroppedEdge& dropped, ContractedDag* dag,
-                                     std::vector<Fusion>* fusions, std::vector<Skipped>* skipped);
+std::optional<ControlEdges> OrderAllReduces(const IndexedGraph& graph,
+                                            const std::vector<int>& staying,
+                                            const DroppedEdge& dropped, ContractedDag* dag,
+                                            std::vector<Fusion>* fusions,
+                                            std::vector<Skipped>* skipped);
 
 // Makes all nodes of each copy wait for all gradients of that copy.
 std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* dag,

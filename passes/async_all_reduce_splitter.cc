@@ -37,7 +37,7 @@ NodeDef Wait(const std::string& name, NodeDef* node) {
 
 }  // namespace
 
-void StartApart(const std::vector<std::string>& names, tensorflow::GraphDef* graph) {
+void SplitIntoStartDone(const std::vector<std::string>& names, tensorflow::GraphDef* graph) {
   std::unordered_set<std::string> taken;
   for (const NodeDef& node : graph->node()) taken.insert(node.name());
   std::unordered_map<std::string, std::string> waits;  // by the name of what is started

@@ -1,4 +1,4 @@
-// Takes all-reduces apart into their start and the wait for their end.
+// Split of all-reduces into an asynchronous start and a wait for the result.
 
 #ifndef TF_LIBRA_PASSES_ASYNC_ALL_REDUCE_SPLITTER_H_
 #define TF_LIBRA_PASSES_ASYNC_ALL_REDUCE_SPLITTER_H_
@@ -10,11 +10,11 @@
 
 namespace tf_libra {
 
-// Each LibraAllReduce of `names` becomes a LibraAllReduceStart of its name, and NAME_wait, a
-// LibraAllReduceWait, which what was behind it is behind from now on: all but the control edges
-// from one of `names` to another, which say in which order they start. So the engine has the next
-// one as soon as its gradients are there, and begins it by itself when a lane is free.
-void StartApart(const std::vector<std::string>& names, tensorflow::GraphDef* graph);
+// Replaces each LibraAllReduce of `names` by a LibraAllReduceStart of the same name and a
+// LibraAllReduceWait, NAME_wait. All successors move to the wait, except control edges between
+// `names`, which define the order of the starts. So the engine gets each all-reduce as soon as its
+// gradients are produced, and starts it when its lanes are free.
+void SplitIntoStartDone(const std::vector<std::string>& names, tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra
 

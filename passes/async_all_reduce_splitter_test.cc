@@ -16,7 +16,7 @@ using testing::ByName;
 using testing::Inputs;
 using testing::InputsOf;
 
-// Two groups, of two tensors and of one, one behind the other.
+// Two groups, of two tensors and of one, one after the other.
 testing::Graph TwoGroups() {
   testing::Graph builder;
   for (const char* name : {"x", "y", "z"}) builder.Add("Const", name);
@@ -34,7 +34,7 @@ testing::Graph TwoGroups() {
 
 DOCTEST_TEST_CASE("TheNextStartsBehindTheStart") {
   testing::Graph builder = TwoGroups();
-  StartApart({"one", "other"}, &builder.def);
+  SplitIntoStartDone({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
   DOCTEST_CHECK_EQ(nodes.at("one").op(), "LibraAllReduceStart");
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("one")), (Inputs{"x", "y"}));
@@ -50,7 +50,7 @@ DOCTEST_TEST_CASE("TheNextStartsBehindTheStart") {
 // The start has one output more than there are shapes.
 DOCTEST_TEST_CASE("ShapesAreOfWhatIsReduced") {
   testing::Graph builder = TwoGroups();
-  StartApart({"one", "other"}, &builder.def);
+  SplitIntoStartDone({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
   DOCTEST_CHECK_EQ(nodes.at("one").attr().count("_output_shapes"), 0);
   DOCTEST_CHECK_EQ(nodes.at("one_wait").attr().at("_output_shapes").list().shape(1).dim(0).size(),
@@ -63,7 +63,7 @@ DOCTEST_TEST_CASE("WhateverReadsItWaits") {
   builder.Add("AddN", "reader", {"one:1", "x", "other", "^one"});
   builder.Reduce("of_result", "one:1", "", {"^other"});
   builder.Reduce("stays", "z", "", {"^other"});
-  StartApart({"one", "other", "of_result"}, &builder.def);
+  SplitIntoStartDone({"one", "other", "of_result"}, &builder.def);
   const auto nodes = ByName(builder.def);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("reader")),
                    (Inputs{"one_wait:1", "x", "other_wait", "^one_wait"}));
@@ -77,7 +77,7 @@ DOCTEST_TEST_CASE("WhateverReadsItWaits") {
 DOCTEST_TEST_CASE("NamesAreNotTakenTwice") {
   testing::Graph builder = TwoGroups();
   builder.Add("NoOp", "one_wait", {"^one"});
-  StartApart({"one", "other"}, &builder.def);
+  SplitIntoStartDone({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("one_wait")), (Inputs{"^one_wait_1"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("one_wait_1")), (Inputs{"one", "one:1", "one:2"}));

@@ -69,7 +69,7 @@ std::vector<bool> NoComputation(const IndexedGraph& graph) {
 // For each node, those that may become one op with it.
 std::unordered_map<int, std::vector<int>> Partners(const IndexedGraph& graph) {
   std::unordered_map<int, std::vector<int>> partners;
-  for (const auto& [one, other] : graph.merged_later) {
+  for (const auto& [one, other] : graph.post_fusion_pairs) {
     partners[one].push_back(other);
     partners[other].push_back(one);
   }
@@ -119,8 +119,8 @@ class BackwardOrder {
     }
   }
 
-  std::vector<Wait> Take() {
-    std::vector<Wait> waits;
+  std::vector<ControlEdge> Take() {
+    std::vector<ControlEdge> waits;
     for (auto& [before, after] : waits_) {
       std::sort(after.begin(), after.end());
       after.erase(std::unique(after.begin(), after.end()), after.end());
@@ -186,7 +186,7 @@ class BackwardOrder {
       }
       if (IsSink(node)) continue;
       for (const Fanin& fanin : graph_.fanins[node]) {
-        if (fanin.port != kOnceMerged) pending.push_back(fanin.node);
+        if (fanin.port != kPostFusion) pending.push_back(fanin.node);
       }
     }
     return earlier;
@@ -287,7 +287,7 @@ class BackwardOrder {
     for (const int node : production.claimed) {
       int held = kNone;
       for (const Fanin& fanin : graph_.fanins[node]) {
-        if (fanin.port != kOnceMerged) held = std::max(held, held_[fanin.node]);
+        if (fanin.port != kPostFusion) held = std::max(held, held_[fanin.node]);
       }
       held_[node] = held >= stage_ ? held : kNone;
       if (held_[node] >= stage_ + how || idle_[node]) continue;
@@ -315,14 +315,14 @@ class BackwardOrder {
         continue;
       }
       for (const Fanin& fanin : graph_.fanins[node]) {
-        if (fanin.port != kOnceMerged) pending.push_back(fanin.node);
+        if (fanin.port != kPostFusion) pending.push_back(fanin.node);
       }
     }
     if (is_held) held_[gradient] = stage_ + kFull;
     return is_held;
   }
 
-  // Whether a control edge may lead to `node`, by what it is.
+  // Returns whether a control edge may lead to `node`, by what it is.
   bool IsSink(int node) const {
     const NodeDef& def = graph_.def->node(node);
     if (tensorflow::grappler::IsEnter(def)) return true;
@@ -371,8 +371,8 @@ class BackwardOrder {
 
 }  // namespace
 
-std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
-                                    const IndexedGraph& graph) {
+std::vector<ControlEdge> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
+                                           const IndexedGraph& graph) {
   const auto numbers = [&graph](const std::vector<std::string>& names) {
     std::vector<int> found;
     for (const std::string& name : names) {
@@ -385,7 +385,7 @@ std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
   for (const OrderedStep& step : steps) {
     for (const int node : numbers(step.all_reduces)) is_all_reduce[node] = true;
   }
-  std::unordered_map<int, std::vector<int>> readers;  // of the data that an all-reduce puts out
+  std::unordered_map<int, std::vector<int>> readers;  // of the data that an all-reduce outputs
   for (size_t node = 0; node < graph.fanins.size(); ++node) {
     for (const Fanin& fanin : graph.fanins[node]) {
       if (fanin.port < 0 || !is_all_reduce[fanin.node]) continue;
@@ -407,9 +407,9 @@ std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
   return order.Take();
 }
 
-bool CloseCycle(const std::vector<Wait>& waits, const IndexedGraph& graph) {
+bool CloseCycle(const std::vector<ControlEdge>& waits, const IndexedGraph& graph) {
   std::vector<std::vector<Fanin>> fanins = graph.fanins;
-  for (const Wait& wait : waits) {
+  for (const ControlEdge& wait : waits) {
     const int node = static_cast<int>(fanins.size());
     fanins.emplace_back();
     for (const int before : wait.before) fanins.back().push_back({before, -1});
@@ -418,11 +418,11 @@ bool CloseCycle(const std::vector<Wait>& waits, const IndexedGraph& graph) {
   return TopologicalOrder(fanins).size() < fanins.size();
 }
 
-void WriteWaits(const std::vector<Wait>& waits, const IndexedGraph& graph,
-                const std::string& prefix, tensorflow::GraphDef* def) {
+void WriteControlEdges(const std::vector<ControlEdge>& waits, const IndexedGraph& graph,
+                       const std::string& prefix, tensorflow::GraphDef* def) {
   std::unordered_map<int, std::vector<std::string>> inputs;
   int num_joins = 0;
-  for (const Wait& wait : waits) {
+  for (const ControlEdge& wait : waits) {
     std::vector<std::string> before;
     for (const int node : wait.before) {
       before.push_back(absl::StrCat("^", graph.def->node(node).name()));

@@ -1,4 +1,5 @@
-// Makes backward computation produce gradients in the order of the plan, group by group.
+// Control edges that make backward computation produce gradients in the order of the plan, group
+// by group.
 
 #ifndef TF_LIBRA_PASSES_BACKWARD_ORDER_H_
 #define TF_LIBRA_PASSES_BACKWARD_ORDER_H_
@@ -20,7 +21,7 @@ struct OrderedStep {
 
 // All of `after`, on one device and in one context, run when all of `before` have run. Nodes by
 // their numbers.
-struct Wait {
+struct ControlEdge {
   std::vector<int> before;
   std::vector<int> after;
 };
@@ -49,16 +50,16 @@ struct Wait {
 //
 // `steps` are the copies in `graph`, none before one that it depends on; nodes that `graph` does
 // not have are passed over. O(n log n) in nodes and edges, however many copies there are.
-std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
-                                    const IndexedGraph& graph);
+std::vector<ControlEdge> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
+                                           const IndexedGraph& graph);
 
-// Whether `waits` close a cycle in `graph`. O(nodes + edges).
-bool CloseCycle(const std::vector<Wait>& waits, const IndexedGraph& graph);
+// Returns whether `waits` close a cycle in `graph`. O(nodes + edges).
+bool CloseCycle(const std::vector<ControlEdge>& waits, const IndexedGraph& graph);
 
 // Writes `waits` as control edges to `def`, whose nodes `graph` has indexed; where the edges would
 // be many, through a NoOp, whose name begins with `prefix`.
-void WriteWaits(const std::vector<Wait>& waits, const IndexedGraph& graph,
-                const std::string& prefix, tensorflow::GraphDef* def);
+void WriteControlEdges(const std::vector<ControlEdge>& waits, const IndexedGraph& graph,
+                       const std::string& prefix, tensorflow::GraphDef* def);
 
 }  // namespace tf_libra
 

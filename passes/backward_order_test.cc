@@ -40,10 +40,10 @@ tensorflow::GraphDef Ordered(const testing::Graph& graph, const std::vector<Name
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
   DOCTEST_CHECK_EQ(why, std::string());
-  const std::vector<Wait> waits = KeepBackwardOrder({{groups, all_reduces}}, *indexed);
+  const std::vector<ControlEdge> waits = KeepBackwardOrder({{groups, all_reduces}}, *indexed);
   DOCTEST_CHECK(!CloseCycle(waits, *indexed));
   tensorflow::GraphDef def = graph.def;
-  WriteWaits(waits, *indexed, "join_", &def);
+  WriteControlEdges(waits, *indexed, "join_", &def);
   DOCTEST_CHECK(IsLive(def, &why));
   return def;
 }

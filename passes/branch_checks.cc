@@ -107,7 +107,7 @@ class Uniformity {
   Uniformity(const IndexedGraph& graph, const std::function<bool(const NodeDef&)>& is_stateful)
       : graph_(graph), is_stateful_(is_stateful) {}
 
-  // Whether all that `node` is computed from is the same on every rank.
+  // Returns whether all that `node` is computed from is the same on every rank.
   bool IsUniform(int node) const {
     std::vector<int> pending = {node};
     std::set<int> seen = {node};

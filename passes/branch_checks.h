@@ -1,14 +1,15 @@
-// Makes every condition around all-reduces one that the ranks compare before they follow it.
+// Checks of every condition around all-reduces: ranks compare it before they follow it.
 //
-// A rank that skips an all-reduce under a condition of its own, or repeats one, would add its later
-// gradients to the earlier ones of the other ranks. So each predicate that decides whether, or how
-// often, an all-reduce runs is routed through a LibraCheckBranch, which fails on all ranks where
-// they differ. If all predicates around an all-reduce agree, all ranks run it equally often, in the
-// same order: checks need no other guard than the predicates around them, which are checked, too.
+// If a rank skipped or repeated an all-reduce under a condition of its own, its later gradients
+// would be added to earlier gradients of the other ranks. So each predicate that decides whether,
+// or how often, an all-reduce runs is routed through a LibraCheckBranch, which fails on all ranks
+// if they differ. If all predicates around an all-reduce agree, all ranks run it equally often, in
+// the same order: checks need no other guard than the predicates around them, which are checked,
+// too.
 //
 // No check is added for
 // - a predicate that every rank computes from the same numbers: constants and results of
-//   all-reduces, such as the counter of a loop with a fixed number of turns;
+//   all-reduces, such as the counter of a loop with a fixed number of iterations;
 // - a conditional whose branches perform the same all-reduces.
 
 #ifndef TF_LIBRA_PASSES_BRANCH_CHECKS_H_

@@ -1,5 +1,5 @@
-// What Python calls, through ctypes, to hand plans to the pass and to read what it did. Texts that
-// are returned live until the same thread calls again. Nothing is thrown.
+// C interface for Python (ctypes): registers plans with the pass and reads its reports. Returned
+// texts live until the same thread calls again. No function throws.
 #ifndef TF_LIBRA_PASSES_C_API_H_
 #define TF_LIBRA_PASSES_C_API_H_
 

@@ -240,7 +240,7 @@ template <typename Visit>
 void ContextPaths::VisitCertainFanins(int node, int context, Visit visit) const {
   const auto counts = [&](const Fanin& fanin) {
     // An Exit leaves before other values of the loop have (loop_frames.h takes them for one).
-    if (fanin.port == kOnceMerged || (is_exit_[node] && fanin.port < 0)) return false;
+    if (fanin.port == kPostFusion || (is_exit_[node] && fanin.port < 0)) return false;
     return !is_choice_[node] || fanin.port < 0 || IsTaken(fanin.node, graph_.conditions[context]);
   };
   VisitFanins(node, counts, visit);

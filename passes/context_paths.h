@@ -1,4 +1,4 @@
-// Edges that order all-reduces of different branches and loops.
+// Control edges that order all-reduces of different branches and loops.
 
 #ifndef TF_LIBRA_PASSES_CONTEXT_PATHS_H_
 #define TF_LIBRA_PASSES_CONTEXT_PATHS_H_

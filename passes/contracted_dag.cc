@@ -15,14 +15,17 @@ constexpr int kNone = -1;
 }  // namespace
 
 ContractedDag::ContractedDag(const std::vector<int>& order)
-    : successors_(order.size()), whole_(order.size()), place_(order.size()), node_at_(order) {
-  std::iota(whole_.begin(), whole_.end(), 0);
+    : successors_(order.size()),
+      representative_(order.size()),
+      place_(order.size()),
+      node_at_(order) {
+  std::iota(representative_.begin(), representative_.end(), 0);
   for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<int>(i);
 }
 
 void ContractedDag::AddEdge(int from, int to) {
-  from = whole_[from];
-  to = whole_[to];
+  from = representative_[from];
+  to = representative_[to];
   if (place_[from] > place_[to]) MoveBack({to}, place_[to], place_[from]);
   successors_[from].push_back(to);
 }
@@ -30,7 +33,7 @@ void ContractedDag::AddEdge(int from, int to) {
 void ContractedDag::AddEdges(const std::vector<int>& from, int to) {
   // Behind the last of them, `to` is behind all.
   const auto last = std::max_element(from.begin(), from.end(), [this](int a, int b) {
-    return place_[whole_[a]] < place_[whole_[b]];
+    return place_[representative_[a]] < place_[representative_[b]];
   });
   if (last != from.end()) AddEdge(*last, to);
   for (auto node = from.begin(); node != from.end(); ++node) {
@@ -40,18 +43,19 @@ void ContractedDag::AddEdges(const std::vector<int>& from, int to) {
 
 bool ContractedDag::Reaches(int from, int to) const {
   std::vector<int> next;
-  for (const int successor : successors_[whole_[from]]) next.push_back(successor);
+  for (const int successor : successors_[representative_[from]]) next.push_back(successor);
   return ReachedFrom(next, {to})[0];
 }
 
 std::vector<bool> ContractedDag::ReachedFrom(const std::vector<int>& from,
                                              const std::vector<int>& targets) const {
   int last = 0;
-  for (const int target : targets) last = std::max(last, place_[whole_[target]]);
+  for (const int target : targets) last = std::max(last, place_[representative_[target]]);
   const std::vector<int> places = PlacesFrom(from, last);
   std::vector<bool> reached;
   for (const int target : targets) {
-    reached.push_back(std::binary_search(places.begin(), places.end(), place_[whole_[target]]));
+    reached.push_back(
+        std::binary_search(places.begin(), places.end(), place_[representative_[target]]));
   }
   return reached;
 }
@@ -60,15 +64,15 @@ std::vector<int> ContractedDag::Levels(const std::vector<int>& members) const {
   int last = 0;
   std::unordered_set<int> is_member;
   for (const int member : members) {
-    last = std::max(last, place_[whole_[member]]);
-    is_member.insert(whole_[member]);
+    last = std::max(last, place_[representative_[member]]);
+    is_member.insert(representative_[member]);
   }
   std::unordered_map<int, int> depth;
   for (const int place : PlacesFrom(members, last)) {
     const int node = node_at_[place];
     const int next_depth = depth[node] + static_cast<int>(is_member.count(node));
     for (const int successor : successors_[node]) {
-      const int next = whole_[successor];
+      const int next = representative_[successor];
       if (place_[next] > last) continue;
       int& successor_depth = depth[next];
       successor_depth = std::max(successor_depth, next_depth);
@@ -76,7 +80,7 @@ std::vector<int> ContractedDag::Levels(const std::vector<int>& members) const {
   }
   std::vector<int> levels;
   levels.reserve(members.size());
-  for (const int member : members) levels.push_back(depth[whole_[member]]);
+  for (const int member : members) levels.push_back(depth[representative_[member]]);
   return levels;
 }
 
@@ -90,7 +94,7 @@ void ContractedDag::Contract(const std::vector<int>& members) {
   const int whole = members.front();
   for (const int member : members) {
     if (member == whole) continue;
-    whole_[member] = whole;
+    representative_[member] = whole;
     node_at_[place_[member]] = kNone;
     std::vector<int>& moved = successors_[member];
     successors_[whole].insert(successors_[whole].end(), moved.begin(), moved.end());
@@ -99,12 +103,13 @@ void ContractedDag::Contract(const std::vector<int>& members) {
 }
 
 std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
-  std::vector<int> rank(whole_.size(), kNone);
-  for (size_t i = 0; i < nodes.size(); ++i) rank[whole_[nodes[i]]] = static_cast<int>(i);
+  std::vector<int> rank(representative_.size(), kNone);
+  for (size_t i = 0; i < nodes.size(); ++i) rank[representative_[nodes[i]]] = static_cast<int>(i);
   const std::vector<int> region = PlacesFrom(nodes, static_cast<int>(node_at_.size()) - 1);
-  std::vector<int> waits_for(whole_.size(), 0);
+  std::vector<int> waits_for(representative_.size(), 0);
   for (const int place : region) {
-    for (const int successor : successors_[node_at_[place]]) ++waits_for[whole_[successor]];
+    for (const int successor : successors_[node_at_[place]])
+      ++waits_for[representative_[successor]];
   }
   std::priority_queue<int, std::vector<int>, std::greater<int>> ready;
   std::vector<int> others;  // ready, and not in `nodes`
@@ -126,27 +131,27 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
       others.pop_back();
     } else {
       order.push_back(nodes[ready.top()]);
-      node = whole_[order.back()];
+      node = representative_[order.back()];
       ready.pop();
     }
     for (const int successor : successors_[node]) {
-      if (--waits_for[whole_[successor]] == 0) add(whole_[successor]);
+      if (--waits_for[representative_[successor]] == 0) add(representative_[successor]);
     }
   }
   return order;
 }
 
 std::vector<int> ContractedDag::LastLeadingTo(const std::vector<int>& nodes) const {
-  std::vector<int> last(whole_.size(), kNone);
-  for (size_t i = 0; i < nodes.size(); ++i) last[whole_[nodes[i]]] = static_cast<int>(i);
+  std::vector<int> last(representative_.size(), kNone);
+  for (size_t i = 0; i < nodes.size(); ++i) last[representative_[nodes[i]]] = static_cast<int>(i);
   for (const int node : node_at_) {
     if (node == kNone || last[node] == kNone) continue;
     for (const int successor : successors_[node]) {
-      int& next = last[whole_[successor]];
+      int& next = last[representative_[successor]];
       next = std::max(next, last[node]);
     }
   }
-  for (size_t node = 0; node < last.size(); ++node) last[node] = last[whole_[node]];
+  for (size_t node = 0; node < last.size(); ++node) last[node] = last[representative_[node]];
   return last;
 }
 
@@ -154,7 +159,7 @@ std::vector<int> ContractedDag::PlacesFrom(const std::vector<int>& from, int las
   std::vector<int> places;
   std::unordered_set<int> seen;
   const auto visit = [&](int node) {
-    const int place = place_[whole_[node]];
+    const int place = place_[representative_[node]];
     if (place <= last && seen.insert(place).second) places.push_back(place);
   };
   for (const int node : from) visit(node);
@@ -170,8 +175,8 @@ void ContractedDag::MoveBack(const std::vector<int>& from, int first, int last) 
   std::vector<int> moved;
   std::unordered_set<int> is_source;
   for (const int node : from) {
-    moved.push_back(whole_[node]);
-    is_source.insert(whole_[node]);
+    moved.push_back(representative_[node]);
+    is_source.insert(representative_[node]);
   }
   const std::vector<int> places = PlacesFrom(from, last);
   for (const int place : places) {

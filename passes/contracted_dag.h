@@ -1,4 +1,4 @@
-// A directed acyclic graph whose nodes can be merged, with exact reachability.
+// Directed acyclic graph whose nodes can be merged, with exact reachability.
 
 #ifndef TF_LIBRA_PASSES_CONTRACTED_DAG_H_
 #define TF_LIBRA_PASSES_CONTRACTED_DAG_H_
@@ -7,8 +7,8 @@
 
 namespace tf_libra {
 
-// Nodes are 0, 1, ...; a node that was merged stands for the whole it belongs to. Nothing here
-// keeps a caller from closing a cycle: ask Levels before Contract, and Reaches before AddEdge.
+// Nodes are 0, 1, ...; a merged node stands for the node that it was merged into. The class does
+// not check for cycles: the caller uses Levels before Contract, and Reaches before AddEdge.
 //
 // A topological order is kept while nodes are merged and edges added, so that a search between
 // nodes looks at no more than the window of the order that they span: what is done to one copy of a
@@ -45,16 +45,17 @@ class ContractedDag {
   std::vector<int> LastLeadingTo(const std::vector<int>& nodes) const;
 
  private:
-  // The wholes of `from` and what can be reached from there up to `last`, by place; ascending.
+  // The representatives of `from` and what can be reached from there up to `last`, by place;
+  // ascending.
   std::vector<int> PlacesFrom(const std::vector<int>& from, int last) const;
   // Of what stands between places `first` and `last`, moves `from` and what is reached from there
   // behind the rest.
   void MoveBack(const std::vector<int>& from, int first, int last);
 
   std::vector<std::vector<int>> successors_;
-  std::vector<int> whole_;    // the node that stands for the one it was merged into
-  std::vector<int> place_;    // of a whole, in a topological order
-  std::vector<int> node_at_;  // by place; kNone where a merged node was
+  std::vector<int> representative_;  // the node that each node was merged into
+  std::vector<int> place_;           // of a representative, in a topological order
+  std::vector<int> node_at_;         // by place; kNone where a merged node was
 };
 
 }  // namespace tf_libra

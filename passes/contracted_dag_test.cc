@@ -17,25 +17,27 @@ namespace {
 // The same, with no thought of speed.
 class Reference {
  public:
-  explicit Reference(int size) : whole_(size) { std::iota(whole_.begin(), whole_.end(), 0); }
+  explicit Reference(int size) : representative_(size) {
+    std::iota(representative_.begin(), representative_.end(), 0);
+  }
 
   void AddEdge(int from, int to) { edges_.insert({from, to}); }
   void Contract(const std::vector<int>& members) {
-    for (const int member : members) whole_[member] = members.front();
+    for (const int member : members) representative_[member] = members.front();
   }
 
-  bool IsSame(int a, int b) const { return whole_[a] == whole_[b]; }
+  bool IsSame(int a, int b) const { return representative_[a] == representative_[b]; }
 
   bool Reaches(int from, int to) const {
     std::set<int> seen;
-    std::vector<int> pending = {whole_[from]};
+    std::vector<int> pending = {representative_[from]};
     while (!pending.empty()) {
       const int node = pending.back();
       pending.pop_back();
       for (const auto& [a, b] : edges_) {
-        if (whole_[a] != node) continue;
-        if (whole_[b] == whole_[to]) return true;
-        if (seen.insert(whole_[b]).second) pending.push_back(whole_[b]);
+        if (representative_[a] != node) continue;
+        if (representative_[b] == representative_[to]) return true;
+        if (seen.insert(representative_[b]).second) pending.push_back(representative_[b]);
       }
     }
     return false;
@@ -50,7 +52,7 @@ class Reference {
   }
 
  private:
-  std::vector<int> whole_;
+  std::vector<int> representative_;
   std::set<std::pair<int, int>> edges_;
 };
 

@@ -1,4 +1,4 @@
-// Under which conditions, and in which loop, each node of a graph runs.
+// Conditions and loops under which each node of a graph runs.
 
 #ifndef TF_LIBRA_PASSES_CONTROL_FLOW_CONTEXTS_H_
 #define TF_LIBRA_PASSES_CONTROL_FLOW_CONTEXTS_H_
@@ -14,7 +14,7 @@ namespace tf_libra {
 
 // Ports of what is no data.
 constexpr int kControl = -1;
-constexpr int kOnceMerged =
+constexpr int kPostFusion =
     -2;  // is waited for once TensorFlow has merged ops, see post_grappler_fusions.h
 
 struct Fanin {
@@ -68,9 +68,10 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
 
 // Under all conditions that both are under.
 Conditions Common(const Conditions& a, const Conditions& b);
-// Whether nodes of both never run together: they are in two branches of one conditional.
+// Returns whether nodes of both never run together: they are in two branches of one conditional.
 bool Exclude(const Conditions& a, const Conditions& b);
-// Whether both are in the same loops, and `inner` is under all conditions that `outer` is under.
+// Returns whether both are in the same loops, and `inner` is under all conditions that `outer` is
+// under.
 bool IsBranchOf(const Conditions& inner, const Conditions& outer);
 
 }  // namespace tf_libra

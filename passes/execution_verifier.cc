@@ -44,7 +44,7 @@ class ExecutedGraphs : public tensorflow::GraphOptimizationPass {
     for (const tensorflow::Node* node : (*options.graph)->op_nodes()) {
       if (IsWritten(node->def())) {
         executed.written.insert(node->name());
-      } else if (IsMarked(node->def())) {
+      } else if (IsPendingAllReduce(node->def())) {
         std::vector<std::string> names;
         tensorflow::TryGetNodeAttr(node->attrs(), "tensor_names", &names);
         executed.left.insert(executed.left.end(), names.begin(), names.end());

@@ -79,7 +79,7 @@ DOCTEST_TEST_CASE("WhatWasWrittenIsInForceIfAllOfItIsThere") {
   DOCTEST_CHECK(OutcomeOf("whole") == Outcome::kUnknown);
   Execute("whole", "step",
           {{kWritten, "one"}, {kWritten, "other"}, {kTraced, "c"}, {kTraced, "b"}});
-  DOCTEST_CHECK(OutcomeOf("whole") == Outcome::kInForce);
+  DOCTEST_CHECK(OutcomeOf("whole") == Outcome::kActive);
   DOCTEST_CHECK_EQ(RewriteReports::Global().Find("whole", "step").left,
                    (std::vector<std::string>{"b", "c"}));
 

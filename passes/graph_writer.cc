@@ -37,7 +37,7 @@ class Writer {
       : graph_(graph), dropped_(decisions.dropped), keep_(keep), needs_done_(needs_done) {
     for (const Fusion& fusion : decisions.fusions) {
       int port = 0;
-      for (const Marked* m : fusion.members) outputs_[m->node] = {&fusion, port++};
+      for (const PlannedAllReduce* m : fusion.members) outputs_[m->node] = {&fusion, port++};
     }
   }
 
@@ -46,7 +46,7 @@ class Writer {
     return found == outputs_.end() ? nullptr : &found->second;
   }
 
-  // Whether `input` of `node` is an edge that is left out.
+  // Returns whether `input` of `node` is an edge that is left out.
   bool IsDropped(const std::string& input, int node) const {
     const TensorId id = tensorflow::ParseTensorName(input);
     return dropped_({graph_.index.at(id.node()), id.index()}, node);
@@ -110,11 +110,12 @@ class Writer {
   void MergeAttributes(const Fusion& fusion, NodeDef* node) const {
     const NodeDef& first = graph_.def->node(fusion.members[0]->node);
     const auto is_everywhere = [&](const std::string& name, auto matches) {
-      return std::all_of(fusion.members.begin(), fusion.members.end(), [&](const Marked* m) {
-        const auto& attrs = graph_.def->node(m->node).attr();
-        const auto attr = attrs.find(name);
-        return attr != attrs.end() && matches(attr->second);
-      });
+      return std::all_of(fusion.members.begin(), fusion.members.end(),
+                         [&](const PlannedAllReduce* m) {
+                           const auto& attrs = graph_.def->node(m->node).attr();
+                           const auto attr = attrs.find(name);
+                           return attr != attrs.end() && matches(attr->second);
+                         });
     };
     for (const auto& [name, value] : first.attr()) {
       if (!absl::StartsWith(name, "_") || name == "_class") continue;
@@ -123,7 +124,7 @@ class Writer {
           continue;
         }
         AttrValue shapes;
-        for (const Marked* m : fusion.members) {
+        for (const PlannedAllReduce* m : fusion.members) {
           *shapes.mutable_list()->add_shape() =
               graph_.def->node(m->node).attr().at(name).list().shape(0);
         }
@@ -136,7 +137,7 @@ class Writer {
     }
     AttrValue locations;
     std::unordered_set<std::string> seen = {absl::StrCat(kLocationPrefix, fusion.name)};
-    for (const Marked* m : fusion.members) {
+    for (const PlannedAllReduce* m : fusion.members) {
       const auto& attrs = graph_.def->node(m->node).attr();
       const auto attr = attrs.find("_class");
       if (attr == attrs.end()) continue;
@@ -146,7 +147,7 @@ class Writer {
       }
     }
     if (locations.list().s_size() > 0) (*node->mutable_attr())["_class"] = locations;
-    for (const Marked* m : fusion.members) {
+    for (const PlannedAllReduce* m : fusion.members) {
       *node->mutable_experimental_debug_info()->add_original_node_names() =
           graph_.def->node(m->node).name();
     }
@@ -248,7 +249,7 @@ WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
   for (const Fusion& fusion : decisions.fusions) {
     FusedGroup fused{plan, fusion.group, {}, {}};
     std::vector<std::string> inputs;
-    for (const Marked* m : fusion.members) {
+    for (const PlannedAllReduce* m : fusion.members) {
       const NodeDef& old = graph.def->node(m->node);
       fused.tensor_names.push_back(m->tensor);
       fused.members.push_back(&old);

@@ -1,4 +1,4 @@
-// Writes the graph in which all-reduces are fused.
+// Writer of the graph in which all-reduces are fused.
 
 #ifndef TF_LIBRA_PASSES_GRAPH_WRITER_H_
 #define TF_LIBRA_PASSES_GRAPH_WRITER_H_
@@ -28,7 +28,7 @@ struct NodesToKeep {
 struct Decisions {
   std::vector<Fusion> fusions;    // take the place of the all-reduces that they are made of
   std::vector<Barrier> barriers;  // are new
-  Waits waits;
+  ControlEdges waits;
   DroppedEdge dropped;
 };
 

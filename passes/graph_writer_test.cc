@@ -24,8 +24,8 @@ struct Case {
     std::string reason;
     const std::optional<IndexedGraph> graph = IndexGraph(builder.def, &reason);
     const Kind kind{tensorflow::DT_FLOAT, kGpu, "average", ""};
-    const Marked a{graph->index.at("a"), "a", 0, 0, kind};
-    const Marked b{graph->index.at("b"), "b", 0, 1, kind};
+    const PlannedAllReduce a{graph->index.at("a"), "a", 0, 0, kind};
+    const PlannedAllReduce b{graph->index.at("b"), "b", 0, 1, kind};
     const RegisteredPlan plan{"plan", "digest", {{{"a", "b"}, 3, 0}}, false};
     Decisions decisions;
     decisions.fusions.push_back({0, 0, "fused", {&a, &b}, {"before"}});

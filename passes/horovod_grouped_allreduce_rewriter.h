@@ -1,3 +1,6 @@
+// Rewriter to Horovod's HorovodGroupedAllreduce (0.28.1), for users whose Horovod runs on MPI or
+// NCCL.
+
 #ifndef TF_LIBRA_PASSES_HOROVOD_GROUPED_ALLREDUCE_REWRITER_H_
 #define TF_LIBRA_PASSES_HOROVOD_GROUPED_ALLREDUCE_REWRITER_H_
 

@@ -101,9 +101,9 @@ std::optional<IndexedGraph> IndexGraph(const GraphDef& def, std::string* reason)
   graph.contexts = std::move(found.of_outputs);
   graph.input_contexts = std::move(found.of_inputs);
   graph.conditions = std::move(found.conditions);
-  graph.merged_later = JoinMergedLater(def, graph.contexts, graph.order, &graph.fanins);
+  graph.post_fusion_pairs = AddPostFusionEdges(def, graph.contexts, graph.order, &graph.fanins);
   // No pair has a path between its nodes, so there is an order.
-  if (!graph.merged_later.empty()) graph.order = TopologicalOrder(graph.fanins);
+  if (!graph.post_fusion_pairs.empty()) graph.order = TopologicalOrder(graph.fanins);
   return graph;
 }
 

@@ -1,4 +1,4 @@
-// A GraphDef with its nodes numbered, for walking along its edges.
+// GraphDef with numbered nodes, for walks along its edges.
 
 #ifndef TF_LIBRA_PASSES_INDEXED_GRAPH_H_
 #define TF_LIBRA_PASSES_INDEXED_GRAPH_H_
@@ -23,11 +23,11 @@ struct IndexedGraph {
   // further ones (loop_frames.h). So has what TensorFlow may merge (post_grappler_fusions.h).
   std::vector<std::vector<Fanin>> fanins;
   std::vector<int> order;  // topological
-  // Of what a node puts out, and of what it takes: an Enter takes what is outside of the loop.
+  // Of what a node outputs, and of what it takes: an Enter takes what is outside of the loop.
   std::vector<int> contexts;
   std::vector<int> input_contexts;
-  std::vector<Conditions> conditions;             // of each context
-  std::vector<std::pair<int, int>> merged_later;  // by pairs
+  std::vector<Conditions> conditions;                  // of each context
+  std::vector<std::pair<int, int>> post_fusion_pairs;  // by pairs
 };
 
 // Nullopt, with the reason, for a graph that is not well-formed, or in which nodes wait for each
@@ -35,9 +35,9 @@ struct IndexedGraph {
 // what is merged later.
 std::optional<IndexedGraph> IndexGraph(const tensorflow::GraphDef& def, std::string* reason);
 
-// Whether TensorFlow's executor reaches all nodes of `graph`, as far as edges decide that; else
-// `why` names nodes that wait for each other. Grappler's own order of a graph does not tell, since
-// it leaves out the back edges of loops.
+// Returns whether TensorFlow's executor reaches all nodes of `graph`, as far as edges decide that;
+// else `why` names nodes that wait for each other. Grappler's own order of a graph does not tell,
+// since it leaves out the back edges of loops.
 bool IsLive(const tensorflow::GraphDef& graph, std::string* why);
 
 // All nodes, each after its fanins; shorter than `fanins` if some wait for each other.

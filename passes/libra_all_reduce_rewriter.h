@@ -1,3 +1,5 @@
+// Rewriter to a LibraAllReduce of several tensors.
+
 #ifndef TF_LIBRA_PASSES_LIBRA_ALL_REDUCE_REWRITER_H_
 #define TF_LIBRA_PASSES_LIBRA_ALL_REDUCE_REWRITER_H_
 
@@ -11,7 +13,7 @@ class LibraAllReduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;
   bool TakesParts() const override { return true; }
-  bool StartsApart() const override { return true; }
+  bool SplitsStartDone() const override { return true; }
 };
 
 }  // namespace tf_libra

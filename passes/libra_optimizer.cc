@@ -79,7 +79,7 @@ void KeepBackwardOrder(const RegisteredPlan& plan, tensorflow::GraphDef* graph,
         {Skipped::Kind::kPlan, plan.id, absl::StrCat("backward order was not kept: ", reason)});
     return;
   }
-  const std::vector<Wait> waits =
+  const std::vector<ControlEdge> waits =
       KeepBackwardOrder(OrderedSteps(*report, plan.after_backward), *indexed);
   // They close no cycle. Should they ever, the graph without them is right, too.
   if (CloseCycle(waits, *indexed)) {
@@ -88,7 +88,8 @@ void KeepBackwardOrder(const RegisteredPlan& plan, tensorflow::GraphDef* graph,
     return;
   }
   const std::string& first = report->groups[0].node;
-  WriteWaits(waits, *indexed, absl::StrCat(first.substr(0, first.rfind('/')), "/produced_"), graph);
+  WriteControlEdges(waits, *indexed, absl::StrCat(first.substr(0, first.rfind('/')), "/produced_"),
+                    graph);
 }
 
 std::vector<std::string> Nodes(const GraphReport& report) {
@@ -140,7 +141,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   std::string no_rewriter;
   const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_, &no_rewriter);
   const auto refuse = [&](std::string reason) {
-    if (!HasMarkedAllReduce(item.graph)) return;
+    if (!HasPendingAllReduce(item.graph)) return;
     report.skipped.push_back({Skipped::Kind::kPlan, plan_id_, std::move(reason)});
   };
   if (plan_ == nullptr) {
@@ -152,7 +153,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   } else {
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
-    if (changed && rewriter->StartsApart()) StartApart(Nodes(report), optimized_graph);
+    if (changed && rewriter->SplitsStartDone()) SplitIntoStartDone(Nodes(report), optimized_graph);
   }
 
   const bool refused = plan_ == nullptr || plan_->digest != digest_ || rewriter == nullptr;

@@ -1,4 +1,4 @@
-// The pass as TensorFlow's Grappler sees it.
+// Registration of the pass with TensorFlow's Grappler.
 
 #ifndef TF_LIBRA_PASSES_LIBRA_OPTIMIZER_H_
 #define TF_LIBRA_PASSES_LIBRA_OPTIMIZER_H_

@@ -31,7 +31,7 @@ bool HasWritten(const GraphDef& graph) {
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
                 const GraphDef& given, GraphDef* rewritten, GraphReport* report) {
   // What stayed in an earlier run stays: it had its reasons when all of the step was there.
-  if (!HasMarkedAllReduce(given) || HasWritten(given)) return false;
+  if (!HasPendingAllReduce(given) || HasWritten(given)) return false;
   GraphDef of_parts;
   if (CutsTensors(plan, rewriter)) {
     of_parts = given;
@@ -47,21 +47,22 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   const std::optional<IndexedGraph> graph = IndexGraph(def, &reason);
   if (!graph) return give_up(std::move(reason));
 
-  std::vector<Marked> marked = FindMarked(*graph, plan, rewriter, keep.fed, skipped);
+  std::vector<PlannedAllReduce> marked =
+      FindPlannedAllReduces(*graph, plan, rewriter, keep.fed, skipped);
   if (marked.empty()) return false;
   const std::vector<int> all_reduces = FindAllReduces(*graph);
   std::vector<bool> between = NodesBetween(*graph, all_reduces);
-  SetAside(*graph, &marked);
+  FindOutOfStep(*graph, &marked);
   if (!FindCopies(*graph, between, &marked, &reason)) return give_up(std::move(reason));
   ReportMissing(*graph, plan, marked, skipped);
 
   std::vector<int> copy_of(def.node_size(), kNoCopy);
-  for (const Marked& m : marked) copy_of[m.node] = m.copy;
+  for (const PlannedAllReduce& m : marked) copy_of[m.node] = m.copy;
   std::vector<int> staying;
   std::vector<bool> may_move(def.node_size(), false);
   for (const int node : all_reduces) {
     if (copy_of[node] == kNoCopy) staying.push_back(node);
-    may_move[node] = IsMarked(def.node(node));
+    may_move[node] = IsPendingAllReduce(def.node(node));
   }
   Decisions decisions;
   decisions.dropped = [&](const Fanin& from, int to) {
@@ -75,7 +76,7 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   ContractedDag dag = PathsBetween(*graph, between, decisions.dropped);
   const NodeNames names(*graph, plan.id);
   decisions.fusions = DecideFusions(*graph, marked, &dag, names, skipped);
-  std::optional<Waits> waits =
+  std::optional<ControlEdges> waits =
       OrderAllReduces(*graph, staying, decisions.dropped, &dag, &decisions.fusions, skipped);
   if (!waits) return give_up("has no order that branches and loops would keep");
   decisions.waits = *std::move(waits);

@@ -1,4 +1,4 @@
-// Merges the all-reduces of single gradients into the tensor groups of a plan.
+// Rewrite that merges the all-reduces of single gradients into the tensor groups of a plan.
 
 #ifndef TF_LIBRA_PASSES_LIBRA_REWRITE_H_
 #define TF_LIBRA_PASSES_LIBRA_REWRITE_H_
@@ -11,7 +11,7 @@
 
 namespace tf_libra {
 
-// Merges the marked all-reduces in `graph` (LibraAllReduce, N=1, not yet in a plan) by `plan`.
+// Merges the pending all-reduces in `graph` (LibraAllReduce, N=1, not yet in a plan) by `plan`.
 //
 // Returns true and fills `rewritten` if there was something to do; otherwise `rewritten` is not
 // touched. Either way `report` says what was done and what was left out, and why.
@@ -21,9 +21,9 @@ namespace tf_libra {
 // 1. All-reduces in another branch or loop than the rest of their step are fused there, with those
 //    of their group that are in the same.
 // 2. Copies of the step in one graph are distinguished: all-reduces of the same tensor of the same
-//    training function in the same branch or loop body have to lie one behind the other, and the
+//    training function in the same branch or loop body have to lie one after the other, and the
 //    i-th of each tensor makes up copy i. Where that leaves a doubt, nothing is changed.
-// 3. Control edges straight from one marked all-reduce to another of the same copy, or from or to
+// 3. Control edges straight from one pending all-reduce to another of the same copy, or from or to
 //    one in the same branch or loop that stays, are dropped: they are how automatic control
 //    dependencies order stateful ops. Every other path between two of them is a dependency, even
 //    one that passes nothing but a NoOp.

@@ -1,4 +1,4 @@
-// Makes a while loop one unit for code that walks along the edges of a graph.
+// Contraction of a while loop to one unit, for code that walks along the edges of a graph.
 
 #ifndef TF_LIBRA_PASSES_LOOP_FRAMES_H_
 #define TF_LIBRA_PASSES_LOOP_FRAMES_H_

@@ -101,7 +101,7 @@ std::string ToString(const Kind& kind) {
                       kind.function.empty() ? "" : absl::StrCat(", of ", kind.function));
 }
 
-bool IsMarked(const NodeDef& node) {
+bool IsPendingAllReduce(const NodeDef& node) {
   if (node.op() != kAllReduceOp) return false;
   const auto has = [&node](const char* name, auto matches) {
     const auto attr = node.attr().find(name);
@@ -126,8 +126,8 @@ bool IsWritten(const NodeDef& node) {
   return group != node.attr().end() && group->second.i() >= 0;
 }
 
-bool HasMarkedAllReduce(const GraphDef& graph) {
-  return std::any_of(graph.node().begin(), graph.node().end(), IsMarked);
+bool HasPendingAllReduce(const GraphDef& graph) {
+  return std::any_of(graph.node().begin(), graph.node().end(), IsPendingAllReduce);
 }
 
 std::vector<int> FindAllReduces(const IndexedGraph& graph) {
@@ -141,9 +141,11 @@ std::vector<int> FindAllReduces(const IndexedGraph& graph) {
   return found;
 }
 
-std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
-                               const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
-                               std::vector<Skipped>* skipped) {
+std::vector<PlannedAllReduce> FindPlannedAllReduces(const IndexedGraph& graph,
+                                                    const RegisteredPlan& plan,
+                                                    const Rewriter& rewriter,
+                                                    const std::unordered_set<std::string>& fed,
+                                                    std::vector<Skipped>* skipped) {
   using Part = std::pair<std::string, int64_t>;  // tensor, where it begins
   std::map<Part, std::pair<int, int>> place;     // -> group, slot
   for (size_t k = 0; k < plan.groups.size(); ++k) {
@@ -154,10 +156,10 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
                     std::make_pair(static_cast<int>(k), static_cast<int>(place.size())));
     }
   }
-  std::vector<Marked> marked;
+  std::vector<PlannedAllReduce> marked;
   for (const int i : graph.order) {
     const NodeDef& node = graph.def->node(i);
-    if (!IsMarked(node)) continue;
+    if (!IsPendingAllReduce(node)) continue;
     const auto skip = [&](std::string reason) {
       skipped->push_back({Skipped::Kind::kNode, node.name(), std::move(reason)});
     };
@@ -187,12 +189,12 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
 }
 
 void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
-                   const std::vector<Marked>& marked, std::vector<Skipped>* skipped) {
+                   const std::vector<PlannedAllReduce>& marked, std::vector<Skipped>* skipped) {
   std::unordered_set<std::string> in_graph;
   std::map<int, std::set<std::string>> in_context;
   std::map<int, std::set<std::string>> in_copy;
   std::map<int, int> context_of;  // of a copy
-  for (const Marked& m : marked) {
+  for (const PlannedAllReduce& m : marked) {
     in_graph.insert(m.tensor);
     in_context[graph.contexts[m.node]].insert(m.tensor);
     in_copy[m.copy].insert(m.tensor);
@@ -268,14 +270,14 @@ bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes) {
   });
 }
 
-void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked) {
+void FindOutOfStep(const IndexedGraph& graph, std::vector<PlannedAllReduce>* marked) {
   struct Context {
     std::set<std::string> tensors;
     int size = 0;
     int first_slot = 0;
   };
   std::map<int, Context> contexts;
-  for (const Marked& m : *marked) {
+  for (const PlannedAllReduce& m : *marked) {
     Context& context = contexts[graph.contexts[m.node]];
     context.first_slot = context.size == 0 ? m.slot : std::min(context.first_slot, m.slot);
     context.tensors.insert(m.tensor);
@@ -288,7 +290,7 @@ void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked) {
            std::make_tuple(-b.second->size, b.second->first_slot);
   });
   std::set<std::string> of_step;
-  std::set<int> aside;
+  std::set<int> out_of_step;
   for (const auto& [number, context] : by_size) {
     const bool is_copy =
         of_step.empty() || std::any_of(context->tensors.begin(), context->tensors.end(),
@@ -296,35 +298,35 @@ void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked) {
     if (is_copy) {
       of_step.insert(context->tensors.begin(), context->tensors.end());
     } else {
-      aside.insert(number);
+      out_of_step.insert(number);
     }
   }
-  for (Marked& m : *marked) m.aside = aside.count(graph.contexts[m.node]) > 0;
+  for (PlannedAllReduce& m : *marked) m.out_of_step = out_of_step.count(graph.contexts[m.node]) > 0;
 }
 
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
-                std::vector<Marked>* marked, std::string* reason) {
+                std::vector<PlannedAllReduce>* marked, std::string* reason) {
   // What one copy has of each tensor or part once: (context, function, slot) -> its all-reduces.
-  std::map<std::tuple<int, std::string, int>, std::vector<Marked*>> occurrences;
-  for (Marked& m : *marked) {
+  std::map<std::tuple<int, std::string, int>, std::vector<PlannedAllReduce*>> occurrences;
+  for (PlannedAllReduce& m : *marked) {
     occurrences[{graph.contexts[m.node], m.kind.function, m.slot}].push_back(&m);
   }
-  std::vector<const std::vector<Marked*>*> repeated;
+  std::vector<const std::vector<PlannedAllReduce*>*> repeated;
   for (const auto& entry : occurrences) {
     if (entry.second.size() > 1) repeated.push_back(&entry.second);
   }
-  std::unordered_map<const Marked*, int> nth;
+  std::unordered_map<const PlannedAllReduce*, int> nth;
   for (size_t first = 0; first < repeated.size(); first += kBatch) {
     std::vector<std::vector<int>> batch;
     for (size_t j = first; j < std::min(first + kBatch, repeated.size()); ++j) {
       batch.emplace_back();
-      for (const Marked* m : *repeated[j]) batch.back().push_back(m->node);
+      for (const PlannedAllReduce* m : *repeated[j]) batch.back().push_back(m->node);
     }
     const std::vector<std::vector<int>> levels = LevelsOfTensors(graph, between, batch);
     for (size_t j = 0; j < batch.size(); ++j) {
       std::vector<bool> taken(batch[j].size(), false);
       for (size_t i = 0; i < batch[j].size(); ++i) {
-        const Marked* m = (*repeated[first + j])[i];
+        const PlannedAllReduce* m = (*repeated[first + j])[i];
         if (taken[levels[j][i]]) {
           *reason = absl::StrCat("tensor '", m->tensor, "' is reduced more than once, and '",
                                  graph.def->node(m->node).name(),
@@ -339,17 +341,17 @@ bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
   // Copies are numbered as they come, by what does not depend on the numbers of nodes.
   const std::vector<int> depths = Depths(graph);
   struct Copy {
-    bool aside = false;
+    bool out_of_step = false;
     int depth = 0;
     int slot = 0;
     std::string name;  // of the all-reduce of that slot
-    std::vector<Marked*> members;
+    std::vector<PlannedAllReduce*> members;
   };
   std::map<std::tuple<int, std::string, int>, Copy> copies;
-  for (Marked& m : *marked) {
+  for (PlannedAllReduce& m : *marked) {
     Copy& copy = copies[{graph.contexts[m.node], m.kind.function, nth[&m]}];
     const bool is_first = copy.members.empty();
-    copy.aside = m.aside;
+    copy.out_of_step = m.out_of_step;
     copy.depth = is_first ? depths[m.node] : std::min(copy.depth, depths[m.node]);
     if (is_first || m.slot < copy.slot) {
       copy.slot = m.slot;
@@ -360,11 +362,11 @@ bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
   std::vector<const Copy*> in_order;
   for (const auto& entry : copies) in_order.push_back(&entry.second);
   std::sort(in_order.begin(), in_order.end(), [](const Copy* a, const Copy* b) {
-    return std::tie(a->aside, a->depth, a->slot, a->name) <
-           std::tie(b->aside, b->depth, b->slot, b->name);
+    return std::tie(a->out_of_step, a->depth, a->slot, a->name) <
+           std::tie(b->out_of_step, b->depth, b->slot, b->name);
   });
   for (size_t number = 0; number < in_order.size(); ++number) {
-    for (Marked* m : in_order[number]->members) m->copy = static_cast<int>(number);
+    for (PlannedAllReduce* m : in_order[number]->members) m->copy = static_cast<int>(number);
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// The all-reduces in a graph that a plan is about, and the paths between them.
+// All-reduces of a graph that belong to a plan, and the paths between them.
 
 #ifndef TF_LIBRA_PASSES_PENDING_ALL_REDUCES_H_
 #define TF_LIBRA_PASSES_PENDING_ALL_REDUCES_H_
@@ -19,19 +19,19 @@
 
 namespace tf_libra {
 
-// Whether the node is an all-reduce of one gradient that no plan was applied to.
-bool IsMarked(const tensorflow::NodeDef& node);
-// Whether the node is an all-reduce that the pass wrote, of whatever library.
+// Returns whether the node is an all-reduce of one gradient that no plan was applied to.
+bool IsPendingAllReduce(const tensorflow::NodeDef& node);
+// Returns whether the node is an all-reduce that the pass wrote, of whatever library.
 bool IsWritten(const tensorflow::NodeDef& node);
 
-// At which byte of its tensor begins the part that a marked all-reduce is of; kWholeTensor where it
-// is of the whole.
+// The first byte, within its tensor, of the part that a pending all-reduce reduces; kWholeTensor if
+// it reduces the whole tensor.
 int64_t PartStart(const tensorflow::NodeDef& node);
 
 // True if `graph` has an all-reduce that no plan was applied to.
-bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
+bool HasPendingAllReduce(const tensorflow::GraphDef& graph);
 
-// What is equal within a fused node.
+// Properties that all members of a fused node share.
 struct Kind {
   tensorflow::DataType dtype;
   std::string device;  // where the fused node runs
@@ -43,29 +43,31 @@ struct Kind {
 std::string ToString(const Kind& kind);
 
 // An all-reduce of one gradient, or of a part of one, that the plan knows.
-struct Marked {
+struct PlannedAllReduce {
   int node;
   std::string tensor;
   int group;
   int slot;  // position of the tensor, or part, in the plan
   Kind kind;
   int copy = 0;
-  bool aside = false;  // in another branch or loop than most of its step
+  bool out_of_step = false;  // in another branch or loop than most of its step
 };
 
-// All all-reduces, whether a plan is about them or not, by name.
+// Returns all all-reduces of a graph, in a plan or not, ordered by name.
 std::vector<int> FindAllReduces(const IndexedGraph& graph);
 
-// Returns the all-reduces that `plan` is about, in topological order; `skipped` receives the
-// others, with the reason. Those in `fed`, and those that `rewriter` rejects, are left alone.
-std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
-                               const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
-                               std::vector<Skipped>* skipped);
+// Returns the all-reduces that `plan` names, in topological order; `skipped` receives the others,
+// with the reason. All-reduces in `fed`, and those that `rewriter` rejects, are skipped.
+std::vector<PlannedAllReduce> FindPlannedAllReduces(const IndexedGraph& graph,
+                                                    const RegisteredPlan& plan,
+                                                    const Rewriter& rewriter,
+                                                    const std::unordered_set<std::string>& fed,
+                                                    std::vector<Skipped>* skipped);
 
-// Says which tensors of the plan the graph lacks, and which a copy of the step lacks that others in
-// the same branch or loop have.
+// Reports tensors of the plan that the graph lacks, and tensors that one copy of the step lacks and
+// other copies in the same branch or loop have.
 void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
-                   const std::vector<Marked>& marked, std::vector<Skipped>* skipped);
+                   const std::vector<PlannedAllReduce>& marked, std::vector<Skipped>* skipped);
 
 // For every node, the number of nodes on the longest path that leads to it. The same on all ranks,
 // as numbers of nodes need not be.
@@ -82,20 +84,21 @@ using DroppedEdge = std::function<bool(const Fanin& from, int to)>;
 ContractedDag PathsBetween(const IndexedGraph& graph, const std::vector<bool>& between,
                            const DroppedEdge& dropped);
 
-// Whether all of `nodes` run under the same conditions and in the same loop.
+// Returns whether all of `nodes` run under the same conditions and in the same loop.
 bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes);
 
-// Tells in `marked` what runs in another branch or loop than most of its step. Contexts that share
-// tensors are copies; of those that share none, the one with most tensors is the step, and what is
-// in the others is aside: it is fused there, and belongs to no place among the groups of the step.
-void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked);
+// Sets `out_of_step` for all-reduces in another branch or loop than most of their step. Contexts
+// that share tensors are copies. Of contexts without shared tensors, the one with most tensors is
+// the step; all-reduces of the others are fused in their own context, outside the order of the
+// groups.
+void FindOutOfStep(const IndexedGraph& graph, std::vector<PlannedAllReduce>* marked);
 
-// Numbers the copies of the step, of each training function and each context its own; what is aside
-// comes last. The numbers do not depend on the order of the nodes in the graph. False, with the
-// reason, if copies cannot be distinguished. O((nodes + edges) * tensors), whatever the number of
-// copies.
+// Numbers the copies of the step, separately for each training function and context; all-reduces
+// out of step come last. The numbers do not depend on the order of the nodes in the graph. Returns
+// false, with the reason, if copies cannot be distinguished. O((nodes + edges) * tensors), whatever
+// the number of copies.
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
-                std::vector<Marked>* marked, std::string* reason);
+                std::vector<PlannedAllReduce>* marked, std::string* reason);
 
 }  // namespace tf_libra
 

@@ -16,7 +16,7 @@ using testing::Graph;
 struct Found {
   std::optional<IndexedGraph> graph;
   std::vector<bool> between;
-  std::vector<Marked> marked;
+  std::vector<PlannedAllReduce> marked;
   std::vector<Skipped> skipped;
 };
 
@@ -28,7 +28,7 @@ Found FindIn(const Graph& builder, std::vector<std::string> tensors) {
   DOCTEST_CHECK(found.graph.has_value());
   const RegisteredPlan plan{"plan", "digest", {{std::move(tensors), 1, 0}}, false};
   const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
-  found.marked = FindMarked(*found.graph, plan, *rewriter, {}, &found.skipped);
+  found.marked = FindPlannedAllReduces(*found.graph, plan, *rewriter, {}, &found.skipped);
   found.between = NodesBetween(*found.graph, FindAllReduces(*found.graph));
   return found;
 }
@@ -87,7 +87,7 @@ DOCTEST_TEST_CASE("ManyTensorsInManyCopies") {
     Found found = FindIn(builder, tensors);
     std::string reason;
     DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
-    for (const Marked& m : found.marked) {
+    for (const PlannedAllReduce& m : found.marked) {
       const std::string& name = builder.def.node(m.node).name();
       DOCTEST_CHECK_EQ(name, m.tensor + "_" + std::to_string(m.copy));
     }
@@ -118,13 +118,13 @@ std::vector<std::string> AsideWith(int inside, int outside) {
   AddBranch("outside_out0", "in", inside, &builder);
   for (int i = 0; i < inside; ++i) tensors.push_back("in" + std::to_string(i));
   Found found = FindIn(builder, tensors);
-  SetAside(*found.graph, &found.marked);
+  FindOutOfStep(*found.graph, &found.marked);
   std::string reason;
   DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
   std::vector<std::string> aside;
-  for (const Marked& m : found.marked) {
-    if (m.aside) aside.push_back(m.tensor);
-    DOCTEST_CHECK_EQ(m.copy, m.aside ? 1 : 0);
+  for (const PlannedAllReduce& m : found.marked) {
+    if (m.out_of_step) aside.push_back(m.tensor);
+    DOCTEST_CHECK_EQ(m.copy, m.out_of_step ? 1 : 0);
   }
   const RegisteredPlan plan{"plan", "digest", {{tensors, 1, 0}}, false};
   ReportMissing(*found.graph, plan, found.marked, &found.skipped);
@@ -149,8 +149,8 @@ DOCTEST_TEST_CASE("CopiesInABranchAreNotAside") {
   builder.Reduce("outside", "grad", "in0");
   AddBranch("outside", "in", 1, &builder);
   Found found = FindIn(builder, {"in0"});
-  SetAside(*found.graph, &found.marked);
-  DOCTEST_CHECK((!found.marked[0].aside && !found.marked[1].aside));
+  FindOutOfStep(*found.graph, &found.marked);
+  DOCTEST_CHECK((!found.marked[0].out_of_step && !found.marked[1].out_of_step));
 }
 
 DOCTEST_TEST_CASE("WhatIsMissingIsSaidOnce") {
@@ -190,7 +190,7 @@ DOCTEST_TEST_CASE("CopiesAreNumberedAlikeWhateverTheOrderOfNodes") {
     Found found = FindIn(*graph, {"a"});
     std::string reason;
     DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
-    for (const Marked& m : found.marked) {
+    for (const PlannedAllReduce& m : found.marked) {
       DOCTEST_CHECK_EQ(m.copy, graph->def.node(m.node).name() == "else" ? 0 : 1);
     }
   }
@@ -201,10 +201,10 @@ DOCTEST_TEST_CASE("CopiesAreNumberedAlikeWhateverTheOrderOfNodes") {
 DOCTEST_TEST_CASE("GatheredRowsAreNeitherMarkedNorWritten") {
   Graph builder;
   tensorflow::NodeDef* rows = builder.Reduce("rows", "local_rows");
-  DOCTEST_CHECK(IsMarked(*rows));
+  DOCTEST_CHECK(IsPendingAllReduce(*rows));
   tensorflow::AddNodeAttr("plan", "-", rows);
   for (int i = 0; i < 2; ++i) {
-    DOCTEST_CHECK(!IsMarked(*rows));
+    DOCTEST_CHECK(!IsPendingAllReduce(*rows));
     DOCTEST_CHECK(!IsWritten(*rows));
     tensorflow::SetAttrValue(-1, &(*rows->mutable_attr())["group"]);
   }

@@ -1,4 +1,4 @@
-// Plans handed to the pass library, read-only once registered.
+// Plans that Python registers with the pass library; read-only once registered.
 
 #ifndef TF_LIBRA_PASSES_PLAN_REGISTRY_H_
 #define TF_LIBRA_PASSES_PLAN_REGISTRY_H_

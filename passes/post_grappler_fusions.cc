@@ -47,8 +47,8 @@ Pairs FindPairs(const tensorflow::GraphDef& graph, const std::vector<int>& conte
 
 }  // namespace
 
-Pairs JoinMergedLater(const tensorflow::GraphDef& graph, const std::vector<int>& contexts,
-                      const std::vector<int>& order, std::vector<std::vector<Fanin>>* fanins) {
+Pairs AddPostFusionEdges(const tensorflow::GraphDef& graph, const std::vector<int>& contexts,
+                         const std::vector<int>& order, std::vector<std::vector<Fanin>>* fanins) {
   const Pairs candidates = FindPairs(graph, contexts, *fanins);
   if (candidates.empty()) return {};
   ContractedDag dag(order);
@@ -63,8 +63,8 @@ Pairs JoinMergedLater(const tensorflow::GraphDef& graph, const std::vector<int>&
     const std::vector<Fanin> of_filter = (*fanins)[filter];
     const auto add = [&](const std::vector<Fanin>& added, int to) {
       for (const Fanin& fanin : added) {
-        if (fanin.port == kOnceMerged) continue;  // each becomes one op with one other
-        (*fanins)[to].push_back({fanin.node, kOnceMerged});
+        if (fanin.port == kPostFusion) continue;  // each becomes one op with one other
+        (*fanins)[to].push_back({fanin.node, kPostFusion});
         dag.AddEdge(fanin.node, to);
       }
     };

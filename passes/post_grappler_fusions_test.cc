@@ -32,7 +32,7 @@ IndexedGraph Index(const testing::Graph& graph) {
 std::vector<std::string> Fanins(const IndexedGraph& graph, const std::string& name) {
   std::vector<std::string> names;
   for (const Fanin& fanin : graph.fanins[graph.index.at(name)]) {
-    const std::string prefix = fanin.port == kOnceMerged ? "merged:" : "";
+    const std::string prefix = fanin.port == kPostFusion ? "merged:" : "";
     names.push_back(prefix + graph.def->node(fanin.node).name());
   }
   return names;
@@ -41,7 +41,7 @@ std::vector<std::string> Fanins(const IndexedGraph& graph, const std::string& na
 DOCTEST_TEST_CASE("EachWaitsForWhatTheOtherReads") {
   const testing::Graph graph = Convolution("x");
   const IndexedGraph indexed = Index(graph);
-  DOCTEST_CHECK_EQ(indexed.merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(indexed.post_fusion_pairs.size(), 1u);
   DOCTEST_CHECK_EQ(Fanins(indexed, "bias"),
                    (std::vector<std::string>{"g", "merged:x", "merged:shape", "merged:g"}));
   DOCTEST_CHECK_EQ(Fanins(indexed, "filter"),
@@ -52,7 +52,7 @@ DOCTEST_TEST_CASE("EachWaitsForWhatTheOtherReads") {
 DOCTEST_TEST_CASE("WhatDependsOnEachOtherIsNotMerged") {
   const testing::Graph graph = Convolution("of_bias");
   const IndexedGraph indexed = Index(graph);
-  DOCTEST_CHECK(indexed.merged_later.empty());
+  DOCTEST_CHECK(indexed.post_fusion_pairs.empty());
   DOCTEST_CHECK_EQ(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
 }
 
@@ -61,7 +61,7 @@ DOCTEST_TEST_CASE("EachPairIsLookedAtByItself") {
   testing::Graph graph = Convolution("of_bias");
   graph.Add("BiasAddGrad", "another", {"g"});
   const IndexedGraph indexed = Index(graph);
-  DOCTEST_CHECK_EQ(indexed.merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(indexed.post_fusion_pairs.size(), 1u);
   DOCTEST_CHECK_EQ(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
   DOCTEST_CHECK_EQ(Fanins(indexed, "another"),
                    (std::vector<std::string>{"g", "merged:of_bias", "merged:shape", "merged:g"}));
@@ -79,7 +79,7 @@ DOCTEST_TEST_CASE("WhatOneIsMergedWithIsNotMergedWithTheOther") {
   graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g"});
   graph.Add("Conv2DBackpropFilter", "filter2", {"y", "shape", "g"});
   // All but that of a bias and the filter that reads it.
-  DOCTEST_CHECK_EQ(Index(graph).merged_later.size(), 3u);
+  DOCTEST_CHECK_EQ(Index(graph).post_fusion_pairs.size(), 3u);
 }
 
 // Two pairs that could be merged one by one, but not both: whichever is, the other then waits for
@@ -94,7 +94,7 @@ DOCTEST_TEST_CASE("WhatAnotherPairForbidsIsNotMerged") {
   graph.Add("BiasAddGrad", "bias2", {"g2"});
   graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g1"});
   graph.Add("Conv2DBackpropFilter", "filter2", {"bias1", "shape", "g2"});
-  DOCTEST_CHECK_EQ(Index(graph).merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(Index(graph).post_fusion_pairs.size(), 1u);
   DOCTEST_CHECK_EQ(Index(graph).order.size(), 8u);
 }
 
@@ -108,7 +108,7 @@ DOCTEST_TEST_CASE("AnotherGradientOrContextIsNoPair") {
   graph.Add("Conv2DBackpropFilter", "other", {"x", "shape", "switch"});
   graph.Add("Switch", "nested", {"x", "switch"});
   graph.Add("Conv2DBackpropFilter", "inside", {"nested", "shape", "switch:1"});
-  DOCTEST_CHECK(Index(graph).merged_later.empty());
+  DOCTEST_CHECK(Index(graph).post_fusion_pairs.empty());
 }
 
 }  // namespace

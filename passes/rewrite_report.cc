@@ -47,9 +47,9 @@ std::string SkippedJson(const Skipped& skipped) {
 }
 
 std::string GraphJson(const std::string& graph_id, const GraphReport& report) {
-  const char* in_force = report.outcome == Outcome::kUnknown   ? "null"
-                         : report.outcome == Outcome::kInForce ? "true"
-                                                               : "false";
+  const char* in_force = report.outcome == Outcome::kUnknown  ? "null"
+                         : report.outcome == Outcome::kActive ? "true"
+                                                              : "false";
   return absl::StrCat("{\"graph\": ", QuotedJson(graph_id), ", \"serial\": ", report.serial,
                       ", \"in_force\": ", in_force,
                       ", \"groups\": ", Array(report.groups, GroupJson),
@@ -112,7 +112,7 @@ void RewriteReports::Confirm(const std::string& plan_id, const std::string& grap
          "TensorFlow did not keep what the pass wrote: Grappler failed or took "
          "too long, see its warnings"});
   }
-  report.outcome = all_there && !report.groups.empty() ? Outcome::kInForce : Outcome::kLost;
+  report.outcome = all_there && !report.groups.empty() ? Outcome::kActive : Outcome::kLost;
   report.left = std::move(executed.left);
   report.serial = ++last_serial_;
 }

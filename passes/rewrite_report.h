@@ -1,4 +1,4 @@
-// What the pass did to a graph, and why it left out what it left out.
+// Report of the pass: what it changed in a graph, and why it left all-reduces out.
 
 #ifndef TF_LIBRA_PASSES_REWRITE_REPORT_H_
 #define TF_LIBRA_PASSES_REWRITE_REPORT_H_
@@ -37,9 +37,9 @@ struct Skipped {
   std::string reason;
 };
 
-// What became of a graph after the pass: TensorFlow drops all that Grappler did where one of its
-// optimizers fails or takes too long, and other optimizers may take away what the pass wrote.
-enum class Outcome { kUnknown, kInForce, kLost };
+// State of the pass's changes in the executed graph. TensorFlow discards Grappler's result if one
+// of its optimizers fails or takes too long, and other optimizers may remove nodes of the pass.
+enum class Outcome { kUnknown, kActive, kLost };
 
 struct GraphReport {
   std::vector<ReportedGroup> groups;  // in the order in which they run
@@ -55,8 +55,8 @@ struct ExecutedGraph {
   std::vector<std::string> left;            // tensors of all-reduces that are in no plan
 };
 
-// Brings producers and control inputs up to date with `graph`, where other optimizers may have
-// renamed or bypassed them since. Groups whose node is gone are left as they are.
+// Updates producers and control inputs from `graph`, in which other optimizers may have renamed or
+// bypassed nodes. Groups whose node is gone stay unchanged.
 void RefreshGroups(const tensorflow::GraphDef& graph, std::vector<ReportedGroup>* groups);
 
 // Thread-safe; keeps the last report per plan and graph.
@@ -65,10 +65,10 @@ class RewriteReports {
   static RewriteReports& Global();
 
   void Record(const std::string& plan_id, const std::string& graph_id, GraphReport report);
-  // Says of the graph whether all that was reported is in what is executed. Records a report of its
-  // own where the pass has not seen the graph.
+  // Records whether the executed graph has all reported groups. Adds a report if the pass has not
+  // seen the graph.
   void Confirm(const std::string& plan_id, const std::string& graph_id, ExecutedGraph executed);
-  // Empty where nothing was recorded.
+  // Returns an empty report if none was recorded.
   GraphReport Find(const std::string& plan_id, const std::string& graph_id) const;
   void Erase(const std::string& plan_id);
   // {"plan": id, "graphs": [{"graph", "serial", "in_force", "groups": [...], "left": [...],

@@ -28,8 +28,8 @@ Outcome OutcomeWith(std::vector<std::string> executed) {
 }
 
 DOCTEST_TEST_CASE("InForceIsWhatIsExecutedAsAWhole") {
-  DOCTEST_CHECK(OutcomeWith({"first", "second"}) == Outcome::kInForce);
-  DOCTEST_CHECK(OutcomeWith({"first", "second", "third"}) == Outcome::kInForce);
+  DOCTEST_CHECK(OutcomeWith({"first", "second"}) == Outcome::kActive);
+  DOCTEST_CHECK(OutcomeWith({"first", "second", "third"}) == Outcome::kActive);
   DOCTEST_CHECK(OutcomeWith({"first"}) == Outcome::kLost);
   DOCTEST_CHECK(OutcomeWith({}) == Outcome::kLost);
 }

@@ -1,4 +1,4 @@
-// Which op the pass writes: one small rewriter each, which registers itself.
+// Registry of the ops that the pass can write: one rewriter each.
 
 #ifndef TF_LIBRA_PASSES_REWRITER_H_
 #define TF_LIBRA_PASSES_REWRITER_H_
@@ -15,7 +15,7 @@
 
 namespace tf_libra {
 
-// What goes into one fused node: tensors of one plan group that share dtype, device and reduction.
+// Members of one fused node: tensors of one plan group that share dtype, device and reduction.
 struct FusedGroup {
   const RegisteredPlan& plan;
   int group;                              // index in the plan
@@ -35,25 +35,26 @@ class Rewriter {
  public:
   virtual ~Rewriter() = default;
   virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
-  // Where the op is to reduce what `member` reduces, which is computed on `producer_device`.
+  // Device on which the op reduces `member`, whose gradient is computed on `producer_device`.
   virtual std::string Device(const tensorflow::NodeDef& member,
                              const std::string& producer_device) const {
     return member.device();
   }
-  // Why the op cannot stand for `member`, which then stays as it is; empty where it can.
+  // Reason why the op cannot replace `member`, which then stays unchanged; empty if it can.
   virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
-  // Whether it writes "part_starts" of members, and the op all-reduces parts of a tensor in place.
+  // Returns whether it writes "part_starts" of members, and the op all-reduces parts of a tensor in
+  // place.
   virtual bool TakesParts() const { return false; }
-  // Whether each node is a LibraAllReduce that is to be taken apart into start and wait.
-  virtual bool StartsApart() const { return false; }
-  // Whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.
+  // Returns whether each node is a LibraAllReduce that is to be taken apart into start and wait.
+  virtual bool SplitsStartDone() const { return false; }
+  // Returns whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.
   virtual bool NeedsDone() const { return false; }
 };
 
-// Who writes which op. Thread-safe.
+// Rewriters by op. Thread-safe.
 class Rewriters {
  public:
-  // Those of this process, of libraries that are loaded later, too.
+  // The registry of this process, including libraries that are loaded later.
   static Rewriters& Global();
 
   // Makes a rewriter known by its op. `to_load` says how the op gets into the process, empty where

@@ -111,7 +111,7 @@ void CutTensors(const RegisteredPlan& plan, const std::unordered_set<std::string
   std::unordered_set<std::string> taken, marked;
   for (const NodeDef& node : graph->node()) {
     taken.insert(node.name());
-    if (IsMarked(node)) marked.insert(node.name());
+    if (IsPendingAllReduce(node)) marked.insert(node.name());
   }
   std::unordered_map<std::string, Cut> cuts;  // by the name of the all-reduce
   for (const NodeDef& node : graph->node()) {

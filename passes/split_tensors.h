@@ -1,4 +1,4 @@
-// Takes all-reduces of gradients apart that a plan has in several groups.
+// Split of a gradient's all-reduce whose tensor a plan puts into several groups.
 
 #ifndef TF_LIBRA_PASSES_SPLIT_TENSORS_H_
 #define TF_LIBRA_PASSES_SPLIT_TENSORS_H_
@@ -12,14 +12,14 @@
 
 namespace tf_libra {
 
-// Whether `plan` has a tensor in parts that `rewriter` can all-reduce.
+// Returns whether `plan` has a tensor in parts that `rewriter` can all-reduce.
 bool CutsTensors(const RegisteredPlan& plan, const Rewriter& rewriter);
 
-// Each marked all-reduce X of a tensor that `plan` cuts becomes
+// Each pending all-reduce X of a tensor that `plan` cuts becomes
 //
-//   X_cut     LibraCut, which puts out the gradient and, as views of it, its parts
-//   X_part_i  a marked LibraAllReduce of each part, which works in place
-//   X         LibraJoin, which puts out the gradient when all parts are reduced
+//   X_cut     LibraCut, which outputs the gradient and, as views of it, its parts
+//   X_part_i  a pending LibraAllReduce of each part, which works in place
+//   X         LibraJoin, which outputs the gradient when all parts are reduced
 //
 // so that a part is from then on what a whole tensor is to the rest of the pass, and a node that
 // reads X, or a caller that keeps it, goes on doing so. Control edges from X to other marked

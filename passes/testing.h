@@ -1,4 +1,4 @@
-// What the tests of the passes share: graphs in a few words.
+// Helpers for tests of the passes: short descriptions of graphs.
 #ifndef TF_LIBRA_PASSES_TESTING_H_
 #define TF_LIBRA_PASSES_TESTING_H_
 
@@ -43,7 +43,7 @@ struct Graph {
     return node;
   }
 
-  // A marked all-reduce of `producer`, which is added if it is new. `tensor` is that of the name
+  // A pending all-reduce of `producer`, which is added if it is new. `tensor` is that of the name
   // unless it is given.
   tensorflow::NodeDef* Reduce(const std::string& name, const std::string& producer,
                               const std::string& tensor = "",
@@ -60,7 +60,7 @@ struct Graph {
     return node;
   }
 
-  // `length` nodes one behind the other; returns the last one's name.
+  // `length` nodes one after the other; returns the last one's name.
   std::string Chain(const std::string& name, int length) {
     std::vector<std::string> input;
     for (int i = 0; i < length; ++i) {
@@ -71,7 +71,7 @@ struct Graph {
     return input[0];
   }
 
-  // A while loop named `name` that takes `source` and puts out NAME/exit.
+  // A while loop named `name` that takes `source` and outputs NAME/exit.
   void AddLoop(const std::string& name, const std::string& source) {
     const std::string prefix = name + "/";
     (*Add("Enter", prefix + "enter", {source})->mutable_attr())["frame_name"].set_s(name);
