@@ -1,6 +1,6 @@
-"""Planners of burst plans: the number of devices of each layer.
+"""Planners of burst plans, which choose the number of devices of each layer.
 
-Importing the package registers its planners, in the order of these imports.
+Importing the package registers its planners in the order of the imports below.
 """
 
 # isort: off

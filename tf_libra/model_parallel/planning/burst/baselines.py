@@ -1,4 +1,4 @@
-"""Baselines of burst plans: data parallelism, static partitions, a lower bound."""
+"""Baselines of burst plans: data parallelism, static partitions and a lower bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Partition:
 
     Attributes:
       foreground: data parallelism on its own devices.
-      foreground_devices: their number.
+      foreground_devices: number of the foreground's devices.
       background_devices: number of the other devices, each with its own background job.
     """
 
@@ -31,14 +31,14 @@ class Partition:
 
 
 def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstPlan:
-    """Return the plan that gives each layer this number of devices, without parallel branches.
+    """Return the plan that gives each layer a fixed number of devices, without parallel branches.
 
     Args:
       scaling: the layers.
       num_devices: device count of each layer, from the profile's counts, shape [L].
 
     Raises:
-      ValueError: a count outside of the profile, not one count per layer, or branches that form no
+      ValueError: a count that the profile lacks, not one count per layer, or branches that form no
         blocks.
     """
     positions = [scaling.index(count) for count in num_devices]

@@ -1,14 +1,14 @@
 """Blocks of parallel branches as steps of a shortest path (DeepPool 4.2, multi-chain reduction).
 
 A block lies between a layer on g devices and one on h. Its branches run one after the other on the
-devices around the block, or some of them in parallel, each on its own allotment of devices, with
-transfers of examples to the allotment and back. Allotments have allowed device counts, and their
-sum is at most the block's device count.
+devices around the block, or some run in parallel. A parallel branch has its own allotment of
+devices and transfers its examples to the allotment and back. Allotments have allowed device counts,
+and their sum is at most the block's device count.
 
 All transitions into the joining layer run on its devices, one after the other, after the longest
-branch lane, and count in the layer's amplification. So a branch is no single number of seconds: a
+branch lane. They count in the layer's amplification. A branch therefore has no single cost: a
 longer path through it may have a shorter final transition. A `Table` holds, per (g, h), all paths
-that are Pareto-optimal in both (`ways`).
+that are Pareto-optimal in both costs.
 
 Links of one shape are solved in batches (`edge_batches`).
 """
@@ -47,19 +47,19 @@ from tf_libra.model_parallel.planning.burst.pareto_paths import (
 )
 from tf_libra.model_parallel.planning.burst.strategy import ChainRun, EdgeRun, Run
 
-# Most divisions of a block's branches into lanes.
+# Largest number of divisions of a block's branches into lanes.
 _MAX_DIVISIONS = 4096
-# Rows of a table from which pruning pays.
+# Number of rows from which pruning a table is faster than enumerating it.
 MANY = 16
-# Choices of rows that are enumerated without pruning.
+# Largest number of row choices that are enumerated without pruning.
 _FEW = 128
-# Cases per batch.
+# Number of cases per batch.
 _CHUNK = 128
 
 
 @dataclass(frozen=True)
 class Step:
-    """Fastest allowed paths along links and their targets, [B, G, G], with their rows."""
+    """Fastest allowed paths along links with their targets, [B, G, G], and the paths' rows."""
 
     seconds: Array
     rows: Indices | None
@@ -81,7 +81,7 @@ class _Place:
 
 @dataclass
 class Branches:
-    """Tables and steps of all bundles under one limit, each computed once."""
+    """Tables and steps of all bundles under one limit, each computed once and cached."""
 
     costs: Costs
     notes: list[str] = field(default_factory=list)

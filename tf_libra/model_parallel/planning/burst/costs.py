@@ -23,8 +23,8 @@ def amplification(
       alone: the layer's compute seconds on one device.
 
     Returns:
-      The amplification, of the broadcast shape; 1 for a layer without any cost, infinite for one
-      without cost on one device only.
+      The amplification, of the broadcast shape: 1 for a layer without any cost, infinite for a
+      layer that costs nothing on one device only.
     """
     used = counts * (transition + own[0] + own[1])
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -42,10 +42,10 @@ class Costs:
     """
 
     def __init__(self, scaling: ScalingProfile, limit: float) -> None:
-        """Prepare a profile.
+        """Prepare the costs of a profile.
 
         Args:
-          scaling: the profile.
+          scaling: profile of the layers.
           limit: largest amplification of a layer; infinite: no limit.
         """
         self.counts = np.array(scaling.device_counts, np.float64)
@@ -91,6 +91,6 @@ class Costs:
     def budget(self, layer: Places) -> Array:
         """Return the budget of incoming transitions of layers, in seconds, shape [..., 1, G].
 
-        A negative budget allows no plan. It is the same for any device count of the predecessor.
+        A negative budget allows no plan. The device count of the predecessor does not matter.
         """
         return self._budget[layer][..., None, :]

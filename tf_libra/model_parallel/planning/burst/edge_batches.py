@@ -1,9 +1,8 @@
-"""Batches of B links of one shape, as `blocks` defines them.
+"""Batches of B links of one shape, in which branch blocks are planned.
 
-Models repeat their structure, and NumPy takes as long for one small array as for a few dozen. The
-result of a link equals its result without a batch, down to ties between paths. So links stay in
-separate batches if their times decide the number of paths and thereby the algorithm: if a branch
-ends in a block.
+Models repeat their structure, and NumPy takes as long for one small array as for a few dozen. A
+link has the same result in any batch, down to ties between paths. Links whose branches end in a
+block stay in separate batches: their times decide the number of paths and thereby the algorithm.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,11 +1,11 @@
 """Exact search of the plan of least iteration time under a limit on amplification.
 
-A layer's amplification depends on its device count and on its incoming transition, which for a
-layer with one predecessor depends on both device counts. Along a chain, the best plan is therefore
-a shortest path through states (layer, device count) without the forbidden steps. DeepPool's
-Algorithm 1 checks steps only after it has chosen one predecessor per state.
+A layer's amplification depends on its device count and on its incoming transition. The transition
+into a layer with one predecessor depends on both device counts. Along a chain, the best plan is
+therefore a shortest path through states (layer, device count) without the forbidden steps.
+DeepPool's Algorithm 1 checks steps only after it has chosen one predecessor per state.
 
-A block of branches is one step of that path (`branches`).
+A block of branches is one step of that path (`branch_blocks`).
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Reduction of a model's graph to chains and blocks of branches (DeepPool 4.2, Fig. 7).
 
-The part between a layer that branches and the layer that joins the branches becomes one edge, from
-the inside out, until one chain is left.
+The part between a layer that branches and the layer that joins the branches becomes one link. The
+innermost parts are reduced first, until one chain is left.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def reduce_graph(
       joins several layers without inputs, layer L + 1 several layers without consumers.
 
     Raises:
-      ValueError: branches do not join as they split, so they form no blocks.
+      ValueError: branches do not join in the nesting in which they split.
     """
     drawn = [(source, target, Edge(index)) for index, (source, target) in enumerate(edges)]
     sources = sorted(set(range(num_layers)) - {target for _, target, _ in drawn})

@@ -21,10 +21,10 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 class SearchLinear(Limited):
     """Algorithm 1's plan of a chain.
 
-    The algorithm stores one predecessor per state (layer, devices), the one of least time. A slower
-    predecessor that would keep the limit is lost. The first candidate is stored at any
-    amplification, so the plan may exceed the limit. The printed loop does not check the last layer:
-    it gets the fastest device count within the limit, or the fastest of all.
+    The algorithm stores one predecessor per state (layer, devices), the one of least time. It loses
+    a slower predecessor that would keep the limit. It stores the first candidate at any
+    amplification, so the plan may exceed the limit. The printed loop does not check the last layer,
+    which gets the fastest device count within the limit, or the fastest of all.
     """
 
     name: ClassVar[str] = "search-linear"

@@ -1,9 +1,9 @@
 """Pareto-optimal paths through a part of a graph, by time and by final transition.
 
-Transitions into a joining layer run one after the other when all branches are done. So the branches
-together take the sum of all final transitions, plus the longest lane before its final transition.
-Of two paths between the same layers, one that is no better in time and in final transition is
-dominated.
+Transitions into a joining layer run one after the other once all branches are done. The branches
+together therefore take the longest lane before its final transition, plus all final transitions. A
+path is dominated if another path between the same layers is at least as good in time and in final
+transition.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def better(one: ParetoSet, other: ParetoSet) -> ParetoSet:
 def combined(
     seconds: Array, entering: Array, main: NDArray[np.bool_], limits: Array, known: Array
 ) -> tuple[Array, Indices]:
-    """Return the fastest choice of a row per branch whose final transitions keep a limit.
+    """Return the fastest choice of a row per branch whose final transitions are within a limit.
 
     Args:
       seconds: seconds per case, branch and row, as in `Table`, shape [M, k, R].
@@ -154,7 +154,7 @@ def _with_main(
     brings = entering.min(axis=2)
     least = np.concatenate([seconds[:, :main].min(axis=2), brings[:, main:]], axis=1)
     added, brought = (x[:, ::-1].cumsum(axis=1)[:, ::-1].T for x in (least, brings))
-    # Prune rows that are too slow even with the least of all other branches.
+    # Prune rows that are too slow even with the least values of all other branches.
     others = least.sum(axis=1)[:, None] - least
     others[:, main:] = (brings.sum(axis=1)[:, None] - brings)[:, main:]
     seconds = np.where(seconds + others[:, :, None] < known[:, None, None], seconds, np.inf)
@@ -183,10 +183,10 @@ def _with_main(
 
 
 def _parallel_lanes(lanes: list[tuple[Array, Array]], limits: Array) -> tuple[Array, list[Indices]]:
-    """Return the fastest choice of a row per parallel lane whose final transitions keep a limit.
+    """Return the fastest choice of a row per parallel lane with final transitions within a limit.
 
     If every lane may take at most J before its final transition, each lane takes its least final
-    transition within J. So the search tries J at the rows' values.
+    transition within J. The search therefore tries J at the values of all rows.
 
     Args:
       lanes: seconds and final transitions per case and row, [M, R].

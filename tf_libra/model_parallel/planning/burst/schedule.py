@@ -1,8 +1,8 @@
 """Schedule and costs of a burst planner's decision.
 
 A device runs one span at a time. Layers of a lane are sequential. Transitions into a layer are
-sequential and begin when all of its input lanes have ended. All times come from the profile, so a
-plan's figures do not depend on its planner's.
+sequential and begin when all of its input lanes have ended. All times come from the profile, so
+plans of all planners have comparable costs.
 """
 
 from collections.abc import Sequence

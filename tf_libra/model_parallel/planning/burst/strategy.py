@@ -11,7 +11,7 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 
 @dataclass(frozen=True)
 class EdgeRun:
-    """One edge; index -1 carries no layer's output."""
+    """Single edge; an edge with index -1 carries no layer's output."""
 
     index: int
 

@@ -1,4 +1,4 @@
-"""Planners of pipelines: stages, devices and the order of microbatches.
+"""Planners of pipelines, which choose stages, devices and the order of microbatches.
 
 Importing the package registers its planners.
 """

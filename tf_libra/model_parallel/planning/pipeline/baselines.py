@@ -1,7 +1,7 @@
-"""Baselines of SPP (SPP, sections II and V), all with its barrier between iterations.
+"""Baselines of SPP (SPP, sections II and V), all with SPP's barrier between iterations.
 
-They ignore differences between links: GPipe takes devices in the order of their numbers, PipeDream
-one rate within nodes and one between them, HetPipe one pipeline per node.
+They ignore differences between links. GPipe takes devices in the order of their numbers. PipeDream
+assumes one rate within nodes and one between nodes. HetPipe has one pipeline per node.
 """
 
 import itertools
@@ -24,17 +24,17 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import Computation, PipelineStage
 
-# Links faster than the next slower ones by this ratio lie within nodes.
+# Least ratio of rates that separates links within nodes from links between nodes.
 _NODE_RATIO = 1.5
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class GPipe(Microbatches):
-    """GPipe: about as many layers on each device, all forward computation before any backward.
+    """GPipe: balanced numbers of layers per device, all forward computation before any backward.
 
-    Stages are not replicated. Devices are taken in the order of their numbers; those beyond the
-    number of stages stay idle.
+    Stages are not replicated. Devices are taken in the order of their numbers; surplus devices stay
+    idle.
     """
 
     name: ClassVar[str] = "gpipe"
@@ -62,12 +62,12 @@ class GPipe(Microbatches):
 @register
 @dataclass(frozen=True, kw_only=True)
 class PipeDream(Microbatches):
-    """PipeDream, with a barrier: the least largest time of a stage, each forward then a backward.
+    """PipeDream, with a barrier: minimizes the largest stage time, alternates forward and backward.
 
-    Its own dynamic program, twice: stages and replicas within a node for every range of layers,
-    then over the nodes. Rates within nodes, and between them, count as all equal to the least; a
-    transfer between stages is not divided among replicas. Nodes of different sizes are divided
-    into groups of the size that divides all of them.
+    PipeDream's dynamic program runs twice: first stages and replicas within a node for every range
+    of layers, then over the nodes. All rates within nodes count as the least of them, and so do all
+    rates between nodes. A transfer between stages is not divided among replicas. Nodes of different
+    sizes are divided into groups whose size is the greatest common divisor.
     """
 
     name: ClassVar[str] = "pipedream"
@@ -104,10 +104,10 @@ class PipeDream(Microbatches):
 class HetPipe(Microbatches):
     """HetPipe, with a barrier: one pipeline per node, data parallelism between nodes.
 
-    Within a node stages are not replicated: each of its devices has one, and the largest time of a
-    stage or channel is as small as can be. All nodes have the same stages, so that a stage's
-    replicas are one device of each node, and every microbatch is divided among the nodes. Nodes of
-    different sizes are divided into groups of the size that divides all of them.
+    Each device of a node has one stage, without replicas in the node, and the largest time of a
+    stage or channel is minimal. All nodes have the same stages, so a stage has one replica on each
+    node. Every microbatch is divided among the nodes. Nodes of different sizes are divided into
+    groups whose size is the greatest common divisor.
     """
 
     name: ClassVar[str] = "hetpipe"
@@ -130,7 +130,7 @@ class HetPipe(Microbatches):
 @register
 @dataclass(frozen=True, kw_only=True)
 class DataParallel(Microbatches):
-    """Data parallelism: the whole model on every device, and one all-reduce at the end."""
+    """Data parallelism: the whole model on every device, and one all-reduce per iteration."""
 
     name: ClassVar[str] = "data-parallel"
 
@@ -147,10 +147,11 @@ class DataParallel(Microbatches):
 
 
 def nodes_of(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Return the devices of each node, from the cluster or guessed from its rates.
+    """Return the devices of each node, which the cluster defines or its rates suggest.
 
-    The guess: the two successive rates with the largest ratio, if it is at least 1.5, separate
-    links between nodes from links within nodes. Without such a ratio, all devices are on one node.
+    The guess: of all successive rates, the two with the largest ratio, if it is at least 1.5,
+    separate links between nodes from links within nodes. Without such a ratio, all devices are on
+    one node.
     """
     count = cluster.num_devices
     if cluster.nodes is not None:
@@ -163,7 +164,7 @@ def nodes_of(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
         fast = cluster.rates >= rates[1 + int(ratios.argmax())]
         labels = list(range(count))
         for device in range(count):
-            # A device and its fast neighbours become one node.
+            # A device and the neighbours on fast links become one node.
             joined = {labels[device], *(labels[other] for other in np.flatnonzero(fast[device]))}
             labels = [min(joined) if label in joined else label for label in labels]
     return tuple(
@@ -286,7 +287,7 @@ def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _alternating(
     stages: list[tuple[int, int, tuple[int, ...]]], num_microbatches: int
 ) -> tuple[PipelineStage, ...]:
-    """Order stages as PipeDream: warm up by forward passes, then alternate backward, forward."""
+    """Order stages as PipeDream: warm up with forwards, then alternate backward and forward."""
     found = []
     for index, (start, stop, devices) in enumerate(stages):
         ahead = min(num_microbatches, len(stages) - index)

@@ -18,17 +18,17 @@ def device_order(cluster: Cluster) -> tuple[int, ...]:
     count = cluster.num_devices
     rates = cluster.rates
     linked = rates > 0
-    # From the slowest link, so that one missing link is longer than any sum of existing ones.
+    # Lengths relative to the slowest link: a missing link is longer than any sum of existing ones.
     lengths = np.full(rates.shape, float(count))
     np.divide(rates[linked].min(initial=np.inf), rates, out=lengths, where=linked)
-    # Parts, each before its two halves.
+    # Parts of the cluster; each precedes its two halves.
     parts = [np.arange(count)]
     cuts: dict[int, tuple[int, int]] = {}
     for place, members in enumerate(parts):
         if len(members) > 1:
             side = min_cut(rates[np.ix_(members, members)])
             cuts[place] = len(parts), len(parts) + 1
-            # The least number first: ties follow the order of the numbers.
+            # The half with the least number comes first, so that ties follow the numbers.
             parts += [members[side == side[0]], members[side != side[0]]]
     orders: dict[int, _Orders] = {}
     for place in reversed(range(len(parts))):

@@ -8,9 +8,9 @@ def execution_orders(num_stages: int, num_microbatches: int) -> list[tuple[Compu
 
     A microbatch passes 4S - 3 blocks: computation and transfers forward, the last stage's forward
     and backward as one, transfers and computation backward. A pass over the blocks moves at most
-    one microbatch through each, and sees the queues as they were when it began (Fig. 4). As all
-    microbatches stand before the first block, pass t takes microbatch t - j through block j, so
-    that a stage's order is that of m + j, and in one pass forward goes first.
+    one microbatch through each, and sees the queues as they were when it began (Fig. 4). All
+    microbatches start before the first block, so pass t takes microbatch t - j through block j. A
+    stage's order is therefore that of m + j, and in one pass forward precedes backward.
     """
     last = 4 * num_stages - 4
     orders = []

@@ -18,9 +18,9 @@ StageRange = tuple[int, int, tuple[int, ...]]
 class Partitions:
     """W(l, xi, r, i) of SPP, section IV-B, for all its arguments.
 
-    W is the least bottleneck: the largest busy time of a stage with its all-reduce, or of a
-    channel, in an iteration, if the first l layers make xi stages on the first i devices of an
-    order, the last stage on r of them.
+    W is the least bottleneck if the first l layers form xi stages on the first i devices of an
+    order, with the last stage on r of them. The bottleneck is the largest busy time, per iteration,
+    of a stage with its all-reduce or of a channel.
 
     Filling it takes O(V^2) steps over arrays of at most V·L^2 and V^2·L numbers.
 
@@ -137,7 +137,7 @@ def _seconds(num_bytes: NDArray[np.float64], rates: NDArray[np.float64]) -> NDAr
     return np.where(num_bytes == 0, 0.0, seconds)
 
 
-# Parameters and their gradients. Slots and activations are unknown here.
+# Parameters and their gradients; the memory of slots and activations is unknown.
 COPIES = 2
 
 

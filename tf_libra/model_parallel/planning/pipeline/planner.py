@@ -18,7 +18,7 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
-# What each of them does, and when, stands in a plan.
+# Largest number of microbatches; a plan lists the computations of all of them.
 MOST_MICROBATCHES = 1 << 14
 
 
@@ -40,7 +40,7 @@ def make_pipeline_plan(
 
     Raises:
       ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
-        devices, a layer or stage that fits no device, or a link that the plan needs is missing.
+        devices, a layer or stage that fits no device, or a missing link that the plan needs.
     """
     strategy, count = checked(layers, cluster, strategy, num_microbatches)
     return _planned(layers, cluster, strategy, strategy.draft(layers, cluster, count))
@@ -73,7 +73,7 @@ def checked(
     """Return the strategy and M of `make_pipeline_plan`'s arguments.
 
     Raises:
-      ValueError: the arguments allow no plan, for any links and planner.
+      ValueError: the arguments allow no plan, whatever the links and the planner.
     """
     validation.instance("layers", layers, LayerGraph)
     validation.instance("cluster", cluster, Cluster)
@@ -132,7 +132,7 @@ def compare(
 
     Raises:
       ValueError: an argument that allows a strategy no plan, before any planning; or no strategy
-        has a plan, with the first one's reason.
+        has a plan, with the reason of the first strategy.
     """
     for one in strategies.values():
         checked(layers, cluster, one, num_microbatches)

@@ -1,7 +1,7 @@
 """Tensor fusion for the replicas of a stage, during backward of the last microbatch.
 
-A stage's gradients become final one by one during that computation, which is LIBRA's problem: a
-worker whose all-reduces overlap its backward computation. SPP itself all-reduces after backward
+In that computation a stage's gradients become final one by one. Fusing them is LIBRA's problem: a
+worker's all-reduces overlap its backward computation. SPP all-reduces after backward computation
 (section III-B).
 """
 
@@ -74,7 +74,7 @@ def plan_reduction(
 def worthwhile(timeline: PipelineTimeline, gains: Mapping[int, float]) -> frozenset[int]:
     """Return the stages whose all-reduces have to end earlier for the shortest iteration.
 
-    Transfers to other stages precede every all-reduce, so nothing else moves.
+    Transfers to other stages precede every all-reduce, so earlier all-reduces move nothing else.
 
     Args:
         timeline: timeline of the iteration with one all-reduce per stage.

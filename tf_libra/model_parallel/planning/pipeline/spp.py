@@ -28,7 +28,7 @@ from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 class Spp(Microbatches):
     """SPP: the least bottleneck for each number of stages, then the shortest iteration.
 
-    Every device has a stage or a replica of one.
+    Every device has a stage or a replica of a stage.
     """
 
     name: ClassVar[str] = "spp"
@@ -51,8 +51,8 @@ class Spp(Microbatches):
         Numbers of stages that links or memory forbid have no candidate.
 
         Raises:
-          ValueError: every plan (for many devices: every plan in the order of Algorithm 2) needs a
-            missing link or more memory than its devices have.
+          ValueError: every plan needs a missing link or more memory than its devices have. For many
+            devices, only plans in the order of Algorithm 2 are considered.
         """
         counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
         if self.num_stages is not None:
@@ -75,7 +75,7 @@ class Spp(Microbatches):
         return tuple(PipelineDraft(in_execution_order(one, num_microbatches)) for one in found)
 
 
-# Up to this many devices, every order is tried if Algorithm 2's lacks a link: 720 orders.
+# Most devices for which all orders (720) are tried if Algorithm 2's order lacks a link.
 _MAX_DEVICES_IN_ANY_ORDER = 6
 
 
