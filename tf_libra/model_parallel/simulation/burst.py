@@ -1,4 +1,4 @@
-"""Simulation of a burst plan as tasks, under its own profile or another."""
+"""Simulation of a burst plan as tasks, with the times of any profile of its layers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,9 +19,8 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
       plan: devices and branches; its own times are ignored.
 
     Raises:
-      ValueError: the profile has other layers, lacks an edge or a number of devices of the plan, or
-        lacks the times of a move to other devices that the plan makes; or the plan lacks a span of
-        a layer.
+      ValueError: the profile has other layers or lacks an edge, a device count or the time of a
+        transition that the plan needs; or the plan lacks a span of a layer.
     """
     validation.instance("scaling", scaling, ScalingProfile)
     validation.instance("plan", plan, BurstPlan)
@@ -36,7 +35,7 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
 
 
 def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
-    """Check that every layer has one compute and one synchronize span, and each edge one."""
+    """Check that every layer has one compute and one synchronize span, and every edge one span."""
     wanted: list[tuple[SpanKind, int, int | None]]
     wanted = [(kind, layer, None) for layer in range(len(plan.layer_names)) for kind in _OF_A_LAYER]
     if scaling.names == plan.layer_names:
@@ -52,7 +51,7 @@ def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
 
 
 def span_seconds(scaling: ScalingProfile, plan: BurstPlan, span: BurstSpan) -> float:
-    """Return the seconds of a plan's span by a profile; raises as `simulate_burst`."""
+    """Return the seconds of a plan's span by a profile; raises the errors of `simulate_burst`."""
     if scaling.names != plan.layer_names:
         raise ValueError(
             f"plan must be of the profile's {len(scaling.names)} layers (same names, in the same "

@@ -1,4 +1,4 @@
-"""Device activity during an iteration under a burst plan, simulated or measured."""
+"""Gantt charts of burst plans: device activity during an iteration, simulated or measured."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -50,10 +50,10 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class Busy:
-    """One activity of a device; seconds since the iteration's start.
+    """Activity of a device; seconds since the iteration's start.
 
     Attributes:
-        device: its number.
+        device: number of the device.
         kind: "transition", "compute" or "all_reduce" of a plan; "forward", "backward", "all_reduce"
             or "update" of a measurement.
         layers: description of the layers.

@@ -6,12 +6,12 @@ graphs, repeatedly. The jobs interfere as follows:
 - While both run on a device, each is slower by the factors of `Interference`; a span of several
   devices is as slow as on the slowest.
 - Devices do not preempt: a span that is ready waits for the background's operator in progress.
-- The foreground's iteration is one launch, a CUDA graph. It waits for what the background has
-  launched earlier: for the graph in progress with stream priorities, for all outstanding graphs
-  without stream priorities, and for a whole background iteration if launches are not
-  bounded, since queues without priorities are then full of background graphs.
-- The background is paused during spans that have been slowed down too much: it launches nothing
-  until they have ended.
+- The foreground's iteration is one launch, a CUDA graph. It waits for earlier launches of the
+  background: with stream priorities for the graph in progress, without them for all outstanding
+  graphs. If launches are not bounded, it waits for a whole background iteration, since queues
+  without priorities are then full of background graphs.
+- The background is paused during spans that it would slow down too much: it launches nothing until
+  such a span has ended.
 """
 
 import itertools
@@ -24,9 +24,9 @@ from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import AtLeastOne, Count, NonNegative, Positive, Value
 from tf_libra.specs.burst import BurstPlan
 
-# Least seconds of work per second of a background that is not paused.
+# Least seconds of background work per second while the background is not paused.
 _LEAST_PACE = 0.01
-# Most background operators of a simulation, over all groups of equal devices.
+# Most background operators that are simulated, over all groups of equal devices.
 MAX_OPERATORS = 1_000_000
 
 
@@ -39,15 +39,15 @@ def _check_rate(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Interference(Value):
-    """Slowdown of each job while the other runs on the same device.
+    """Slowdowns of each job while the other job runs on the same device.
 
     Attributes:
-      synchronize_slowdown: of the foreground's all-reduce. DeepPool, section 5: it "more than
-        doubles in execution time when another task is run on the same GPU".
-      transition_slowdown: of the foreground's transitions, which use NCCL as well; not given in the
-        paper, set to the all-reduce's.
-      compute_slowdown: of the foreground's computation under stream priorities. The paper draws it
-        (Fig. 12) and gives no number; "largely effective".
+      synchronize_slowdown: slowdown of the foreground's all-reduce. DeepPool, section 5: it "more
+        than doubles in execution time when another task is run on the same GPU".
+      transition_slowdown: slowdown of the foreground's transitions, which use NCCL as well. Not
+        given in the paper; set to the all-reduce's.
+      compute_slowdown: slowdown of the foreground's computation under stream priorities. The paper
+        draws it (Fig. 12) and gives no number; "largely effective".
       unprioritized_slowdown: least slowdown of any foreground span without working stream
         priorities. Not given in the paper; 2: each job gets half.
       background_compute: seconds of background work per second of foreground computation without
@@ -56,7 +56,7 @@ class Interference(Value):
         all-reduces. Not given in the paper.
 
     Raises:
-      ValueError: a slowdown below 1, or a pace outside (0, 1].
+      ValueError: a slowdown below 1, or a background rate outside (0, 1].
     """
 
     synchronize_slowdown: AtLeastOne = 2.0
@@ -72,13 +72,13 @@ class Multiplexing(Value):
     """Enabled mechanisms of DeepPool.
 
     Attributes:
-      max_outstanding: most background graphs that are launched and not ended (pacing); None: no
-        bound.
+      max_outstanding: most background graphs that are launched and not yet complete (pacing); None:
+        no bound.
       operators_per_graph: consecutive background operators per launch (split graphs); None: the
         whole iteration.
       priorities: the foreground's stream has priority. Has no effect without `max_outstanding`.
-      max_slowdown: largest slowdown of a span next to the background (feedback); the background is
-        paused during slower spans. None: no feedback.
+      max_slowdown: largest slowdown of a span that overlaps the background (feedback). The
+        background is paused during slower spans. None: no feedback.
       launch_seconds: host seconds per launch, hidden while another launch is outstanding ("several
         microseconds").
 
@@ -208,7 +208,7 @@ class _Operator:
     Attributes:
       seconds: seconds without the foreground, including host time that the launch does not hide.
       work: seconds of the operator itself.
-      last: True for the last operator of the launches that a foreground launch cannot overtake.
+      last: True for an operator that ends the launches that a foreground launch cannot overtake.
     """
 
     seconds: float
@@ -223,7 +223,7 @@ class _Device:
     Attributes:
       count: number of devices.
       operator: index of the operator in progress, or else of the next one.
-      left: seconds left of the operator in progress at full pace; 0 if none is in progress.
+      left: seconds left of the operator in progress at full speed; 0 if none is in progress.
       launched: True if the next operator has been launched.
       gap: seconds until the host has launched the next operator.
       held: number of ready or running spans that pause the background.
@@ -335,7 +335,7 @@ class _Job:
             for other in before:
                 followers[other].append(index)
         waiting: dict[int, set[int]] = {}  # span -> devices with an operator ahead of it
-        running: dict[int, float] = {}  # span -> seconds left at full pace
+        running: dict[int, float] = {}  # span -> seconds left at full speed
         ready_at = [0.0] * len(spans)
         arrived = [index for index, count in enumerate(missing) if not count]
         left = len(spans)
@@ -431,7 +431,7 @@ def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Opera
     operators = background.operator_seconds
     count = len(operators)
     per_graph = count if how.operators_per_graph is None else how.operators_per_graph
-    # One outstanding launch exposes the host's time; more of them hide as much as they can.
+    # With one outstanding launch the host's time is exposed; more launches hide it if possible.
     hidden = how.max_outstanding != 1
     together = 1
     if how.max_outstanding is None:

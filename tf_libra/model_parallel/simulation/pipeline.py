@@ -1,4 +1,4 @@
-"""Simulation of a pipeline plan: computation, transfers and all-reduces as tasks."""
+"""Simulation of a pipeline plan, with computation, transfers and all-reduces as tasks."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ _AT_THE_END = ("all_reduce", "update")
 
 @dataclass(frozen=True)
 class PipelineBlock:
-    """One block of an iteration; seconds since the iteration's start.
+    """Block of an iteration; seconds since the iteration's start.
 
     Attributes:
       kind: "forward", "backward", "forward_transfer", "backward_transfer", "all_reduce" or, if the
@@ -45,7 +45,7 @@ class PipelineTimeline:
     """Simulated timeline of a pipeline plan.
 
     Attributes:
-      blocks: all blocks by start.
+      blocks: all blocks by start time.
     """
 
     blocks: tuple[PipelineBlock, ...]
@@ -148,7 +148,8 @@ def transfer_seconds(
 ) -> float:
     """Return the seconds of one microbatch's transfer between two stages, c^f = c^b in SPP.
 
-    Each of the m times n links carries an equal part; the slowest decides. 0 bytes take 0.
+    Each of the m times n links carries an equal part, and the slowest link determines the time.
+    0 bytes take no time.
 
     Raises:
       ValueError: there are bytes to send and two of the devices have no link.

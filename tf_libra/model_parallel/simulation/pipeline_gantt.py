@@ -1,4 +1,4 @@
-"""Device activity during an iteration of a pipeline, simulated or measured, as text."""
+"""Gantt charts of pipelines as text: device activity in an iteration, simulated or measured."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _REDUCED, _END = "the all-reduce of its stage", "the end of the iteration"
 
 @dataclass(frozen=True)
 class Bar(Value):
-    """One activity of a device; seconds since the iteration's start.
+    """Activity of a device; seconds since the iteration's start.
 
     Attributes:
         device: number of the device.
@@ -161,7 +161,7 @@ def chart(
 ) -> dict[int, str]:
     """Return a line of `width` characters per device, from the iteration's start to its end.
 
-    A character shows the activity that takes most of its time, or idle. Computation takes
+    A character shows the activity that takes most of its time, or idle time. Computation takes
     precedence over a concurrent all-reduce.
     """
     known = list(bars)
