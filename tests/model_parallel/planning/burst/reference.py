@@ -1,8 +1,8 @@
-"""Every plan of a small model, tried out: what the burst planners are held against.
+"""Brute-force search over all plans of a small model, the reference of burst planners.
 
-A model is written as a link: `None` is an edge, `("chain", links, layers)` has one link more than
-layers, `("block", branches)` holds edges and chains. The whole model is a chain whose first and
-last links are of no use.
+A model is a link: `None` is an edge, `("chain", links, layers)` has one link more than layers, and
+`("block", branches)` holds edges and chains. The whole model is a chain whose first and last links
+are unused.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from tests.drawing import fractions, pick
 
 
 def edges_of(link, source, target):
-    """The edges of a link between two layers."""
+    """Return the edges of a link between two layers."""
     if link is None:
         return [(source, target)]
     if link[0] == "block":
@@ -48,10 +48,10 @@ def layers_of(link):
 
 
 def decisions(scaling, link, cap):
-    """All decisions on a link whose layers may have at most `cap` devices, as dicts.
+    """Return all decisions on a link whose layers may have at most `cap` devices, as dicts.
 
-    A layer is decided by the position of its number of devices, a block by the tuple of branches
-    that run in parallel.
+    The decision of a layer is the position of its device count. The decision of a block is the
+    tuple of branches that run in parallel.
     """
     if link is None:
         yield {}
@@ -86,16 +86,16 @@ def decisions(scaling, link, cap):
 
 
 def judge(scaling, model, decision):
-    """Iteration seconds and amplifications of one decision, as DESIGN.md and the paper put it.
+    """Return iteration seconds and amplifications of a decision, by the paper's definition.
 
-    A transition occupies the devices of the layer that it leads to, which may be those of any lane
-    that joins there: so it comes when all lanes have ended, and after the other transitions.
+    A transition occupies the devices of its target layer, which may be those of any lane that joins
+    there. It therefore begins when all lanes have ended, after the other transitions.
     """
     entering = [0.0] * scaling.num_layers
     edges = {edge: index for index, edge in enumerate(scaling.edges)}
 
     def along(link, source, target, left, right):
-        """Until all is done that is before the target, and what then comes into it."""
+        """Return the seconds before the target, and the seconds of transitions into the target."""
         if link is None:
             times = scaling.move_seconds if left or right else scaling.transition_seconds
             seconds = times[edges[source, target]][decision[source], decision[target]]
@@ -145,7 +145,7 @@ def judge(scaling, model, decision):
 
 
 def best(scaling, model, limits):
-    """Per limit (least largest amplification, least time of those) or (None, least time)."""
+    """Return, per limit, the least largest amplification (or None) and the least seconds."""
     cap = scaling.device_counts[-1]
     judged = []
     for decision in decisions(scaling, model, cap):
@@ -168,7 +168,7 @@ _SEEDS = st.integers(0, 2**32 - 1)
 
 @st.composite
 def chains(draw, max_layers=4):
-    """A chain's profile, with the model in the form above."""
+    """Draw the profile of a chain and its model in the form above."""
     layers = pick(range(1, max_layers + 1), *fractions(draw, 1))
     model = ("chain", [None] * (layers + 1), list(range(layers)))
     return draw(profiles(model, branching=False)), model
@@ -176,8 +176,8 @@ def chains(draw, max_layers=4):
 
 @st.composite
 def branching(draw):
-    """A small model with branches, nested ones included, and its profile."""
-    drawn = iter(fractions(draw, 32).tolist())  # more than any model takes
+    """Draw a small model with branches, also nested ones, and its profile."""
+    drawn = iter(fractions(draw, 32).tolist())  # more than any model needs
     budget = [pick(range(2, 6), next(drawn))]
     layers = [0]
 
@@ -231,7 +231,7 @@ def profiles(draw, model, branching):
     G = len(counts)
     edges = model_edges(model)
     rng = np.random.default_rng(draw(_SEEDS))
-    grain = one_of(0, 4, 16)  # 0: any number; else few, so that ties are common
+    grain = one_of(0, 4, 16)  # 0: any number; otherwise few distinct numbers, so ties are common
 
     def times(*shape, scale=1.0, none=0.0):
         drawn = rng.integers(0, grain + 1, shape) / grain if grain else rng.random(shape)

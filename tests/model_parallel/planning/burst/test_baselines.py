@@ -48,12 +48,12 @@ def test_partitions_divide_the_cluster():
 
 
 def test_the_strong_scaling_limit():
-    # Each layer at its quickest.
+    # The sum of each layer's shortest time.
     assert burst.strong_scaling_limit(SCALING) == 2.5 + 2.0
 
 
 def test_the_strong_scaling_limit_of_branches_is_one_of_devices():
-    # Two branches of 4 device seconds each; one device cannot do both concurrently.
+    # Two branches of 4 device seconds each; one device cannot run both concurrently.
     scaling = tf_libra.ScalingProfile.graph(
         [1], [[1.0], [4.0], [4.0], [1.0]], np.zeros((4, 1)), [(0, 1), (0, 2), (1, 3), (2, 3)],
         np.zeros((4, 1, 1)), np.zeros((4, 1, 1)),
@@ -75,7 +75,7 @@ def test_no_plan_is_quicker_than_the_limit_and_bursts_are_no_slower_than_data_pa
 
 
 def test_branches_that_do_not_join_as_they_parted_are_named():
-    # A bridge between two branches.
+    # An edge from one branch to another.
     scaling = tf_libra.ScalingProfile.graph(
         [1],
         np.ones((4, 1)),
@@ -92,7 +92,7 @@ def test_branches_that_do_not_join_as_they_parted_are_named():
 
 
 def test_numbers_of_devices_that_are_given():
-    """A chain, and branches that run in a row; the plan's own numbers are the profile's."""
+    """Covers a chain and sequential branches; the plan's own device counts are valid."""
     compute = np.array([[4.0, 2.5], [3.0, 2.0], [2.0, 1.5]])
     moves = np.array([[[0.0, 0.5], [0.25, 0.0]]] * 3)
     chain = tf_libra.ScalingProfile.chain([1, 2], compute, 0.1 * compute, moves[:2])

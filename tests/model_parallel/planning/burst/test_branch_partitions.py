@@ -1,4 +1,4 @@
-"""Partitions of branches into lanes, against every way to give them devices."""
+"""Partitions of branches into lanes, compared with all allotments of devices."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_allotments_are_those_of_which_no_lane_could_have_more(more, devices, la
 
 
 def table(name: int, seconds: list[float], entering: list[float]) -> Table:
-    """Returns the table of one link and number of devices; a way's run is `name` and its row."""
+    """Return the table of one link and device count; a path's run is `name` and its row."""
     shape = (len(seconds), 1, 1, 1)
     return Table(
         np.array(seconds).reshape(shape),
@@ -46,7 +46,7 @@ def table(name: int, seconds: list[float], entering: list[float]) -> Table:
 
 
 def lanes_of_three() -> BranchLanes:
-    """Three branches in a row, and the second in parallel on one of two sizes."""
+    """Return three sequential branches, with the second in parallel on one of two device counts."""
     lanes = BranchLanes(
         [
             BranchPartition((0, 1, 2), (), (2,)),
@@ -54,7 +54,7 @@ def lanes_of_three() -> BranchLanes:
             BranchPartition((0, 2), (1,), (1, 1)),
         ]
     )
-    # Branch 0 brings in 1 at the end of 4, or nothing at the end of 6.
+    # Branch 0 takes 4 with a final transition of 1, or 6 without one.
     own = {
         0: ([4.0, 6.0], [1.0, 0.0]), 1: ([5.0], [2.0]), 2: ([1.0], [0.0])
     }  # fmt: skip

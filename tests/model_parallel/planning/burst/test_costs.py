@@ -1,4 +1,4 @@
-"""The devices that a limit on amplification allows, edge by edge, against the definition."""
+"""Device counts that a limit on amplification allows on each edge, compared with the definition."""
 
 import numpy as np
 import pytest

@@ -27,7 +27,7 @@ def check(scaling, model):
         else:
             assert any("no plan" in note for note in plan.notes)
             assert max(plan.amplification) == pytest.approx(least, rel=1e-9)
-    # A wider limit never makes it slower.
+    # A wider limit never makes the plan slower.
     seconds.append(tf_libra.make_burst_plan(scaling).iteration_seconds)
     for tight, wide in itertools.pairwise(seconds):
         assert wide <= tight * (1 + 1e-9)
@@ -48,7 +48,7 @@ def test_branching_models_equal_brute_force(case):
 @settings(max_examples=150, deadline=None)
 @given(reference.branching())
 def test_bounds_of_large_blocks_leave_the_best_in(case):
-    # As if no block were small enough to try every way.
+    # The limit of enumeration is set below any block's number of choices.
     with mock.patch.multiple(branch_blocks, _FEW=0, _CHUNK=3):
         check(*case)
 
@@ -130,7 +130,7 @@ def test_what_a_plan_says_of_branches_is_what_the_profile_says(case, limit):
 def test_free_transitions_without_limit_are_data_parallelism(layers, seed):
     rng = np.random.default_rng(seed)
     counts = np.array([1, 2, 4, 8])
-    # Every layer is quickest on the same number of devices, and not on the largest.
+    # Every layer is fastest on the same number of devices, which is not the largest.
     useful = int(rng.integers(1, 4))
     compute = rng.random((layers, 1)) / np.minimum(counts, counts[useful]) + 0.01
     compute[:, useful + 1 :] *= 1.1
@@ -145,8 +145,8 @@ def test_free_transitions_without_limit_are_data_parallelism(layers, seed):
 
 
 def test_algorithm_1_keeps_one_predecessor_and_misses_the_plan():
-    # Layer 1 on 2 devices is reached soonest from 1, by a transition that takes it over the limit.
-    # From 2 devices, half a second later, it keeps the limit; Algorithm 1 has forgotten that.
+    # Layer 1 on 2 devices is reached soonest from 1 device, by a transition that exceeds the limit.
+    # From 2 devices it takes half a second more and keeps the limit; Algorithm 1 drops that path.
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2],
         compute_seconds=[[4.0, 5.0], [4.0, 5.8], [20.0, 10.0]],
@@ -183,7 +183,7 @@ def test_algorithm_1_is_the_shortest_path_where_nothing_is_forbidden(case):
 
 
 def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to():
-    # Layers 1 and 2 run in parallel on a device each, layer 3 is on both of them.
+    # Layers 1 and 2 run in parallel on one device each, layer 3 runs on both devices.
     transitions, moves = np.zeros((4, 2, 2)), np.zeros((4, 2, 2))
     transitions[2, :, 1] = 1
     moves[[0, 2]] = 5
@@ -225,7 +225,7 @@ def test_no_device_does_two_things_at_once(case, limit):
     assert max(span.stop_seconds for span in plan.spans) == pytest.approx(plan.iteration_seconds)
     whole = plan.device_counts[-1] * plan.iteration_seconds
     assert plan.device_seconds + sum(plan.idle_seconds) == pytest.approx(whole, rel=1e-9, abs=1e-9)
-    # Nothing starts before what it takes from has come.
+    # A span starts after all of its inputs.
     begins = {span.layer: span.start_seconds for span in plan.spans if span.kind == "compute"}
     for span in plan.spans:
         if span.kind == "transition":
@@ -243,7 +243,7 @@ def test_a_layer_that_costs_nothing_amplifies_nothing():
 
 
 def test_what_cannot_be_bounded_is_said():
-    # Layer 1 costs nothing on one device, but what comes in takes time wherever it runs.
+    # Layer 1 costs nothing on one device, but its incoming transition costs time on any devices.
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2], [[1.0, 0.5], [0.0, 0.0]], np.zeros((2, 2)), [[[0.1, 0.2], [0.1, 0.3]]]
     )
@@ -263,7 +263,7 @@ def test_several_first_and_last_layers():
         np.zeros((4, 2, 2)),
     )
     plan = tf_libra.make_burst_plan(towers)
-    # In parallel on one device each, or after each other on both: the same.
+    # Layers in parallel on one device each take as long as in sequence on both devices.
     assert plan.iteration_seconds == pytest.approx(4 + 1 + 2)
     assert len(plan.num_devices) == 5
 

@@ -1,4 +1,4 @@
-"""Links of one shape are looked at together, and each is what it would be by itself."""
+"""Batches of links of one shape, each with the result of the single link."""
 
 import math
 from unittest import mock
@@ -16,7 +16,7 @@ from tf_libra.model_parallel.planning.burst.graph_reduction import Block, Chain,
 
 
 def links_of(bundled, index):
-    """Returns the part of a bundle that belongs to one link."""
+    """Return the part of a bundle that belongs to one link."""
     if isinstance(bundled, Edges):
         return Edge(bundled.index[index])
     if isinstance(bundled, Chains):
@@ -26,7 +26,7 @@ def links_of(bundled, index):
 
 
 def targets_of(bundled, index):
-    """The layers that a bundle's edges lead to, of one link."""
+    """Return the target layers of one link's edges in a bundle."""
     if isinstance(bundled, Edges):
         return [bundled.targets[index]]
     inner = bundled.branches if isinstance(bundled, Blocks) else bundled.links
@@ -34,7 +34,7 @@ def targets_of(bundled, index):
 
 
 def residual(edge, layer):
-    """An edge parallel to two layers, of which the second is a block by itself."""
+    """Return an edge parallel to two layers, of which the second is a block by itself."""
     inner = Block((Edge(edge + 1), Chain((layer + 1,), (Edge(edge + 2), Edge(edge + 3)))))
     return Block((Edge(edge), Chain((layer,), (inner, Edge(edge + 4)))))
 
@@ -50,12 +50,12 @@ def test_a_bundle_holds_its_links():
 
 def test_what_is_of_one_shape():
     chain = Chain((1,), (Edge(0), Edge(1)))
-    nothing = Edge(-1)  # is no edge of the profile, so it is another shape
+    nothing = Edge(-1)  # not an edge of the profile, so it has another shape
     links = [Edge(2), residual(0, 1), nothing, Edge(3), chain, residual(5, 4), Edge(4)]
     assert alike(links, 9) == [[0, 3, 6], [1, 5], [2], [4]]
     assert alike(links, 2) == [[0, 3], [6], [1, 5], [2], [4]]
     assert alike([], 2) == []
-    # A block at the end of a branch.
+    # A branch that ends in a block.
     ends = [
         Block((Edge(i), Chain((layer,), (Edge(i + 1), residual(i + 2, layer + 1)))))
         for i, layer in ((0, 1), (10, 5))
@@ -65,7 +65,7 @@ def test_what_is_of_one_shape():
 
 @st.composite
 def repeated(draw):
-    """Blocks in a row, some of them alike, with branches that end in blocks of their own."""
+    """Draw sequential blocks, some of them equal, with branches that end in blocks."""
     counts = draw(st.sampled_from([(1, 2), (1, 2, 4), (1, 2, 3, 6)]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kinds = draw(st.lists(st.integers(0, 3), min_size=2, max_size=5))
@@ -85,7 +85,7 @@ def repeated(draw):
     size = len(counts)
 
     def times(*shape, scale=1.0):
-        # Some of few numbers, so that ties are common.
+        # Some times have few distinct values, so that ties are common.
         drawn = rng.integers(1, 5, shape) / 4 if few else rng.random(shape)
         return scale * drawn
 
@@ -102,7 +102,7 @@ def repeated(draw):
 @settings(max_examples=40, deadline=None)
 @given(repeated())
 def test_each_link_is_planned_as_by_itself(few, scaling):
-    """For any limit, also one that no plan keeps."""
+    """Limits include one that no plan keeps."""
     together = exact.ExactSearch(scaling)
     with mock.patch.object(exact, "_PLACES", 1):
         apart = exact.ExactSearch(scaling)

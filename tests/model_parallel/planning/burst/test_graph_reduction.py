@@ -1,4 +1,4 @@
-"""Graphs reduced to chains and blocks hold all of the graph, each layer and edge once."""
+"""Reduced graphs contain each layer and edge of the graph exactly once."""
 
 import random
 
@@ -26,14 +26,14 @@ def edges_of(link):
 
 
 def series_parallel(rng, size):
-    """Edges of a random graph of blocks, its layers numbered as they lie behind each other."""
+    """Return the edges of a random graph of blocks, with layers numbered in topological order."""
     count, edges = 2, [(0, 1)]
     for _ in range(size):
         source, target = rng.choice(edges)
         count += 1
         new = count - 1
         if rng.random() < 0.5:
-            edges.remove((source, target))  # a layer in between, else a parallel one
+            edges.remove((source, target))  # insert a layer in series instead of in parallel
         edges += [(source, new), (new, target)]
     order, waiting = [], set(range(count))
     while waiting:
@@ -73,7 +73,7 @@ def test_several_ends_are_joined():
 
 
 def test_branches_that_do_not_join_as_they_parted_are_named():
-    # The smallest graph that is not made of blocks.
+    # The smallest graph that does not consist of blocks.
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
     with pytest.raises(ValueError, match=r"these layers are in none: b, c$"):
         reduce_graph(4, edges, "abcd")

@@ -1,4 +1,4 @@
-"""The Pareto paths through a block, and the best combination of them, by brute force."""
+"""Pareto paths through a block, and their best combination, compared with brute force."""
 
 import itertools
 
@@ -18,7 +18,7 @@ from tf_libra.model_parallel.planning.burst.pareto_paths import (
 
 @st.composite
 def ways(draw, *, branches):
-    """Seconds and what enters, [M, k, R]; a branch has one way at least, and ties are common."""
+    """Draw seconds and final transitions, [M, k, R]; a branch has a path, and ties are common."""
     cases, rows = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     grain = draw(st.sampled_from([2, 5, 1000]))
@@ -31,7 +31,7 @@ def ways(draw, *, branches):
 
 
 def takes(seconds, entering, main):
-    """Returns the time of branches: parallel lanes, and then the entering parts in sequence."""
+    """Return the time of branches: parallel lanes, then the final transitions in sequence."""
     before = [s - e for s, e in zip(seconds, entering, strict=True)]
     lane = sum(b for b, is_main in zip(before, main, strict=True) if is_main)
     apart = [b for b, is_main in zip(before, main, strict=True) if not is_main]
@@ -58,11 +58,11 @@ def test_two_ways_parallel_lanes_are_as_many_are(drawn):
 
 
 def check_frontier(kept, seconds, entering):
-    """Checks that no kept path beats another, and that a kept path beats each dropped one."""
+    """Check that no selected path dominates another, and that dropped paths are dominated."""
     for place in np.ndindex(seconds.shape[1:]):
         column = (slice(None), *place)
         there = np.isfinite(kept.seconds[column])
-        assert not there[1:][~there[:-1]].any()  # what is filled up stands at the end
+        assert not there[1:][~there[:-1]].any()  # padding is at the end
         pairs = list(zip(kept.entering[column][there], kept.seconds[column][there], strict=True))
         for one, other in itertools.pairwise(pairs):
             assert one[0] <= other[0] and one[1] > other[1]

@@ -102,7 +102,7 @@ COMPARED = tf_libra.ScalingProfile.chain(
 
 @dataclasses.dataclass(frozen=True)
 class OneDevice:
-    """Takes neither a limit nor a number of devices."""
+    """Strategy without a limit and without a number of devices."""
 
     name: ClassVar[str] = "one-device"
     max_amplification: ClassVar[None] = None
@@ -156,6 +156,6 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
 
 
 def test_a_limit_that_allows_no_plan_is_refused() -> None:
-    """Also where data parallelism, which is given its devices, could plan."""
+    """The error also appears if data parallelism with fixed devices has a plan."""
     with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
         compare(COMPARED, {name: kind() for name, kind in BY_NAME.items()}, [2.0, 0.5])

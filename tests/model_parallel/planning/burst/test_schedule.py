@@ -1,4 +1,4 @@
-"""The schedule of any assignment, not only of a planner's, against its definition."""
+"""Schedules of arbitrary decisions, not only of planners', compared with the definition."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from tf_libra.model_parallel.planning.burst.strategy import BlockRun, ChainRun, 
 
 @st.composite
 def decided(draw, cases):
-    """A profile and its model, with any decision as planners write it and as `reference` does."""
+    """Draw a profile, its model and a decision in the forms of planners and of `reference`."""
     scaling, model = draw(cases)
     counts = scaling.device_counts
     decision = {}
@@ -67,7 +67,7 @@ def decided(draw, cases):
 
 @st.composite
 def nested(draw):
-    """Parallel lanes, among them some of a block in a branch of another one."""
+    """Draw parallel lanes, some of them lanes of a block in a branch of another block."""
 
     def chain(*layers, links=()):
         return ("chain", [*links, *[None] * (len(layers) + 1 - len(links))], list(layers))

@@ -1,4 +1,4 @@
-"""SPP's definitions written down naively, to hold planners and simulator against."""
+"""Naive implementations of SPP's definitions, the reference of planners and the simulator."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ _RATES = mixed([1.0, 2.0, 3.0], between(0.5, 50))
 
 @st.composite
 def layer_graphs(draw, max_layers=5, seconds=_SECONDS, num_bytes=_BYTES, shares=False):
-    """Chains of layers; `seconds` and `num_bytes`: arrays that these are picked from."""
+    """Draw a chain of layers with values from the arrays `seconds` and `num_bytes`."""
     measured = 3 if shares else 1
     how_many, *drawn = fractions(draw, 1 + (2 * measured + 2) * max_layers)
     count = pick(range(1, max_layers + 1), how_many)
@@ -39,7 +39,7 @@ def layer_graphs(draw, max_layers=5, seconds=_SECONDS, num_bytes=_BYTES, shares=
 
 @st.composite
 def clusters(draw, max_devices=4, rates=_RATES, min_devices=1):
-    """Clusters; `rates`: an array that those of links are picked from."""
+    """Draw a cluster with link rates from the array `rates`."""
     how_many, *drawn = fractions(draw, 1 + math.comb(max_devices, 2))
     count = pick(range(min_devices, max_devices + 1), how_many)
     matrix = np.zeros((count, count))
@@ -48,9 +48,10 @@ def clusters(draw, max_devices=4, rates=_RATES, min_devices=1):
 
 
 def drawn(rng, max_layers, max_devices, working=False):
-    """A model and a cluster from a NumPy generator: quicker than drawing them by hypothesis.
+    """Draw a model and a cluster with a NumPy generator, which is faster than hypothesis.
 
-    Values are few or any, so that ties are as common as none; `working`: every layer takes time.
+    Some values have few choices and some are arbitrary, so that ties occur in about half of the
+    cases; `working`: every layer takes time.
     """
     count, devices = int(rng.integers(1, max_layers + 1)), int(rng.integers(1, max_devices + 1))
     few = rng.random() < 0.5
@@ -73,7 +74,7 @@ def drawn(rng, max_layers, max_devices, working=False):
 
 
 def drawn_plan(rng, layers, cluster):
-    """One of `all_plans`, as (start, stop, devices)."""
+    """Draw one of `all_plans`, as (start, stop, devices)."""
     count, devices = len(layers.layers), cluster.num_devices
     stages = int(rng.integers(1, min(count, devices) + 1))
     cuts = [0, *sorted(rng.choice(np.arange(1, count), stages - 1, replace=False)), count]
@@ -85,20 +86,20 @@ def drawn_plan(rng, layers, cluster):
 
 
 def partitions(num_layers, num_stages):
-    """All ways to cut layers into stages, as lists of (start, stop)."""
+    """Return all partitions of layers into stages, as lists of (start, stop)."""
     for inner in itertools.combinations(range(1, num_layers), num_stages - 1):
         cuts = [0, *inner, num_layers]
         yield list(itertools.pairwise(cuts))
 
 
 def replications(order, num_stages):
-    """All ways to give consecutive devices of an order to stages."""
+    """Return all assignments of consecutive devices of an order to stages."""
     for ranges in partitions(len(order), num_stages):
         yield [tuple(order[a:b]) for a, b in ranges]
 
 
 def mappings(devices, num_stages):
-    """All ways to give every device to a stage."""
+    """Return all assignments of every device to a stage."""
     for owners in itertools.product(range(num_stages), repeat=len(devices)):
         sets = [
             tuple(d for d, o in zip(devices, owners, strict=True) if o == stage)
@@ -109,7 +110,7 @@ def mappings(devices, num_stages):
 
 
 def all_plans(layers, cluster):
-    """Every partition on every mapping of all devices, as lists of (start, stop, devices)."""
+    """Return each partition on each mapping of all devices, as lists of (start, stop, devices)."""
     count = len(layers.layers)
     for num_stages in range(1, min(count, cluster.num_devices) + 1):
         for sets in mappings(range(cluster.num_devices), num_stages):
@@ -129,7 +130,7 @@ def over(num_bytes, rate):
 
 
 def costs(layers, cluster, stages):
-    """Per stage: forward, backward and all-reduce seconds; per channel: seconds one way."""
+    """Return forward, backward and all-reduce seconds by stage, and one-way seconds by channel."""
     computed, reduced, sent = [], [], []
     for start, stop, devices in stages:
         k = len(devices)
@@ -145,7 +146,7 @@ def costs(layers, cluster, stages):
 
 
 def bottleneck(layers, cluster, stages, M):
-    """W of one plan (SPP, section IV-B)."""
+    """Return W of one plan (SPP, section IV-B)."""
     computed, reduced, sent = costs(layers, cluster, stages)
     return max(
         *(M * (f + b) + a for (f, b), a in zip(computed, reduced, strict=True)),
@@ -155,14 +156,14 @@ def bottleneck(layers, cluster, stages, M):
 
 
 def lemma_1(layers, cluster, stages, M):
-    """The bound of Lemma 1."""
+    """Return the bound of Lemma 1."""
     computed, reduced, sent = costs(layers, cluster, stages)
     largest = max(*(f + b for f, b in computed), *(2 * c for c in sent), 0.0)
     return (M + 4 * len(stages) - 4) * largest + max(reduced)
 
 
 def phi(layers, cluster):
-    """Phi of Lemma 2; infinite where nothing is computed."""
+    """Return Phi of Lemma 2; infinite without computation."""
     rates = [r for a, row in enumerate(cluster.bytes_per_second) for r in row[:a]]
     if not rates or min(rates) == max(rates):
         return 0.0
@@ -175,7 +176,7 @@ def phi(layers, cluster):
 
 
 def algorithm_1_orders(num_stages, M):
-    """Lines 1 to 8 with queues; a pass sees them as they were when it began."""
+    """Return the orders of lines 1 to 8 with queues, which a pass sees as they are at its start."""
     blocks = [("forward", s) for s in range(num_stages - 1)]
     blocks += [("both", num_stages - 1)]
     blocks += [("backward", s) for s in reversed(range(num_stages - 1))]
@@ -201,9 +202,9 @@ def algorithm_1_orders(num_stages, M):
 
 
 def makespan(layers, cluster, stages, orders):
-    """Eq. 2 for given orders, by relaxing all start times until nothing changes.
+    """Return Eq. 2 for given orders, by relaxing all start times until they are stable.
 
-    All microbatches are alike, so every channel serves them in the order of their indices.
+    All microbatches are equal, so every channel serves them in the order of their indices.
     """
     computed, reduced, sent = costs(layers, cluster, stages)
     last = len(stages) - 1
@@ -213,7 +214,7 @@ def makespan(layers, cluster, stages, orders):
     channels = {}
 
     def arrival(kind, stage, m):
-        """When a block's input is there; None: not known yet."""
+        """Return the time when a block's input arrives; None if unknown."""
         if kind == "forward":
             if stage == 0:
                 return 0.0
@@ -254,7 +255,7 @@ def makespan(layers, cluster, stages, orders):
 
 
 def interleavings(M):
-    """Every order of M forwards and M backwards in which no backward precedes its forward."""
+    """Yield orders of M forwards and M backwards in which each forward precedes its backward."""
     for places in itertools.combinations(range(2 * M), M):
         order, counts = [], {"forward": 0, "backward": 0}
         for place in range(2 * M):
@@ -268,10 +269,10 @@ def interleavings(M):
 
 
 def optimum(layers, cluster, M):
-    """T*: the least iteration of all plans that use all devices, under all orders.
+    """Return T*, the least iteration time of all plans on all devices, under all orders.
 
-    Microbatches are alike: exchanging two of them shows that each block may take them in the order
-    of their indices.
+    Microbatches are equal, so exchanging two of them changes nothing. Each block may therefore take
+    them in the order of their indices.
     """
     orders = list(interleavings(M))
     best = math.inf
@@ -286,7 +287,7 @@ def optimum(layers, cluster, M):
 
 
 def busy(layers, cluster, stages, M):
-    """Returns a lower bound of any order: the time for which a stage or a channel is in use."""
+    """Return a lower bound for any order: the largest busy time of a stage or channel."""
     computed, reduced, sent = costs(layers, cluster, stages)
     own = (M * (f + b) + a for (f, b), a in zip(computed, reduced, strict=True))
     return max(*own, *(M * c for c in sent), 0.0)
@@ -302,9 +303,9 @@ def plan_of(layers, cluster, stages, orders):
 
 
 def check_timeline(layers, plan, cluster, timeline):
-    """The conventions, block by block: what runs, for how long, after what, alone on what.
+    """Check a timeline's blocks: kinds, durations, dependencies and exclusive resources.
 
-    Every block starts as soon as its input is there and its stage or channel free for it.
+    Every block starts as soon as its input has arrived and its stage or channel is free.
     """
     stages = [(s.start, s.stop, s.devices) for s in plan.stages]
     computed, reduced, sent = costs(layers, cluster, stages)

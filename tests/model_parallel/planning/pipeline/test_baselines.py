@@ -68,7 +68,7 @@ def test_gpipe_gives_devices_about_as_many_layers():
     found = plan(uniform(7), servers([3]), "gpipe", 4)
     assert ranges(found) == [(0, 3), (3, 5), (5, 7)]
     assert [s.devices for s in found.stages] == [(0,), (1,), (2,)]
-    # More devices than layers: some stay idle.
+    # Surplus devices stay idle.
     assert len(plan(uniform(2), servers([3]), "gpipe", 4).stages) == 2
     assert len(plan(uniform(7), servers([3]), GPipe(num_stages=2), 4).stages) == 2
 
@@ -100,7 +100,7 @@ def test_nodes_are_those_given_or_guessed():
     assert nodes_of(servers([2, 3], 10, 9, given=True)) == ((0, 1), (2, 3, 4))
     assert nodes_of(servers([1])) == ((0,),)
     assert nodes_of(tf_libra.Cluster.from_bandwidth(np.zeros((2, 2)))) == ((0, 1),)
-    # Numbers of devices need not be those of servers; one link may join what others do not.
+    # Device numbers of a node need not be consecutive; fast links define a node.
     rates = [[0, 1, 9, 1], [1, 0, 1, 9], [9, 1, 0, 1], [1, 9, 1, 0]]
     assert nodes_of(tf_libra.Cluster.from_bandwidth(rates)) == ((0, 2), (1, 3))
 
@@ -114,7 +114,7 @@ def test_hetpipe_is_a_pipeline_per_node():
     found = plan(uniform(6), servers([2, 2, 2]), "hetpipe", 4)
     assert [s.devices for s in found.stages] == [(0, 2, 4), (1, 3, 5)]
     assert ranges(found) == [(0, 3), (3, 6)]
-    # Fewer layers than devices of a node: the others are idle.
+    # With fewer layers than devices per node, the surplus devices stay idle.
     assert [s.devices for s in plan(uniform(1), servers([2, 2]), "hetpipe", 4).stages] == [(0, 2)]
 
 
@@ -145,7 +145,7 @@ def test_cuts_are_balanced(count, num_stages, data):
 
 
 def pipedream_by_force(layers, groups, within, between, M):
-    """PipeDream's least largest time: stages of groups, each divided into stages within."""
+    """Return PipeDream's least largest time: stages of groups, each divided into stages within."""
     p = layers.forward_seconds + layers.backward_seconds
 
     def stage(a, b, seconds, m, rate):
@@ -193,7 +193,7 @@ def test_pipedream_is_the_optimum_of_its_own_model(layers, shape, M):
         within, between = 100.0, 10.0
     best = pipedream_by_force(layers, groups, within, between, M)
     assert found.predicted_seconds >= 0
-    # What its model says of the stages that it chose.
+    # The cost of the chosen stages in PipeDream's model.
     p = layers.forward_seconds + layers.backward_seconds
     group_of = {d: g for g, members in enumerate(groups) for d in members}
     outer = [

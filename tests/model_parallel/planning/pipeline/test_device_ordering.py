@@ -33,7 +33,7 @@ def test_a_cut_is_as_small_as_that_of_networkx(cluster):
 
 
 def follows_cuts(matrix, order):
-    """The order can be divided by a minimum cut, and so on within each part."""
+    """Return True if minimum cuts divide the order, and each part of it, into successive parts."""
     if len(order) == 1:
         return True
     own = matrix[np.ix_(order, order)]
@@ -56,7 +56,7 @@ def test_an_order_is_one_of_algorithm_2(cluster):
 
 
 def orders_of_cuts(matrix, members):
-    """Every order that one minimum cut, and one of each part, allow: either part may come first."""
+    """Return every order that one minimum cut of each part allows, with its parts in any order."""
     if len(members) == 1:
         return [tuple(members)]
     side = min_cut(matrix[np.ix_(members, members)])
@@ -70,7 +70,7 @@ def orders_of_cuts(matrix, members):
     st.sampled_from([1e-3, 1.0, 1e9, 1e305]),
 )
 def test_no_order_of_its_cuts_is_shorter(cluster, unit):
-    """Whatever rates are counted in: a link that is missing is longer than all that are there."""
+    """For any unit of rates, a missing link is longer than all existing links together."""
     matrix = cluster.rates * unit
 
     def length(order):
@@ -89,7 +89,7 @@ def test_devices_that_are_all_alike_are_taken_by_their_numbers():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_servers_stay_together(seed):
-    """Links of servers are two to six times faster than those between them, numbers shuffled."""
+    """Links within servers are two to six times faster than between them; numbers are shuffled."""
     rng = np.random.default_rng(seed)
     server = rng.permutation(np.repeat(np.arange(6), 4))
     matrix = rng.uniform(32, 40, (24, 24))
@@ -101,7 +101,7 @@ def test_servers_stay_together(seed):
 
 
 def test_a_path_of_links_is_followed():
-    """Cuts alone would allow 1, 0, 2, 3, whose neighbours have no link."""
+    """Cuts alone would also allow 1, 0, 2, 3, whose neighbours have no link."""
     links = [(2, 0), (0, 3), (3, 1)]
     matrix = np.zeros((4, 4))
     for a, b in links:

@@ -17,7 +17,7 @@ def test_orders_are_those_of_algorithm_1(num_stages, M):
 
 
 def test_figure_4():
-    """Two stages, six microbatches: ten cycles, the first backward of stage 0 in the fifth."""
+    """Two stages and six microbatches take ten cycles; stage 0's first backward is in the fifth."""
     first, last = execution_orders(2, 6)
     words = " ".join(f"{kind[0].upper()}{m + 1}" for kind, m in first)
     assert words == "F1 F2 F3 F4 F5 B1 F6 B2 B3 B4 B5 B6"
@@ -25,7 +25,7 @@ def test_figure_4():
 
 
 def check_lemma_1(layers, cluster, stages, M):
-    """And that the last stage does not pause within a microbatch."""
+    """Check Lemma 1, and that the last stage does not pause within a microbatch."""
     orders = execution_orders(len(stages), M)
     plan = reference.plan_of(layers, cluster, stages, orders)
     timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
@@ -52,7 +52,7 @@ def test_lemma_1_of_two_thousand_random_plans():
 
 
 def test_a_pass_that_sees_its_own_moves_would_break_lemma_1():
-    """All of a microbatch's blocks in one pass: every stage would finish one before the next."""
+    """Such a pass moves a microbatch through all blocks, so stages finish them one by one."""
     layers = tf_libra.LayerGraph.chain([1] * 4, [1] * 4, [0] * 4, [0] * 3)
     cluster = tf_libra.Cluster.from_bandwidth(
         [[0 if a == b else 1 for b in range(4)] for a in range(4)]

@@ -62,7 +62,7 @@ def test_replication_that_is_not_linear(layers, cluster, M):
 
 
 def test_among_equal_ones_the_first_of_algorithm_4():
-    """W is 4 with one replica of the last stage and layers to spare: it gets all that fit."""
+    """W is 4 with one replica of the last stage, which gets as many layers as fit."""
     layers = tf_libra.LayerGraph.chain([1, 1, 1, 1], [0] * 4, [0] * 4, [0] * 3)
     cluster = tf_libra.Cluster.from_bandwidth([[0, 1], [1, 0]])
     assert Partitions(layers, cluster, (0, 1), 2).stages(2) == [(0, 2, (0,)), (2, 4, (1,))]
@@ -83,10 +83,10 @@ def cluster(memory_bytes):
 @settings(max_examples=200, deadline=None)
 @given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 3))
 def test_is_the_optimum_of_the_plans_that_fit(data, layers, cluster, M):
-    """Brute force over partitions and replications leaves out what does not fit."""
+    """Brute force over partitions and replications omits plans that do not fit."""
     total = sum(layer.parameter_bytes for layer in layers.layers)
     share = data.draw(st.floats(0.1, 2.5))
-    limit = max(share * total, 1.0) * (1 + 1e-9)  # sums of parts are no ties
+    limit = max(share * total, 1.0) * (1 + 1e-9)  # rounding of sums does not matter
     limited = dataclasses.replace(cluster, memory_bytes=limit)
     order = device_order(cluster)
     partitions = Partitions(layers, limited, order, M)

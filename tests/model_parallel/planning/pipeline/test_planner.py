@@ -32,7 +32,7 @@ def test_a_name_is_the_strategy_with_its_defaults(name):
     strategy = pipeline.BY_NAME[name](num_microbatches=4)
     assert tf_libra.make_pipeline_plan(LAYERS, CLUSTER, strategy) == by_name
     assert by_name.strategy == name
-    # What the call says goes before what the strategy says.
+    # The argument of the call overrides the strategy's.
     other = pipeline.BY_NAME[name](num_microbatches=9)
     assert tf_libra.make_pipeline_plan(LAYERS, CLUSTER, other, num_microbatches=4) == by_name
 
@@ -167,7 +167,7 @@ def test_rows_are_what_each_plans() -> None:
 
 
 def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
-    """In a row of devices there is no all-reduce over all."""
+    """A row of devices has no all-reduce over all devices."""
     row = tf_libra.Cluster.from_bandwidth(np.eye(3, k=1) + np.eye(3, k=-1))
     kinds = {name: BY_NAME[name]() for name in ("data-parallel", "gpipe")}
     first, second = compare(LAYERS, row, kinds, 4)
@@ -180,7 +180,7 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
 
 
 def test_arguments_that_allow_no_plan_are_refused() -> None:
-    """Also where other strategies could plan."""
+    """The error also appears if other strategies have a plan."""
     both = {"spp": strategies.Spp(), "few": strategies.GPipe(num_stages=3)}
     with pytest.raises(ValueError, match="num_stages must be at most the number of devices, 2"):
         compare(LAYERS, CLUSTER, both, 4)

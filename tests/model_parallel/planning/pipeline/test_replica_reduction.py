@@ -1,4 +1,4 @@
-"""Gradients of a stage's replicas are fused so that all-reduces overlap, where that is shorter."""
+"""Fusion of the gradients of a stage's replicas, with overlapped all-reduces if that is faster."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tf_libra.model_parallel.simulation.pipeline import PipelineBlock
 
 
 def seconds_of(groups, num_bytes, compute, replicas, rate, latency):
-    """Returns the time: a group begins after its last gradient and the end of the group before."""
+    """Return the time if a group begins after its last gradient and the previous group."""
     ends = list(itertools.accumulate(compute))
     at = 0.0
     for start, stop in groups:
@@ -23,7 +23,7 @@ def seconds_of(groups, num_bytes, compute, replicas, rate, latency):
 
 
 def every(count):
-    """All ways to divide gradients into consecutive groups."""
+    """Return all divisions of gradients into consecutive groups."""
     for cuts in itertools.product([False, True], repeat=count - 1):
         bounds = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), count]
         yield tuple(itertools.pairwise(bounds))
@@ -37,7 +37,7 @@ def every(count):
     st.floats(0, 2),
 )
 def test_is_near_the_best_of_all_groups_and_never_worse_than_one(gradients, N, rate, latency):
-    """Within LIBRA's bound, the share of one of its chunks, and what is not worth it."""
+    """The tolerance is LIBRA's bound, one chunk's share, and the least worthwhile gain."""
     num_bytes, compute = zip(*gradients, strict=True)
     found = plan_reduction(num_bytes, compute, N, rate, latency)
     assert [a for a, _ in found.groups] == [0, *(b for _, b in found.groups[:-1])]

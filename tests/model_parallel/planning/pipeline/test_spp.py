@@ -33,7 +33,7 @@ def test_is_algorithm_3(layers, cluster, M):
         stages = partitions.stages(count)
         seconds.append(reference.makespan(layers, cluster, stages, execution_orders(count, M)))
     assert plan.predicted_seconds == pytest.approx(min(seconds), rel=1e-9)
-    # Every device has a stage, and the prediction is the simulator's.
+    # Every device has a stage, and the prediction equals the simulator's.
     assert sorted(d for s in plan.stages for d in s.devices) == list(range(cluster.num_devices))
     assert [s.order for s in plan.stages] == execution_orders(len(plan.stages), M)
     timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
@@ -126,7 +126,7 @@ def test_large_gradients_make_a_pipeline_and_small_ones_data_parallelism():
 
 
 def test_slow_links_carry_activations_only():
-    """Two servers with a slow link between them: all-reduces stay within them."""
+    """With a slow link between two servers, all-reduces stay within the servers."""
     server = np.array([0, 1, 0, 1])
     rates = np.where(server[:, None] == server, 100.0, 1.0)
     plan = tf_libra.make_pipeline_plan(
@@ -170,7 +170,7 @@ def test_stages_that_cannot_be(stages, layers, devices, message):
     st.integers(1, 3),
 )
 def test_links_may_be_missing_wherever_a_plan_needs_none(layers, cluster, M):
-    """Algorithm 2's order of devices may have no plan where another has one."""
+    """Another order of devices may have a plan if Algorithm 2's has none."""
     bottlenecks = [
         reference.bottleneck(layers, cluster, stages, M)
         for stages in reference.all_plans(layers, cluster)
@@ -190,13 +190,13 @@ def test_a_cluster_in_two_parts_is_refused():
     cluster = tf_libra.Cluster.from_bandwidth(rates)
     with pytest.raises(ValueError, match="has no link between 0 and 2, 0 and 3, 1 and 2, 1 and 3"):
         tf_libra.make_pipeline_plan(uniform(4, 1, 1), cluster, "spp", num_microbatches=2)
-    # Where nothing is sent, no link is needed.
+    # Without transfers, no link is needed.
     plan = tf_libra.make_pipeline_plan(uniform(4), cluster, "spp", num_microbatches=2)
     assert sorted(d for s in plan.stages for d in s.devices) == [0, 1, 2, 3]
 
 
 def test_a_row_of_devices_is_a_pipeline():
-    """Each has links to its neighbours only, and no two replicas may be further apart."""
+    """Devices have links to their neighbours only, so replicas are adjacent."""
     count = 5
     rates = np.eye(count, k=1) + np.eye(count, k=-1)
     numbers = np.random.default_rng(0).permutation(count)
