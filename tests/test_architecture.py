@@ -170,7 +170,7 @@ EMPTY = re.compile(
 
 
 def test_process_wide_state_is_declared_in_one_object():
-    """What changes while a process runs is a value of `process_state.STATE`."""
+    """State that changes while a process runs belongs to `process_state.STATE`."""
     cached, empty = set(), set()
     for path in sorted((ROOT / "tf_libra").rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -60,7 +60,7 @@ def test_slow_half_round_does_not_separate_plans() -> None:
 
 
 def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
-    """By chance, some plans have two slow rounds of three and the others none."""
+    """Gives some plans two slow rounds of three by chance, and the others none."""
     plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 10)
     unlucky, others = plans[:5], plans[5:]
     machine = Machine()

@@ -100,7 +100,7 @@ def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting
     engine = lanes_bootstrap.connect(world, terms, [lanes_bootstrap.offer(world, terms.num_lanes)])
     try:
         assert engine.machine == host_identity() != ""
-        monkeypatch.setattr(world, "here", lambda: "")
+        monkeypatch.setattr(lanes_bootstrap, "host_identity", lambda: "")
         assert lanes_bootstrap.grow(world, engine, 2).num_lanes == 2
         assert engine.all_gather("still there") == ["still there"]
     finally:

@@ -238,8 +238,8 @@ def test_default_threads_are_the_backends(
     expected: strategies.Strategy,
 ) -> None:
     options = tf_libra.optimize(strategy, engine="horovod").keywords["options"]
-    assert options.default_threads
     prepared(monkeypatch)
+    assert options.with_backend_threads().strategy == expected
     found = Horovod().default_threads(options.strategy)
     assert found == expected
     assert Horovod().applicable(found) == expected
@@ -256,10 +256,12 @@ def test_default_threads_are_the_backends(
     ],
 )
 def test_threads_of_the_user_stay(
-    strategy: strategies.Strategy | str, options: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, strategy: strategies.Strategy | str, options: dict[str, object]
 ) -> None:
-    found = tf_libra.optimize(strategy, engine="horovod", **options)  # type: ignore[arg-type]
-    assert not found.keywords["options"].default_threads
+    made = tf_libra.optimize(strategy, engine="horovod", **options)  # type: ignore[arg-type]
+    found = made.keywords["options"]
+    prepared(monkeypatch)
+    assert found.with_backend_threads().strategy == found.strategy
 
 
 def test_script_needs_no_threads_after_prepare(run_job: Callable[..., Job]) -> None:

@@ -520,9 +520,9 @@ def test_missing_num_microbatches_raises():
 )
 def test_data_parallel_option_of_a_model_parallel_step_raises(option):
     (name,) = option
-    with pytest.raises(ValueError, match=f"^{name} is no option of pipelines"):
+    with pytest.raises(ValueError, match=f"^{name} .* pipelines"):
         tf_libra.optimize(Spp(num_microbatches=2), **option)
-    with pytest.raises(ValueError, match=r"^check_numerics is no .* bursts.*allowed are .*plan"):
+    with pytest.raises(ValueError, match=r"^check_numerics .* bursts, got 'skip'"):
         tf_libra.optimize("deeppool", faults=tf_libra.Faults(check_numerics="skip"))
 
 
@@ -535,7 +535,7 @@ def test_fault_options_of_a_pipeline_are_supported():
 def test_model_parallel_option_of_a_data_parallel_step_raises():
     with pytest.raises(ValueError, match=r"^release_variables is no option of data .*'libra'"):
         tf_libra.optimize("libra", release_variables=True)
-    with pytest.raises(ValueError, match=r"^memory_bytes is no .* of pipelines, got 1"):
+    with pytest.raises(ValueError, match=r"^memory_bytes is no option of data .* got 1"):
         tf_libra.optimize("libra", memory_bytes=1e9)
     with pytest.raises(ValueError, match=r"^memory_bytes must be"):
         tf_libra.optimize(Spp(num_microbatches=2), memory_bytes=0)

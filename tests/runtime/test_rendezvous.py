@@ -56,7 +56,6 @@ def test_single_process_runs_alone_with_a_warning(caplog: pytest.LogCaptureFixtu
 @pytest.mark.usefixtures("horovod")
 def test_default_thread_counts_are_the_backends() -> None:
     one, reporter = meeting()
-    assert one.options.default_threads
     one.join(reporter)
     lanes = one.options.backend
     assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.planning.data_parallel.test_equations import resolves
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_every_name_and_test_exists():
