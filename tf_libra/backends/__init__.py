@@ -1,6 +1,6 @@
-"""Backends that execute all-reduces, and the carriers of control messages between ranks.
+"""Backends that execute all-reduces, and transports of control messages between ranks.
 
-Each backend registers itself, in the order of these imports.
+Importing the package registers the backends, in the order of these imports.
 """
 
 # isort: off

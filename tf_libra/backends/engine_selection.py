@@ -1,4 +1,4 @@
-"""Choice of `engine="auto"` and its reason, the same on all ranks, from what each rank finds."""
+"""Selection of the engine for `engine="auto"`, from the environments of all ranks."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from tf_libra.coordination.world import World, host_identity
 from tf_libra.cost_model.base import row_of_square
 from tf_libra.internal.values import Value
 
-# Of which one is chosen.
+# Candidates of `engine="auto"`.
 ENGINES = ("lanes", "horovod")
 _FABRICS = Path("/sys/class/infiniband")
-# Descriptors that a rank needs in addition to its connections: files, TensorFlow's, Horovod's.
+# File descriptors beyond a rank's connections: files, TensorFlow, Horovod.
 _SPARE_DESCRIPTORS = 256
-# Of which a rank has at most so many (ops/lanes/tree.h).
+# Upper bound of a rank's neighbours in the control tree (ops/lanes/tree.h).
 _CONTROL_CONNECTIONS = 9
 
 
-# Control wakes by one, messages by another, which they wait for in a set.
+# Descriptors that wake the control and message threads, and the set that they poll.
 _WATCHES = 3
 
 
 @dataclass(frozen=True)
 class EngineEnvironment(Value):
-    """Facts that the choice depends on, as one rank finds them. All fields are JSON values.
+    """Environment of one rank, as far as the selection depends on it. All fields are JSON values.
 
     Attributes:
-        local_size: number of ranks on its host.
-        machine: what is the same for ranks that reach each other by Unix sockets; "": not known.
-        num_gpus: that TensorFlow may use in this process.
+        local_size: number of ranks on this rank's host.
+        machine: identity shared by ranks that can connect by Unix sockets; "": unknown.
+        num_gpus: number of GPUs visible to TensorFlow in this process.
         has_nccl: whether Horovod was built with NCCL.
         on_mpi: whether Horovod runs on MPI.
-        interface: that the environment names for lanes alone, which are on TCP then on one host,
-            too; "": none.
-        names_interface: whether it says by which interface ranks reach each other.
-        fabrics: devices of this host that MPI can use and TCP cannot, such as InfiniBand's.
-        num_lanes: threads that all-reduces will ask for.
-        most_descriptors: that this process may have.
-        only_lanes: why only lanes can do what this rank requests; "": Horovod can do it as well.
+        interface: network interface that the environment names for lanes alone; lanes then use
+            TCP on a single host as well. "": none.
+        names_interface: whether the environment names the interface between ranks.
+        fabrics: devices of this host that MPI can use and TCP cannot, such as InfiniBand.
+        num_lanes: number of threads that all-reduces request.
+        most_descriptors: limit of open file descriptors of this process.
+        only_lanes: why only lanes support this rank's request; "": Horovod supports it too.
     """
 
     local_size: int
@@ -59,13 +59,13 @@ class EngineEnvironment(Value):
 
 
 def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
-    """The name of the engine, and why in a few words.
+    """Returns the name of the engine, and the reason.
 
-    Lanes are what is faster on CPUs wherever both were measured (docs/benchmarks.md); what is left
-    to Horovod is what lanes cannot do, or not without a copy, where all ranks are able to.
+    Lanes are faster on CPUs in every measured case (docs/benchmarks.md). Horovod is chosen for
+    transfers that lanes cannot do, or only with a copy, if all ranks support them.
 
     Args:
-        ranks: what each rank of the job finds.
+        ranks: the environment of each rank.
     """
     engine, why = _preferred(ranks)
     bound = _first(ranks, lambda one: bool(one.only_lanes))
@@ -75,7 +75,7 @@ def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
 
 
 def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
-    """Does the same as `choose`, but ignores `only_lanes`."""
+    """Returns the choice and its reason, regardless of `only_lanes`."""
     num_hosts = _num_hosts(ranks)
     has_gpus, has_nccl = (
         any(one.num_gpus for one in ranks),
@@ -118,7 +118,7 @@ def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
 def _first(
     ranks: Sequence[EngineEnvironment], wanted: Callable[[EngineEnvironment], bool]
 ) -> int | None:
-    """The lowest rank that is so."""
+    """Returns the lowest rank whose environment meets the condition, or None."""
     return next((rank for rank, one in enumerate(ranks) if wanted(one)), None)
 
 
@@ -137,7 +137,7 @@ def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
 
 
 def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
-    """Names the rank that may open too few descriptors for lanes; None if there is no such rank."""
+    """Returns an error text if a rank may open too few descriptors for lanes, else None."""
     for rank, (one, needed) in enumerate(zip(ranks, connections(ranks), strict=True)):
         if needed + _SPARE_DESCRIPTORS > one.most_descriptors:
             return (
@@ -148,14 +148,16 @@ def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
 
 
 def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
-    """The descriptors that lanes take on each rank, at most (ops/lanes/connection_ids.h).
+    """Returns each rank's upper bound of descriptors for lanes (ops/lanes/connection_ids.h).
 
-    To every other rank one for messages, and a watched one where that is on another machine or
-    reached by TCP; to those with which a rank exchanges one for each lane: on a grid, those of its
-    row and of its column, which are those of its host and of its place on the others, or hosts of
-    one rank as a square, else all (ops/lanes/grid.h); to its neighbours in the tree one for
-    control; and each lane has a watch for those of a row or column, control and messages have
-    theirs.
+    A rank needs:
+
+    - one message connection to every other rank;
+    - one monitored connection to every rank on another machine or reached by TCP;
+    - one connection per lane to each exchange peer: the ranks of its row and column on a grid
+      (ops/lanes/grid.h), else all ranks;
+    - one control connection to each neighbour in the tree;
+    - one watch per lane and grid dimension, and the watches of control and messages.
     """
     size, lanes = len(ranks), max(one.num_lanes for one in ranks)
     control = min(size - 1, _CONTROL_CONNECTIONS) + _WATCHES
@@ -163,7 +165,7 @@ def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
         linked = [size - 1 if one.interface else 0 for one in ranks]
         return [size - 1 + links + control + lanes * size for links in linked]
     of_machine = Counter(one.machine for one in ranks)
-    if "" in of_machine:  # then nothing is known of hosts
+    if "" in of_machine:  # hosts are unknown
         return [2 * (size - 1) + control + lanes * size] * size
     counts = [of_machine[one.machine] for one in ranks]
     row = row_of_square(size) if max(counts) == 1 else counts[0]
@@ -175,12 +177,12 @@ def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
 
 
 def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineEnvironment:
-    """Returns the facts that this process finds.
+    """Returns the environment of this process.
 
     Args:
         world: the job.
-        num_lanes: threads that all-reduces will ask for.
-        only_lanes: why Horovod cannot do what was requested; "": it can.
+        num_lanes: number of threads that all-reduces request.
+        only_lanes: why Horovod does not support the request; "": it does.
     """
     import horovod.tensorflow as hvd
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Horovod executes a plan's all-reduces, on MPI, NCCL or Gloo, and carries control."""
+"""Horovod backend: executes a plan's all-reduces on MPI, NCCL or Gloo, and carries control."""
 
 import os
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ _AUTOTUNE = "HOROVOD_AUTOTUNE"
 @backend.register
 @dataclass(frozen=True)
 class Horovod(ExternalOpBackend):
-    """Horovod's grouped all-reduce; thread counts are NCCL's, where that takes any."""
+    """Backend on Horovod's grouped all-reduce; NCCL applies thread counts if it is prepared."""
 
     name: ClassVar[str] = "horovod"
     op: ClassVar[str] = "HorovodGroupedAllreduce"
 
     def default_threads(self, strategy: Strategy) -> Strategy:
-        """The strategy with the thread counts of NCCL, where that takes any.
+        """Returns the strategy with the thread counts of NCCL, if NCCL is in use.
 
-        One that does not choose gets the most, as NCCL by itself makes all channels that it may.
+        A strategy that does not choose threads gets the largest count, which is NCCL's default.
 
         Raises:
             ValueError: NCCL's settings leave no thread counts.
@@ -35,10 +35,10 @@ class Horovod(ExternalOpBackend):
         return strategy.with_threads(counts if strategy.chooses_threads else counts[-1:])
 
     def applicable(self, strategy: Strategy) -> Strategy:
-        """The strategy with one thread count, unless NCCL takes them.
+        """Returns the strategy with a single thread count, unless NCCL is in use.
 
         Raises:
-            ValueError: NCCL can have no such thread counts.
+            ValueError: NCCL does not support the thread counts.
         """
         if nccl_environment.in_use():
             nccl_environment.threads_per_channel(strategy.allowed_threads)
@@ -50,14 +50,14 @@ class Horovod(ExternalOpBackend):
         return {"threads for NCCL": nccl_environment.statement()}
 
     def begin_step(self) -> None:
-        """NCCL's tuner finds the order of all-reduces by it."""
+        """Marks the step boundary by which NCCL's tuner finds the order of all-reduces."""
         nccl_tuner.announce_step()
 
     def apply(self, plan: Plan) -> None:
-        """Hands the plan's thread counts to NCCL, where that takes any.
+        """Forwards the plan's thread counts to NCCL, if NCCL is in use.
 
         Raises:
-            ValueError: NCCL can have no such thread counts.
+            ValueError: NCCL does not support the thread counts.
         """
         if nccl_environment.in_use():
             nccl_tuner.apply(plan)
@@ -67,7 +67,7 @@ class Horovod(ExternalOpBackend):
         return warnings(plan)
 
     def describe(self) -> str:
-        """Says whether the thread counts of plans are applied, and if not, why."""
+        """Returns whether the thread counts of plans are applied, and if not, why."""
         if nccl_environment.in_use():
             return "Horovod executes the plan; its thread counts are handed to NCCL"
         import horovod.tensorflow as hvd
@@ -82,9 +82,8 @@ class Horovod(ExternalOpBackend):
 def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Returns which of Horovod's settings conflict with the plan, and what to set.
 
-    One group of a plan is under way at a time, so Horovod cannot fuse across groups; but it cuts
-    a group that is larger than its fusion buffer into several all-reduces, unless that is a single
-    tensor.
+    Only one group is in flight at a time, so Horovod cannot fuse across groups. Horovod splits a
+    group larger than its fusion buffer into several all-reduces, unless it is a single tensor.
     """
     fusion = horovod_fusion.from_environment(
         environment, on_gpu=nccl_environment.in_use(environment)

@@ -1,4 +1,4 @@
-"""Lanes backend: lanes execute `LibraAllReduce`, and a separate tree carries control."""
+"""Lanes backend: lanes execute `LibraAllReduce`, and a tree of connections carries control."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MAX_LANES = 64
 @control_plane.register
 @dataclass(frozen=True)
 class LanesControl:
-    """Control over a tree of connections that ranks set up with the lanes, by way of Horovod."""
+    """Control transport over the tree of connections that ranks set up with the lanes."""
 
     name: ClassVar[str] = "lanes"
 
     def running(self) -> engine_lib.Engine | None:
-        """The engine of this process."""
+        """Returns the engine of this process, or None."""
         return engine_lib.running()
 
     def offer(self, world: World, terms: control_plane.ControlConfig) -> dict[str, Any]:
-        """Listens, and returns the address and what else the peers need to connect."""
+        """Starts to listen, and returns the data that peers need to connect."""
         return lanes_bootstrap.offer(world, terms.num_lanes)
 
     def start(
@@ -42,7 +42,7 @@ class LanesControl:
 @backend.register
 @dataclass(frozen=True)
 class Lanes:
-    """A thread with connections of its own for each thread of an all-reduce."""
+    """Backend on lanes: each thread of an all-reduce has its own connections."""
 
     name: ClassVar[str] = "lanes"
     op: ClassVar[str] = "LibraAllReduce"
@@ -54,7 +54,7 @@ class Lanes:
     hops: ClassVar[int | None] = 2
 
     def check_plan(self, plan: Plan) -> None:
-        """Lanes have a limit."""
+        """Rejects plans that need more than `MAX_LANES` lanes."""
         for index, group in enumerate(plan.groups):
             if group.num_threads > MAX_LANES:
                 raise ValueError(
@@ -78,17 +78,17 @@ class Lanes:
             )
 
     def num_lanes(self, threads: int) -> int:
-        """One for each."""
+        """Returns one lane per thread."""
         return threads
 
     def get_ready(self, world: World, threads: int) -> None:
-        """Connects more lanes where there are fewer."""
+        """Connects more lanes if the engine has fewer than `threads`."""
         engine = _running()
         if threads > engine.num_lanes:
             lanes_bootstrap.grow(world, engine, threads)
 
     def workers_per_host(self) -> int | None:
-        """Two levels where hosts have as many, if one each then in a square (ops/lanes/grid.h)."""
+        """Returns the ranks per host, or per row of the square grid (ops/lanes/grid.h)."""
         return _running().ranks_per_host or None
 
     def default_threads(self, strategy: Strategy) -> Strategy:
@@ -96,7 +96,7 @@ class Lanes:
         return strategy
 
     def applicable(self, strategy: Strategy) -> Strategy:
-        """All of them."""
+        """Returns the strategy unchanged: lanes support every thread count."""
         return strategy
 
     def agreed(self) -> Mapping[str, Any]:
@@ -104,21 +104,21 @@ class Lanes:
         return {}
 
     def begin_step(self) -> None:
-        """Every op knows its place."""
+        """Does nothing: each op holds its position in the plan."""
 
     def apply(self, plan: Plan) -> None:
-        """The op has its number of threads as an attribute."""
+        """Does nothing: the thread count is an attribute of each op."""
 
     def executed(self) -> tuple[AllReduceRecord, ...]:
-        """The lanes' own telemetry."""
+        """Returns the telemetry of the lanes."""
         return engine_lib.drain_telemetry()
 
     def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
-        """Returns no records: telemetry has them all."""
+        """Returns no records: `executed` returns all of them."""
         return ()
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """Lanes do as the plan says."""
+        """Returns no warnings: lanes execute every plan exactly."""
         return ()
 
     def describe(self) -> str:

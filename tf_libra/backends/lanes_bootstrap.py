@@ -1,7 +1,7 @@
-"""Exchange by which the lanes of all ranks find each other: addresses and a secret of this job.
+"""Bootstrap of the lanes: exchange of addresses and of the job's secret.
 
-Horovod, or TensorFlow's coordination service, carries both, once. Everything else that the ranks
-say to each other goes over the lanes.
+Horovod or TensorFlow's coordination service carries this exchange. All later messages between
+ranks go over the lanes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _MAX_PORT = 65535
 
 
 def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, Any]:
-    """Listens, and says where: what every rank has to know of this one to connect.
+    """Starts to listen, and returns the data that every other rank needs to connect.
 
     Args:
         world: the ranks.
-        num_lanes: the lanes that this rank needs.
-        place: the machine as an earlier meeting of the same ranks read it; None: read it now.
+        num_lanes: number of lanes that this rank needs.
+        place: host identity from an earlier rendezvous of the same ranks; None: read it now.
 
     Raises:
         ValueError: no network interface can be chosen.
-        EngineError: it has no address, or no port is free.
+        EngineError: the interface has no address, or no port is free.
     """
     host = listening_host(world)
-    # On one host it is what the user has named, or it would be a Unix socket.
+    # On a single host, this is the interface that the user named, else a Unix socket.
     place = host_identity() if place is None else place
     here = place if world.local_size < world.size else ""
     with_local = bool(here) and world.local_size > 1
@@ -46,18 +46,18 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
         "port": address.port,
         "local": address.local,
         "machine": address.machine,
-        # For what is compared with other ranks of the same place.
+        # Identifies the ranks of the same host for `_check`.
         "place": place,
         "named": os.environ.get(_INTERFACE, ""),
         "interface": _interface(world),
-        # Only rank 0's is used.
+        # All ranks use the secret of rank 0.
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
     }
 
 
 def meet(job: Job, terms: ControlConfig) -> engine_lib.Engine:
-    """Connects the lanes of all ranks, for who agrees with them on nothing else before.
+    """Connects the lanes of all ranks without a prior agreement on options.
 
     Raises:
         ValueError, EngineError: as from `offer` and `connect`.
@@ -72,11 +72,11 @@ def connect(
 ) -> engine_lib.Engine:
     """Connects the lanes of all ranks.
 
-    Where ranks ask for different numbers of lanes all get the most, so that the lanes can carry
-    what the ranks differ in.
+    If the requested numbers of lanes differ, all ranks get the largest, so that the lanes can
+    carry the comparison of options that reports the difference.
 
     Raises:
-        ValueError: on every rank: some listen where only their host reaches them.
+        ValueError: on every rank, if some listen at an address that only their host can reach.
         EngineError: a rank cannot be reached in time.
     """
     _check(offers)
@@ -94,13 +94,13 @@ def connect(
 
 
 def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.Engine:
-    """Connects more lanes, where every rank asks for as many at the same place of its script.
+    """Connects more lanes. Every rank must call it at the same point of its script.
 
     Raises:
         ValueError: no network interface can be chosen.
-        EngineError: a rank cannot be reached in time, or has given up.
+        EngineError: a rank cannot be reached in time, or has aborted.
     """
-    # Read again it might be "" on one rank, and lanes would then fit no grid.
+    # Reuses the identity: a second read might return "" on one rank, and prevent a grid.
     offers = engine.all_gather(offer(world, num_lanes, engine.machine))
     _check(offers)
     return engine.grow(_addresses(offers), _secret(offers), _num_lanes(offers))
@@ -109,10 +109,10 @@ def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.
 def _check(offers: Sequence[dict[str, Any]]) -> None:
     """Rejects TF_LIBRA_INTERFACE on only some ranks of a host, which are then on two networks.
 
-    It is no fault if the other ranks choose the same interface, or if every rank names an interface
-    of its own on a host that has several.
+    Allowed: other ranks choose the same interface, or every rank names its own interface on a
+    host that has several.
     """
-    first: dict[str, dict[bool, int]] = {}  # of each place, that names one, and that does not
+    first: dict[str, dict[bool, int]] = {}  # per host: first rank by whether it names an interface
     for rank, one in enumerate(offers):
         of_place, names = first.setdefault(one["place"], {}), bool(one["named"])
         of_place.setdefault(names, rank)
@@ -123,7 +123,7 @@ def _check(offers: Sequence[dict[str, Any]]) -> None:
         listens = f"at {offers[unnamed]['host']}"
         if offers[unnamed]["host"].startswith(engine_lib.UNIX):
             listens = "on a Unix socket"
-        elif not one["place"]:  # so they may be on two hosts
+        elif not one["place"]:  # the ranks may be on two hosts
             continue
         raise ValueError(
             f"TF_LIBRA_INTERFACE is set on rank {named}, which listens on"
@@ -146,14 +146,14 @@ def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
 
 
 def listening_host(world: World) -> str:
-    """The address to listen on: a Unix socket on a single host, else that of an interface.
+    """Returns the address to listen on: a Unix socket on a single host, else of an interface.
 
-    TF_LIBRA_INTERFACE names the interface, else Horovod does. Named, it is used on one host too.
-    Where neither does, it is the address by which the others know this host, if they know one.
+    TF_LIBRA_INTERFACE names the interface, on a single host too; else HOROVOD_GLOO_IFACE does. If
+    both are unset, the address is the one that TF_CONFIG gives for this host, if any.
 
     Raises:
         ValueError: several hosts, and no interface is named in the environment; or the name of
-            this host is no address that others reach.
+            this host resolves to no address that other hosts can reach.
     """
     interface = _interface(world)
     if not interface and world.local_size == world.size:
@@ -169,7 +169,7 @@ def listening_host(world: World) -> str:
 
 
 def _interface(world: World) -> str:
-    """The one that is named for ranks to reach each other; "" where none is, or none is needed."""
+    """Returns the name of the interface between ranks; "" if none is named or needed."""
     if interface := os.environ.get(_INTERFACE, ""):
         return interface
     if world.local_size == world.size:
@@ -179,7 +179,7 @@ def _interface(world: World) -> str:
 
 
 def _numeric(host: str) -> str:
-    """The address of this host, by its name."""
+    """Returns the IP address that the host name resolves to."""
     advice = "name the network interface between the hosts (such as eth0) by TF_LIBRA_INTERFACE"
     try:
         # Sorted: IPv4 before IPv6, and the same each time.
@@ -198,12 +198,12 @@ def _numeric(host: str) -> str:
 
 
 def listening_ports() -> tuple[int, int] | None:
-    """The first and the last port that TF_LIBRA_PORTS allows to listen at, such as 20000-20063.
+    """Returns the first and last port of TF_LIBRA_PORTS, such as 20000-20063; None if unset.
 
-    A rank takes one of them, whatever the number of its lanes. None where nothing is said.
+    A rank listens at one port, regardless of its number of lanes.
 
     Raises:
-        ValueError: it is neither a port nor two with a hyphen between, or these are none.
+        ValueError: the value is neither a port nor a range of ports.
     """
     text = os.environ.get("TF_LIBRA_PORTS", "")
     if not text:
