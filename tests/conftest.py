@@ -48,13 +48,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# What starts worker processes, a browser or network namespaces; several modules share the jobs.
+# Fixtures that start worker processes, a browser or network namespaces; modules share the jobs.
 _STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluster", "browser"))
 _SHARED = frozenset(("plans", "trouble", "traced", "horovod_engine", "browser", "make_cluster"))
-# A browser drops what it loads when the machine's network changes, as clusters change it.
+# Clusters change the machine's network, and a browser then aborts its downloads.
 _OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
 
-# What builds C++ programs; one make at a time in one folder.
+# Fixtures that build C++ programs; a folder allows only one make at a time.
 _COMPILES = frozenset(("built_programs", "toy"))
 
 # Parameters by each of which a module has a job of its own.

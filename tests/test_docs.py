@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 PACKAGE = ROOT / "tf_libra"
-# By this name pages mean Keras' own.
+# Pages use this name for Keras itself.
 NO_ROOMS = ("keras",)
 QUOTED = re.compile(r"`([^`\n]+)`")
 

@@ -264,7 +264,7 @@ def test_vectorized_map_nothing_inside_is_averaged(in_a_function: bool) -> None:
     trace, found = traced(step)
     assert found == []
     assert trace.reduced == ()
-    # Of what a function has made, it is not known of which.
+    # The source of a value made inside a function is unknown.
     assert trace.jacobians == (("layer0",) if in_a_function else ("layer0", "layer1"))
 
 

@@ -181,7 +181,7 @@ def thread_that_cannot_start() -> None:
     grow_on_few(limited)
 
 
-# What follows cannot be undone by everybody: hard limits stay.
+# Unprivileged processes cannot raise a hard limit again.
 
 
 def limit_for_good() -> Any:

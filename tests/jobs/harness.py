@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Of a job without Horovod: as tests/worker_processes.py writes it, workers alone.
+# Set by tests/worker_processes.py for jobs without Horovod; lists workers only.
 _TASK = json.loads(os.environ.get("TF_CONFIG", "{}"))
 if _TASK:
     RANK = int(_TASK["task"]["index"])

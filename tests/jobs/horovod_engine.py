@@ -151,7 +151,7 @@ def auto() -> Any:
         for engine, says in (
             ("auto", {"num_gpus": 0, "has_nccl": False}),
             ("auto", {"num_gpus": 1, "has_nccl": True}),
-            # What no rank can know by itself.
+            # A fact that no rank can know from its own environment.
             ("auto", {"num_gpus": int(RANK == 0), "has_nccl": True}),
             ("auto", {"most_descriptors": 100 if RANK else 1 << 20}),
             ("auto", {"most_descriptors": 100, "only_lanes": "threads" if RANK else ""}),

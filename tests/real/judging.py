@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-# How far weights may be from the reference's, as a part of the largest change that training has
-# made to any element of the same variable.
+# Tolerance of weights, relative to the largest change that training made to any element of the
+# same variable.
 TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
-# What is left of a gradient that is nought but for rounding, such as that of attention's key bias.
+# Rounding residue of a zero gradient, such as the gradient of attention's key bias.
 ROUNDING = {"float64": 1e-12, "float32": 1e-6}
 
 

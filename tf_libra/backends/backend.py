@@ -1,6 +1,6 @@
 """Protocol of the backends that execute a plan's all-reduces, and their registry by name.
 
-Neither TensorFlow nor Horovod is needed to import a backend.
+Importing a backend requires neither TensorFlow nor Horovod.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step under a plan, as TensorFlow's profiler saw it.
+    """Step that ran under a plan, as recorded by TensorFlow's profiler.
 
     Attributes:
-        events: of the trace.
-        placed: the all-reduces of the plan in the executed graph, where another op than
-            `LibraAllReduce` stands for them.
+        events: events of the trace.
+        placed: the plan's all-reduces in the executed graph, for backends whose op is not
+            `LibraAllReduce`.
         window: begin and end of the call, nanoseconds since the epoch.
         production: when gradients were produced.
-        plan: under which the step ran.
-        number: of the step.
+        plan: the plan under which the step ran.
+        number: the step number.
     """
 
     events: Events
@@ -46,13 +46,14 @@ class TracedStep:
 class Backend(Protocol):
     """Executes the all-reduces of plans: a frozen dataclass that registers itself.
 
-    Whatever its op cannot stand for, and what is in no plan, is executed by lanes where its control
-    has lanes, else by Horovod.
+    Lanes execute collectives that the op does not support or that are in no plan, if the control
+    transport has lanes; else Horovod does.
 
     Attributes:
-        name: what `optimize(engine=...)` calls it.
-        op: what the pass writes for a group of a plan; its rewriter is `passes/*_rewriter.cc`.
-        control: name of the carrier that reaches the other ranks.
+        name: the value of `optimize(engine=...)`.
+        op: op type that the pass creates for each group of a plan; its
+            rewriter is `passes/*_rewriter.cc`.
+        control: name of the control transport between ranks.
         max_threads: the largest thread count that a plan may give an all-reduce.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
         runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
@@ -81,13 +82,13 @@ class Backend(Protocol):
         ...
 
     def get_ready(self, world: World, threads: int) -> None:
-        """Sees to it that all-reduces can use so many threads.
+        """Makes this number of threads available to all-reduces.
 
-        Every rank calls it at the same place among messages, for the same number, once control
-        runs; others' all-reduces may go on meanwhile.
+        Every rank calls it at the same point of the message order, with the same number, after
+        control has started. Other all-reduces may run concurrently.
 
         Raises:
-            EngineError: a rank is gone, or this process cannot have what it takes.
+            EngineError: a rank is gone, or this process lacks the resources.
         """
         ...
 
@@ -96,7 +97,7 @@ class Backend(Protocol):
         ...
 
     def default_threads(self, strategy: Strategy) -> Strategy:
-        """The strategy with this backend's thread counts, for who has said none."""
+        """Returns the strategy with this backend's thread counts, if the user chose none."""
         ...
 
     def applicable(self, strategy: Strategy) -> Strategy:

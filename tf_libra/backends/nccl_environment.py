@@ -20,7 +20,7 @@ PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 THREADS = (128, 256, 512, 1024, 2048, 4096)
 # Values that NCCL_NTHREADS may have.
 THREADS_PER_CHANNEL = (64, 128, 256, 512)
-# Of every NCCL since 2.19; newer releases have 64.
+# Channel limit of every NCCL since 2.19; newer releases allow 64.
 MAX_CHANNELS = 32
 # NCCL truncates a longer plugin name.
 _MAX_PATH = 254

@@ -1,7 +1,7 @@
-"""The C functions of NCCL's tuner plugin (ops/nccl_tuner/c_api.h), as Python calls them.
+"""Python bindings of NCCL's tuner plugin (ops/nccl_tuner/c_api.h).
 
-Neither TensorFlow nor NCCL is needed. The library that is opened here and the one that NCCL opens
-are one, because they are the same file.
+Requires neither TensorFlow nor NCCL. NCCL opens the same file, so this module and NCCL share one
+loaded library.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Fields of TfLibraTunerCounts, in their order.
+# Fields of TfLibraTunerCounts, in order.
 COUNTS = (
     "interface_version",
     "communicators",
@@ -26,7 +26,7 @@ COUNTS = (
     "without_ring",
 )
 
-# What a call returns that was given bad input; any other number but 0 is another failure.
+# Return code for invalid input; 0 is success, other codes are other failures.
 _INVALID = 1
 
 
@@ -36,7 +36,7 @@ class _Counts(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TunerLibrary:
-    """The plugin in this process. `load` makes one.
+    """Tuner plugin loaded in this process; created by `load`.
 
     Attributes:
         handle: the loaded library.
@@ -47,16 +47,16 @@ class TunerLibrary:
     def set_plan(
         self, num_ranks: int, prefer_ring: bool, all_reduces: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Activates a plan, immediately and as a whole.
+        """Activates a plan atomically.
 
         Args:
-            num_ranks: of the communicators that it is about.
-            prefer_ring: whether NCCL is made to take its ring algorithm where it can.
-            all_reduces: bytes, bytes as padded, and channels of each, in order; at least one.
+            num_ranks: size of the communicators to which the plan applies.
+            prefer_ring: whether NCCL uses its ring algorithm if possible.
+            all_reduces: bytes, padded bytes and channels of each, in order; at least one.
 
         Raises:
-            ValueError: what the plugin says of a plan that it rejects.
-            MemoryError: it has no memory for the plan; the one before stays.
+            ValueError: the plugin rejects the plan.
+            MemoryError: no memory for the plan; the previous plan stays active.
         """
         sizes, counts = ctypes.c_uint64 * len(all_reduces), ctypes.c_int * len(all_reduces)
         result = self.handle.TfLibraTunerSetPlan(
@@ -96,7 +96,7 @@ class TunerLibrary:
         """Returns how often each all-reduce of the active plan got its channels, in its order."""
         capacity = self._read_applied(None, 0)
         applied = (ctypes.c_int64 * capacity)()
-        # A plan that was activated in between may be shorter.
+        # A plan activated between the two calls may be shorter.
         length = min(capacity, self._read_applied(applied, capacity))
         return tuple(applied[:length])
 
@@ -111,7 +111,7 @@ def load(path: Path) -> TunerLibrary:
     """Opens the plugin.
 
     Raises:
-        ImportError: there is none.
+        ImportError: the plugin was not built.
     """
     if not path.exists():
         raise ImportError(f"{path.name} was not built; install tf-libra again")

@@ -1,1 +1,1 @@
-"""Capture of a step while it is traced: patches, and gradients that are marked."""
+"""Capture of a step during tracing: patches and the registry of gradients."""

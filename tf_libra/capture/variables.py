@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_libra.internal import tf_internal
 
-# What Keras' SeedGenerator and tf.random.Generator call their variables.
+# Variable names of Keras' SeedGenerator and tf.random.Generator.
 _RANDOM_STATES = ("seed_generator_state", "StateVar")
 
 

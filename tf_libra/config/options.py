@@ -23,7 +23,7 @@ from tf_libra.planning.strategy import StrategyBase
 from tf_libra.specs.plan import Plan
 
 _Options = TypeVar("_Options", bound="Options")
-# Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
+# Steps that show when gradients are produced; tuning takes them if its seconds are unlimited.
 LEAST_STEPS = 5
 
 

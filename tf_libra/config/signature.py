@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tf_libra.config.option_spec import Option
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# What a docstring says of them where it is read without being run.
+# The docstring entry that stands for all options in the source text.
 _ENTRY = re.compile(r"\*\*options: .*?(?=\n\n)", re.DOTALL)
 
 

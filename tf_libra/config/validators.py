@@ -196,7 +196,7 @@ def load_document(plan: Any, kind: Any) -> Any:
         )
     path = _path("plan", plan)
     try:
-        # What is no file, such as a pipe, may never come to an end.
+        # Reading a pipe or device might never end.
         size = path.stat().st_size
         if not path.is_file():
             raise ValueError("not a file")

@@ -1,1 +1,1 @@
-"""Helpers of all other packages, which are no public API."""
+"""Private helpers shared by all other packages."""

@@ -1,4 +1,4 @@
-"""Keras 3: `model.fit` under a plan, and the callbacks that data-parallel training needs."""
+"""Keras 3 support: `model.fit` under a plan, and callbacks for data-parallel training."""
 
 from tf_libra.keras.callbacks import AverageMetrics, BroadcastVariables
 from tf_libra.keras.fit import OptimizedFit, optimize

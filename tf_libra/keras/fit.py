@@ -301,7 +301,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
             raise StopIteration
         if len(batches) == model.steps_per_execution and steps.settled and _are_alike(batches):
             return steps.several(len(batches), batches)
-        # What is measured is one step; and a graph for the few that are left would be used once.
+        # Tuning measures single steps, and a graph for the last few steps would be used once.
         outputs = None
         for data in batches:
             outputs = steps((data,))
