@@ -74,7 +74,7 @@ check: lint setup
 
 # Generated tables, the architecture picture and docs/api.md; a test says whether they are up to date.
 docs: setup
-	$(RUN) python tools/make_docs.py
+	$(RUN) python -m tools.make_docs
 
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py

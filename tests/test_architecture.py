@@ -9,6 +9,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tools import make_docs
+
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = ("optimize_to_plan", "profile_to_plan", "gradient_to_socket")
 PURE = (
@@ -24,37 +26,10 @@ PURE = (
 )
 
 
-def imports(path: Path) -> set[str]:
-    """Full names of what a file of the package imports of the package."""
-    found = set()
-    tree = ast.parse(path.read_text())
-    if path.name == "strategies.py":  # like __init__: names for users, found at first use
-        tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith("tf_libra.")}
-
-
-def room(name: str) -> str:
-    return name.split(".")[1]
-
-
 @pytest.fixture(scope="module")
 def rooms() -> nx.DiGraph:
-    """Packages, and single modules next to them; an edge from the importer to the imported."""
-    graph: nx.DiGraph = nx.DiGraph()
-    for path in sorted((ROOT / "tf_libra").rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if path.parent == ROOT / "tf_libra" and path.stem == "__init__":
-            continue  # names what users import, at first use
-        graph.add_node(room(name))
-        for imported in imports(path):
-            if room(imported) != room(name):
-                graph.add_edge(room(name), room(imported), by=name)
-    return graph
+    """Packages and top-level modules; an edge from the importer to the imported."""
+    return make_docs.package_graph()
 
 
 def test_no_rooms_import_each_other_in_a_ring(rooms):
@@ -71,7 +46,7 @@ def test_no_modules_import_each_other_in_a_ring():
     }
     graph: nx.DiGraph = nx.DiGraph()
     for name, path in paths.items():
-        for imported in imports(path):  # a module, or a name of one
+        for imported in make_docs.imported_modules(path):  # a module, or a name of one
             module = imported if imported in paths else imported.rpartition(".")[0]
             graph.add_edge(name, module)
     assert [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1] == []
@@ -97,13 +72,8 @@ def test_planning_needs_neither_tensorflow_nor_horovod(name):
 
 def private_imports(path: Path) -> set[str]:
     """Private modules of TensorFlow and Keras that a file imports."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
     private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "tensorflow.tsl")
+    names = make_docs.imported_names(path)
     return {name for name in names if name.startswith((*private, "keras.src"))}
 
 
@@ -147,7 +117,7 @@ def test_arrows_from_optimize_to_the_plan_are_imports():
     assert len(files) <= 8
     modules = {node: path.removesuffix(".py").replace("/", ".") for node, path in files.items()}
     for importer, imported in arrows:
-        names = imports(ROOT / files[importer])
+        names = make_docs.imported_modules(ROOT / files[importer])
         module = modules[imported]
         assert any(name == module or name.startswith(f"{module}.") for name in names), module
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Generates the tables, pictures and pages of the documentation that follow from the sources.
 
-    python tools/make_docs.py            # rewrites what is out of date
-    python tools/make_docs.py --check    # exits with 1 and names what is out of date
+    python -m tools.make_docs            # rewrites what is out of date
+    python -m tools.make_docs --check    # exits with 1 and names what is out of date
 
 A generated block stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`;
 docs/api.md is generated whole. Run it with the project's environment: it imports the package.
@@ -27,17 +27,13 @@ from typing import Any
 import networkx as nx
 import numpy.typing as npt
 
+from benchmarks.paper.document import table
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tf_libra"
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 # Public modules, each a section of the page.
 _NAMESPACES = ("strategies", "keras", "collectives", "elastic", "nccl")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 # --- docs/options.md
@@ -92,18 +88,23 @@ def patches() -> str:
 # --- docs/architecture.md
 
 
-def imported_modules(path: Path) -> set[str]:
-    """Returns the full names that a file of the package imports from the package."""
-    found = set()
+def imported_names(path: Path) -> set[str]:
+    """Returns the full names that a file imports, also in functions and for types alone."""
     tree = ast.parse(path.read_text())
-    if path == PACKAGE / "strategies.py":  # without names that are for type checkers alone
+    if path == PACKAGE / "strategies.py":  # imports public names at their first use, for types now
         tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith("tf_libra.")}
+    return found
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Returns the full names that a file imports from the package."""
+    return {name for name in imported_names(path) if name.startswith("tf_libra.")}
 
 
 def package_graph() -> nx.DiGraph:
@@ -336,5 +337,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main(sys.argv[1:]))

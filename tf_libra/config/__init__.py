@@ -1,6 +1,6 @@
 """Options that a user may pass to `optimize`, checked before anything runs."""
 
-from tf_libra.config.asked import OptimizeKwargs
+from tf_libra.config.optimize_kwargs import OptimizeKwargs
 from tf_libra.config.option_spec import Option
 from tf_libra.config.options import (
     DataParallelOptions,

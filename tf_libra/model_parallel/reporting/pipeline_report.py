@@ -174,9 +174,9 @@ def write_planned(
         function: name of the training function; the first one in a process has the plain names.
         log: receives a warning if a file cannot be written.
     """
-    paths, told = documents(logdir, function, _NAMES)
-    if told:
-        log.info("%s", told)
+    paths, message = documents(logdir, function, _NAMES)
+    if message:
+        log.info("%s", message)
     texts = {
         "pipeline": plan.to_json(), "layers": layers.to_json(), "cluster": cluster.to_json(),
     }  # fmt: skip

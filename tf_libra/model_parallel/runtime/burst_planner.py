@@ -80,7 +80,7 @@ class BurstPlanner:
         self._scaling: ScalingProfile | None = None  # on rank 0
         self._measuring = Measuring(self._tell)  # measures steps under the plan
         fingerprint = None if given is None else given.fingerprint
-        self.asked = f"{strategy!r}, plan {fingerprint}"
+        self.requested = f"{strategy!r}, plan {fingerprint}"
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if a possible number of ranks does not divide the global batch."""

@@ -52,7 +52,7 @@ class PipelinePlanner:
                 f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
             )
         self.plan: PipelinePlan | None = None
-        self.asked = repr(strategy)
+        self.requested = repr(strategy)
         self.num_microbatches: int = strategy.num_microbatches
         self._strategy = strategy
         self._memory_bytes = memory_bytes

@@ -22,7 +22,7 @@ class Planner(Protocol):
         ...
 
     @property
-    def asked(self) -> str:
+    def requested(self) -> str:
         """Requested options that must be equal on all ranks."""
         ...
 

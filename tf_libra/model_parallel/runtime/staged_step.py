@@ -182,7 +182,7 @@ class StagedTraining:
             if self._rendezvous.is_alone:
                 return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
-            agree(self._control, {"strategy": self._planner.asked})
+            agree(self._control, {"strategy": self._planner.requested})
         reject_eager_functions(self._name)
         given = step_arguments.convert_arguments(self._name, (args, kwargs))
         self._step += 1
@@ -215,7 +215,7 @@ class StagedTraining:
         job = self._rendezvous.job
         if job is not None and job.by_strategy:
             raise ValueError(
-                f"{self._name} is to run in stages ({self._planner.asked}), and {job.name} has"
+                f"{self._name} is to run in stages ({self._planner.requested}), and {job.name} has"
                 " every worker compute the whole step: ask for a strategy of data parallelism, such"
                 " as 'libra', or start the job under Horovod"
             )
