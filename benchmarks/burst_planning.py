@@ -22,7 +22,7 @@ from absl import app, flags
 
 import tf_libra
 from benchmarks.deeppool import models
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 
 LIMITS = (1.5, 2.0, 3.0, 4.0, 8.0, None)
 GPUS = (8, 1024)

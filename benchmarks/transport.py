@@ -44,7 +44,7 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks import links, native, transport_report
-from benchmarks.paper.document import fill
+from benchmarks.markdown import fill
 
 HOROVOD = "horovod==0.28.1"
 RANKS = (2, 4, 8)

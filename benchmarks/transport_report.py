@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 
 # Pairs of transports whose paired ratios the first table reports.
 RATIOS = (

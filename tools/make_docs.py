@@ -27,7 +27,7 @@ from typing import Any
 import networkx as nx
 import numpy.typing as npt
 
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tf_libra"

@@ -13,7 +13,7 @@ from absl import app, flags
 
 import tf_libra
 from benchmarks.deeppool import document, evaluation, models, pictures
-from benchmarks.paper.document import fill, picture
+from benchmarks.markdown import fill, picture
 from tf_libra.model_parallel.simulation.burst_plot import plot_burst
 
 

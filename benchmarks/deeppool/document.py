@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from benchmarks.deeppool import evaluation
 from benchmarks.deeppool.evaluation import Claim, Row, Scaled, Sensitivity, Setting, Workload
 from benchmarks.deeppool.models import TITLES
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 
 
 def parameters(setting: Setting) -> str:

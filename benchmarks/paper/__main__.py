@@ -15,6 +15,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from benchmarks.markdown import fill, picture
 from benchmarks.paper import document, evaluation, pictures
 from benchmarks.paper.gpu import of_gpu
 from benchmarks.paper.parameters import (
@@ -52,7 +53,7 @@ def run(
         return images / f"{path.stem}_{name}.svg"
 
     def shown(text: str, name: str) -> str:
-        return document.picture(text, image(name), path)
+        return picture(text, image(name), path)
 
     testbed = evaluation.on_testbed(parameters)
     scaled = evaluation.scaled_out(parameters)
@@ -102,7 +103,7 @@ def run(
             "claims": again,
         }
     text = path.read_text() if path.exists() else document.skeleton(parameters, blocks)
-    path.write_text(document.fill(text, blocks))
+    path.write_text(fill(text, blocks))
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps(found, indent=1, default=_plain) + "\n")
 

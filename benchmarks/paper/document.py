@@ -1,17 +1,11 @@
-"""The evaluations as Markdown: tables that are put between the marks of a document.
+"""The evaluations as Markdown: tables for the marks of a document."""
 
-A mark is a line `<!-- begin NAME -->`; what follows up to `<!-- end NAME -->` is replaced.
-"""
-
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
+from benchmarks.markdown import table
 from benchmarks.paper.evaluation import ASC_PAPER, AscRow, Claim, Row, Sweep, per_node
 from benchmarks.paper.parameters import ASC_GAMMA, Parameters, asc_gamma
-
-_BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def skeleton(parameters: Parameters, blocks: dict[str, str]) -> str:
@@ -21,26 +15,6 @@ def skeleton(parameters: Parameters, blocks: dict[str, str]) -> str:
         heading = name.replace("_", " ").capitalize()
         parts.append(f"\n## {heading}\n\n<!-- begin {name} -->\n<!-- end {name} -->\n")
     return "".join(parts)
-
-
-def fill(document: str, blocks: dict[str, str], prefix: str = "") -> str:
-    """Returns the document with the blocks between their marks.
-
-    Args:
-      prefix: of the marks that are replaced; marks without the prefix are another program's.
-
-    Raises:
-      ValueError: a block has no mark, or a mark no block.
-    """
-    marks = {name for _, name, _ in _BLOCK.findall(document) if name.startswith(prefix)}
-    if marks != set(blocks):
-        raise ValueError(f"the document's marks must be {sorted(blocks)}; they are {sorted(marks)}")
-
-    def replaced(match: re.Match[str]) -> str:
-        text = blocks.get(match[2])
-        return match[0] if text is None else f"{match[1]}{text}{match[3]}"
-
-    return _BLOCK.sub(replaced, document)
 
 
 def sources(parameters: Parameters) -> str:
@@ -178,17 +152,6 @@ def asc_wfbp(rows: Sequence[AscRow]) -> str:
         f"\nIn brackets: the paper's, and the difference to it. gamma = {asc_gamma():.3f}, but for "
         "the column that says otherwise.\n"
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
-
-
-def picture(text: str, path: Path, document: Path) -> str:
-    """A Markdown image, by its path from the document."""
-    return f"\n![{text}]({path.relative_to(document.parent)})\n"
 
 
 def _range(values: tuple[float, float]) -> str:

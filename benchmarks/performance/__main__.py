@@ -20,8 +20,8 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks.markdown import fill
 from benchmarks.measuring import measured
-from benchmarks.paper.document import fill
 from benchmarks.performance import cases, document, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.

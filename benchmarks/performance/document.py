@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 from benchmarks.performance import outcome
 
 Kept = Mapping[str, Mapping[str, Any]]

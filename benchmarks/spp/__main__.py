@@ -12,7 +12,7 @@ from absl import app, flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.paper.document import fill, picture, table
+from benchmarks.markdown import fill, picture, table
 from benchmarks.paper.pictures import save
 from benchmarks.spp import parameters, studies
 

@@ -18,8 +18,8 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks.machine import machine, versions
+from benchmarks.markdown import fill
 from benchmarks.measuring import measured
-from benchmarks.paper.document import fill
 from benchmarks.streams import cases, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
-from benchmarks.paper.document import table
+from benchmarks.markdown import table
 from benchmarks.streams import cases
 
 # `auto` to the best single strategy, in the median over rounds.

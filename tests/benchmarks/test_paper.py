@@ -10,6 +10,7 @@ import pytest
 import tf_libra
 from benchmarks import networks
 from benchmarks.gpu import documents
+from benchmarks.markdown import fill
 from benchmarks.paper import document, evaluation, parameters
 from benchmarks.paper.__main__ import run
 from benchmarks.paper.gpu import of_gpu
@@ -175,11 +176,11 @@ def test_bad_parameters_are_named(change, words):
 
 def test_marks_are_filled_and_must_match():
     text = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n"
-    filled = document.fill(text, {"x": "new\n"})
+    filled = fill(text, {"x": "new\n"})
     assert filled == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n"
-    assert document.fill(filled, {"x": "new\n"}) == filled
+    assert fill(filled, {"x": "new\n"}) == filled
     with pytest.raises(ValueError, match="marks must be"):
-        document.fill(text, {"y": "new\n"})
+        fill(text, {"y": "new\n"})
 
 
 def test_another_set_gets_a_document_of_its_own(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 
 import tf_libra
 from benchmarks import pipeline_planning
-from benchmarks.paper.document import fill
+from benchmarks.markdown import fill
 from benchmarks.spp import __main__ as spp
 from benchmarks.spp import parameters, studies
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import native, transport, transport_report
-from benchmarks.paper.document import fill
+from benchmarks.markdown import fill
 
 TYPES = {"float32", "float64", "float16", "bfloat16"}
 
