@@ -25,6 +25,7 @@ def test_graph_collection_is_seen_while_a_summary_trace_is_on():
     assert tf_internal.is_collecting_graphs()
     tf.summary.trace_off()
     assert not tf_internal.is_collecting_graphs()
+    tf_internal.eager_context().disable_graph_collection()  # which trace_off leaves on
 
 
 def test_functional_model_class_is_that_of_functional_models():

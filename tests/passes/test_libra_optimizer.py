@@ -31,6 +31,7 @@ from tests.passes.graphs import (
 )
 from tf_libra.backends import engine
 from tf_libra.internal import native
+from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.runtime import grappler
 
 
@@ -62,14 +63,11 @@ def calling(proto: config_pb2.ConfigProto) -> AbstractContextManager[None]:
 
 def executed(function, *args) -> graph_pb2.GraphDef:
     """Calls `function`, and returns the graph that TensorFlow made to execute it."""
-    tf_context.context().enable_graph_collection()
-    try:
+    with GraphCapture() as capture:  # without graphs that earlier tests have left
         function(*args)
-        metadata = tf_context.context().export_run_metadata()
-    finally:
-        tf_context.context().disable_graph_collection()
-    graphs = [graph for f in metadata.function_graphs for graph in f.partition_graphs]
-    (graph,) = (g for g in map(joined, graphs) if any(n.op == "LibraAllReduce" for n in g.node))
+    assert not capture.unavailable
+    graphs = map(joined, capture.graphs)
+    (graph,) = (g for g in graphs if any(n.op == "LibraAllReduce" for n in g.node))
     return graph
 
 
@@ -153,6 +151,16 @@ def test_the_executed_graph_is_the_plan_and_plans_change_without_retracing(model
         ]
         assert graph["skipped"] == []
     assert step.experimental_get_tracing_count() == 1
+
+
+def test_graphs_that_a_summary_trace_has_left_are_not_taken_for_the_executed_one(
+    model: Model,
+) -> None:
+    tf.summary.trace_on(graph=True)
+    tf.summary.trace_off()
+    tf.function(model.step)(*model.args)  # TensorFlow collects it still
+    graph = executed(tf.function(model.step), *model.args)
+    assert len([n for n in graph.node if n.op == "LibraAllReduce"]) == len(model.names)
 
 
 def test_the_report_names_the_producers_of_the_executed_graph(model: Model) -> None:
