@@ -95,7 +95,7 @@ def _models(rows: Sequence[studies.Row]) -> str:
         ours = row.seconds["SPP"]
         cells = [row.setting, f"{paper[0]:.3f}", f"{ours:.3f}"]
         for name, seconds in zip(others, paper[1:], strict=True):
-            cells.append("-" if seconds is None else f"{100 * (seconds / paper[0] - 1):.0f}")
+            cells.append("-" if seconds is None else f"{100 * (seconds / paper[0] - 1):.1f}")
             cells.append(f"{100 * (row.seconds[name] / ours - 1):.0f}")
         lines.append((*cells, row.stages))
     head = ["model, testbed (Table III)", "SPP, s: paper's", "computed"]
