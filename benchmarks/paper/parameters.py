@@ -28,7 +28,7 @@ _LIBRARY_THREADS = 1024  # of NCCL: two channels of 512
 _LIBRA_BATCHES = {"xception": 32, "resnet152": 32, "vgg16": 128, "bert_base": 32}
 # LIBRA's Fig. 6: MG-CF over MG-WFBP in throughput.
 _FIGURE_6_MG_CF = 0.107
-FITTED_CLAIM = "MG-CF over MG-WFBP: throughput, mean"
+FITTED_CLAIM = "MG-CF over MG-WFBP: throughput (computed: mean)"
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,8 @@ def of_published_throughputs() -> Parameters:
             " "
             "ResNet-152's rate, as no such throughput of them is published",
             f"fitted: p = {penalty:.2f} q, so that MG-CF is {100 * _FIGURE_6_MG_CF:.1f} % over "
-            "MG-WFBP in the mean (Fig. 6). Assumption 3 asks for at most "
+            "MG-WFBP in the mean over the networks; the paper gives this figure without saying "
+            "how it was taken over them (Fig. 6). Assumption 3 asks for at most "
             + " and ".join(f"{1 / share:.2f} q at {r} threads" for r, share in lost.items()),
             f"fitted: gamma3 = {cost.exclusive[2]:.3f}, to batch 8 of Fig. 1(b) as above",
             f"predicted: everything else. Of Fig. 1(b), batch 64 gets {100 * slower:.1f} % slower "
