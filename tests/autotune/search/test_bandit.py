@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tf_libra.autotune.search.bandit import Use, area_under_curve, choose, scores
 
-NAMES = ("grid", "population", "bayesian")
+NAMES = ("grid", "nsga2", "bayesian")
 
 
 def history(text: str) -> list[Use]:
@@ -34,18 +34,18 @@ def test_area_of_hand_made_curves(found_best: list[bool], area: float) -> None:
 
 
 def test_score_of_a_hand_made_history() -> None:
-    """Eight uses: lg|H| = 3. grid 4 times, population twice, bayesian twice."""
-    found = scores(history("GpbgGbpg"), NAMES, exploration=0.2)
+    """Eight uses: lg|H| = 3. grid 4 times, nsga2 twice, bayesian twice."""
+    found = scores(history("GnbgGbng"), NAMES, exploration=0.2)
     assert found["grid"] == pytest.approx(4 / 10 + 0.2 * math.sqrt(6 / 4))
-    assert found["population"] == pytest.approx(0.2 * math.sqrt(6 / 2))
+    assert found["nsga2"] == pytest.approx(0.2 * math.sqrt(6 / 2))
     assert found["bayesian"] == pytest.approx(0.2 * math.sqrt(6 / 2))
-    assert choose(history("GpbgGbpg"), NAMES) == "grid"
+    assert choose(history("GnbgGbng"), NAMES) == "grid"
     # Without what it has found, it has only been used the most.
-    assert choose(history("gpbggbpg"), NAMES) == "population"
+    assert choose(history("gnbggbng"), NAMES) == "nsga2"
 
 
 def test_uses_outside_the_window_are_ignored() -> None:
-    uses = history("G" + "pb" * 4)
+    uses = history("G" + "nb" * 4)
     assert scores(uses, NAMES, window=9)["grid"] < math.inf
     assert scores(uses, NAMES, window=8)["grid"] == math.inf
     assert choose(uses, NAMES, window=8) == "grid"
@@ -87,9 +87,9 @@ def test_exploration_term_decreases_with_uses(uses) -> None:
 
 
 def test_removed_searchers_count_for_the_history_length() -> None:
-    uses = history("GgGgpppp")
-    alone = scores(uses, ["population"], exploration=1.0)
-    assert alone == {"population": pytest.approx(math.sqrt(2 * 3 / 4))}
+    uses = history("GgGgnnnn")
+    alone = scores(uses, ["nsga2"], exploration=1.0)
+    assert alone == {"nsga2": pytest.approx(math.sqrt(2 * 3 / 4))}
 
 
 def test_bad_arguments_are_named() -> None:

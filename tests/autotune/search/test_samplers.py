@@ -22,8 +22,8 @@ def seconds(setting: CommConfig) -> float:
     return 0.1 + 0.01 * sum(abs(math.log2(a / b)) for a, b in apart)
 
 
-def test_searchers_are_the_papers_four() -> None:
-    assert list(SEARCHERS) == ["grid", "population", "bayesian", "hyperband"]
+def test_four_searchers_are_registered_in_the_order_of_the_paper() -> None:
+    assert list(SEARCHERS) == ["grid", "nsga2", "bayesian", "hyperband"]
 
 
 def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
@@ -39,7 +39,7 @@ def test_the_grid_visits_every_setting_once_and_then_ends() -> None:
         grid.ask()
 
 
-@pytest.mark.parametrize("name", ["population", "bayesian", "hyperband"])
+@pytest.mark.parametrize("name", ["nsga2", "bayesian", "hyperband"])
 def test_searcher_proposes_valid_settings_and_improves(name: str) -> None:
     searcher = SEARCHERS[name](SPACE, 3)
     searcher.observe(CommConfig(2**24, 1, 1), seconds(CommConfig(2**24, 1, 1)))

@@ -7,8 +7,9 @@ t that maximizes
 
 where H is the history within the window, H_t the number of uses of t in it, and C weighs
 exploration. The curve of t rises with every use that found a new global best and is flat over the
-others; AUC_t is the area under it. AIACC's authors do not print the area. OpenTuner's formula gives
-recent finds the most weight:
+others; AUC_t is the area under it. AIACC's authors print neither the area nor the length of the
+window. The window here has 50 uses, half of the paper's 100 iterations. OpenTuner's formula for the
+area gives recent finds the most weight:
 
     AUC_t = 2 / (n (n + 1)) * sum of i V_i, i = 1 to n = H_t
 

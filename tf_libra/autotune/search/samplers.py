@@ -1,4 +1,8 @@
-"""Searchers that the bandit chooses from: grid, population based, Bayesian, Hyperband.
+"""Searchers that the bandit chooses from: grid, NSGA-II, Bayesian, Hyperband.
+
+AIACC-Training has population based training in place of NSGA-II. It trains several
+models concurrently and copies weights from the faster ones to the others. A job that tunes itself
+has one model, so what remains of it is the evolution of settings.
 
 The last three are samplers and a pruner of Optuna (`pip install tf-libra[search]`); without it only
 the grid is available. Each searcher proposes a setting, receives the time of its step and observes
@@ -106,8 +110,8 @@ class _Study:
         )
 
 
-def _population(space: Space, seed: int) -> Searcher:
-    """Returns a genetic algorithm, which keeps, crosses and mutates the best settings."""
+def _nsga2(space: Space, seed: int) -> Searcher:
+    """Returns NSGA-II on one objective, which keeps, crosses and mutates the best settings."""
     import optuna
 
     sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed)
@@ -172,6 +176,6 @@ Factory = Callable[[Space, int], Searcher]
 SEARCHERS: Registry[Factory] = Registry("searcher")
 # In the paper's order, which decides between equal scores.
 SEARCHERS.add("grid", lambda space, seed: Grid(space))
-SEARCHERS.add("population", _population)
+SEARCHERS.add("nsga2", _nsga2)
 SEARCHERS.add("bayesian", _bayesian)
 SEARCHERS.add("hyperband", Hyperband)
