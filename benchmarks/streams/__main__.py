@@ -51,7 +51,6 @@ def main(argv: Sequence[str]) -> int:
             failed += 1
             continue
         kept["cases"][case.name] = outcome.kept(found)
-        kept |= {"machine": found["machine"], "versions": found["versions"]}
         path.write_text(json.dumps(kept, indent=1) + "\n")
     path.write_text(json.dumps(kept, indent=1) + "\n")
     page = Path(FLAGS.document)

@@ -38,6 +38,8 @@ def kept(document: Mapping[str, Any]) -> dict[str, Any]:
         "tuning": document["tuning"],
         "rounds": document["rounds"],
         "load_average": document["machine"]["load_average"],
+        "machine": document["machine"],
+        "versions": document["versions"],
     }
 
 
@@ -114,7 +116,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         "streams_compared": compared,
         "streams_chosen": chosen + _goal(list(measured.values())),
         "streams_gained": gained,
-        "streams_machine": _machine(document, list(measured.values())),
+        "streams_machine": _machine(document, measured),
     }
 
 
@@ -126,15 +128,26 @@ def _goal(measured: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _machine(document: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> str:
+def _machine(document: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]) -> str:
     if not measured:
         return "Nothing was measured yet.\n"
-    machine = document["machine"]
-    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
-    loads = [one["load_average"] for one in measured]
+    cases_on: dict[str, list[str]] = {}
+    for name, case in measured.items():
+        machine = case.get("machine", document["machine"])
+        versions = case.get("versions", document["versions"])
+        text = (
+            f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; "
+            f"{', '.join(f'{package} {version}' for package, version in versions.items())}"
+        )
+        cases_on.setdefault(text, []).append(name)
+    most = max(cases_on, key=lambda text: len(cases_on[text]))
+    machines = "".join(
+        f"{text}; " if text == most else f"{text} (on it: {', '.join(names)}); "
+        for text, names in cases_on.items()
+    )
+    loads = [case["load_average"] for case in measured.values()]
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; {versions};"
-        f" {min(one['rounds'] for one in measured)} rounds a case; load average"
+        f"{machines}{min(case['rounds'] for case in measured.values())} rounds a case; load average"
         f" {min(loads):.1f} to {max(loads):.1f} before them.\n"
     )
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def measured(auto: float = 0.2) -> dict[str, Any]:
-    """As `benchmarks.step_time` writes it."""
+    """Returns a document as `benchmarks.step_time` writes it."""
     base = dict.fromkeys(cases.STRATEGIES, 0.25) | {"none": 0.1, "horovod": 0.4, "libra": 0.2}
     base |= {"auto": auto, cases.ONE_CONNECTION: 0.5, cases.STREAMS: 0.3}
     seconds = {name: [one, one * 1.1, one * 0.9] for name, one in base.items()}
@@ -28,7 +28,8 @@ def measured(auto: float = 0.2) -> dict[str, Any]:
         "plan": dict.fromkeys(ours, plan),
         "tuning": {name: {"steps": 100, "seconds": 12.3} for name in ours},
         "rounds": 3,
-        "machine": {"load_average": 0.1},
+        "machine": {"cpu": "another CPU", "cores": 4, "kernel": "7", "load_average": 0.1},
+        "versions": {"numpy": "2"},
     }
 
 
@@ -44,7 +45,7 @@ def test_the_best_is_a_single_strategy_of_its_own() -> None:
 
 def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
     every = list(cases.all_cases())
-    assert len({case.name for case in every}) == len(every) == 16
+    assert len({case.name for case in every}) == len(every) == 20
     for case in every:
         strategies = case.command(50)[-1]
         assert step_time._are_strategies(strategies.partition("=")[2].split(","))
@@ -61,11 +62,14 @@ def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
     assert "aiacc, 2 groups, 2 streams, 2 threads" in blocks["streams_chosen"]
     assert "in 1 of 2 cases" in blocks["streams_chosen"]
     assert "3 rounds a case" in blocks["streams_machine"]
-    # A case that was measured before there was such a column.
+    assert blocks["streams_machine"].startswith("another CPU, 4 cores")
+    # Results of earlier versions lack this column and the machine of each case.
     for one in kept.values():
         one.pop("auto_to_one_worker", None)
+    kept[every[1].name].pop("machine", None)
     blocks = outcome.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
     assert "one worker" not in blocks["streams_compared"]
+    assert f"a CPU, 2 cores, Linux 6; numpy 2 (on it: {every[1].name})" in blocks["streams_machine"]
 
 
 def test_tables_are_filled_in_from_what_is_kept(tmp_path: Path) -> None:
