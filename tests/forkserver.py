@@ -105,6 +105,7 @@ def _serve() -> None:
     """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
     gc.disable()
     import horovod.tensorflow  # noqa: F401
+    import process_stacks  # noqa: F401
     import tensorflow as tf
 
     import tf_libra.runtime.training_step  # noqa: F401
@@ -157,6 +158,7 @@ def _become_worker(
     os.dup2(nothing, 0)
     for path, target in ((output, 1), (errors, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), target)
+    sys.modules["process_stacks"].register()
     os.environ.clear()
     os.environ.update(env)
     sys.argv[:] = command

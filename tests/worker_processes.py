@@ -18,9 +18,12 @@ import pytest
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster
 from benchmarks.rendezvous_env import free_addresses, meeting, tf_configs
+from tests import process_stacks
 from tests.forkserver import Nursery
 
-JOBS = Path(__file__).resolve().parent / "jobs"
+ROOT = Path(__file__).resolve().parents[1]
+JOBS = ROOT / "tests" / "jobs"
+_STACKS = Path(process_stacks.__file__).resolve()
 # Below pytest's own timeout, which would not say what the workers were at.
 DEADLINE_SECONDS = 840.0
 TAIL = 6000
@@ -121,6 +124,7 @@ class Workers:
         for rank, place in enumerate(places):
             environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
             output = folder / f"output.{rank}.txt"
+            output.touch()  # tests may look before a forked worker opens it
             if nursery is not None:
                 namespace = None if cluster is None else cluster.hosts[rank // per_host].namespace
                 child = nursery.fork(JOBS / script, args, environment, output, namespace)
@@ -130,7 +134,7 @@ class Workers:
             file = self._stack.enter_context(output.open("wb"))
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, JOBS / script, *args],
+                    [sys.executable, _STACKS, JOBS / script, *args],
                     env=environment,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -146,11 +150,19 @@ class Workers:
             try:
                 self.processes[rank].wait(timeout=max(until - time.monotonic(), 0.01))
             except subprocess.TimeoutExpired:
-                output = (self.folder / f"output.{rank}.txt").read_text(errors="replace")
-                pytest.fail(
-                    f"rank {rank} still ran after {deadline_seconds} s; its output ends:\n"
-                    f"{output[-TAIL:]}"
-                )
+                pytest.fail(f"rank {rank} still ran after {deadline_seconds} s\n{self.describe()}")
+
+    def describe(self) -> str:
+        """Returns the end of each rank's output, and the stacks of those that still run."""
+        lines = []
+        for rank, process in enumerate(self.processes):
+            path = self.folder / f"output.{rank}.txt"
+            code = process.poll()
+            lines.append(f"--- rank {rank}: {'runs' if code is None else f'ended with {code}'}")
+            lines.append(path.read_text(errors="replace")[-TAIL:])
+            if code is None:
+                lines.append(process_stacks.describe(process.pid, path))
+        return "\n".join(lines)
 
     def job(self) -> Job:
         """Returns the results that the workers have left behind; all have ended."""
@@ -182,7 +194,8 @@ def wait_for_output(workers: Workers, rank: int, text: str, deadline_seconds: fl
     path = workers.folder / f"output.{rank}.txt"
     until = time.monotonic() + deadline_seconds
     while text not in path.read_text(errors="replace"):
-        assert time.monotonic() < until, path.read_text(errors="replace")[-TAIL:]
+        if time.monotonic() > until:
+            pytest.fail(f"rank {rank} has not printed {text!r}\n{workers.describe()}")
         time.sleep(0.05)
 
 
@@ -190,14 +203,17 @@ def worker_environment() -> dict[str, str]:
     """The environment of a worker: this one's, without what belongs to another job.
 
     By default Horovod's ranks ask each other every millisecond whether there is something to do.
-    That takes a sixth of a core each, and more than many a job computes.
+    That takes a sixth of a core each, and more than many a job computes. Workers import the package
+    of this tree, as the tests do, whichever tree the interpreter's environment was installed from.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("HOROVOD_", "TF_LIBRA_", "TF_CONFIG"))
     }
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
+        "PYTHONPATH": os.pathsep.join(paths),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",
         "HOROVOD_CYCLE_TIME": "10",
@@ -234,7 +250,7 @@ def run_under_horovodrun(
     output = folder / "output.launcher.txt"
     with output.open("wb") as file:
         launcher = subprocess.Popen(
-            [program, "run", "-np", str(world_size), sys.executable, JOBS / script, *args],
+            [program, "run", "-np", str(world_size), sys.executable, _STACKS, JOBS / script, *args],
             env=worker_environment() | {"TF_LIBRA_JOB_FOLDER": str(folder)} | (env or {}),
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -244,7 +260,10 @@ def run_under_horovodrun(
         try:
             code = launcher.wait(DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"still running:\n{output.read_text(errors='replace')[-TAIL:]}")
+            printed = output.read_text(errors="replace")[-TAIL:]
+            processes = process_stacks.descendants(launcher.pid)
+            stacks = [process_stacks.describe(pid, output) for pid in processes]
+            pytest.fail("\n".join(["still running:", printed, *stacks]))
         finally:
             if launcher.poll() is None:
                 launcher.terminate()  # it ends its workers, which are in sessions of their own

@@ -96,6 +96,7 @@ class Cases:
             collector = _Collector()
             log.addHandler(collector)
             value, error = None, None
+            began, computed = time.monotonic(), time.process_time()
             try:
                 value = function()
             except Exception as raised:
@@ -106,6 +107,8 @@ class Cases:
                 }
             finally:
                 log.removeHandler(collector)
+            took, computed = time.monotonic() - began, time.process_time() - computed
+            print(f"{name}: {took:.1f} s, {computed:.1f} s of CPU", flush=True)
             self._results[name] = {"value": value, "error": error, "log": collector.records}
             write_json("results", self._results)
             restart_engine()
