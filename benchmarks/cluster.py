@@ -274,6 +274,11 @@ def _run(*command: str, text: str = "") -> None:
 def _settle(cores: frozenset[int]) -> None:
     """In a worker, before its program starts."""
     os.sched_setaffinity(0, cores)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Lets this process, before its program starts, end when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,6 +1,7 @@
 """Machine, system and library versions of a measurement."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -30,7 +31,9 @@ def congestion_control() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part in a training step."""
-    packages = ("horovod", "keras", "numpy", "tf-libra")
+    packages = ["keras", "numpy", "tf-libra"]
+    if importlib.util.find_spec("horovod") is not None:
+        packages.insert(0, "horovod")
     # tensorflow, tensorflow-cpu: the module has the same name. To import it would take seconds.
     [tensorflow, *_] = importlib.metadata.packages_distributions()["tensorflow"]
     return {

@@ -22,16 +22,19 @@ class WorkersFailedError(RuntimeError):
 class Placing:
     """Flags that several benchmarks share: what to train, and where; runs their workers.
 
-    --np, --hosts, --rate, --mpich, --model, --seed, --unpinned, --inter_op_threads and --json.
+    --np, --hosts, --rate, --mpich, --launcher, --model, --optimizer, --seed, --unpinned,
+    --cores, --inter_op_threads and --json.
     """
 
-    def __init__(self, flag_values: flags.FlagValues, mpich: bool = False) -> None:
-        """Defines the flags, --mpich only where it makes sense."""
+    def __init__(
+        self, flag_values: flags.FlagValues, mpich: bool = False, launcher: bool = False
+    ) -> None:
+        """Defines the flags, --mpich and --launcher only where they make sense."""
         self._values = flag_values
         flags.DEFINE_integer(
             "np",
             2,
-            "Number of workers, at most one per core of this machine.",
+            "Number of workers, as many as this machine has --cores for at most.",
             flag_values=flag_values,
         )
         flags.DEFINE_integer(
@@ -67,6 +70,17 @@ class Placing:
             " that returns (keras_model, inputs, labels, loss).",
             flag_values=flag_values,
         )
+        flags.DEFINE_enum(
+            "optimizer", "sgd", ["sgd", "adam"], "Of the training step.", flag_values=flag_values
+        )
+        if launcher:
+            flags.DEFINE_enum(
+                "launcher",
+                "horovod",
+                ["horovod", "tf_config"],
+                "How workers find each other: by Horovod, or by TF_CONFIG without Horovod.",
+                flag_values=flag_values,
+            )
         flags.DEFINE_integer(
             "seed",
             0,
@@ -82,6 +96,13 @@ class Placing:
             flag_values=flag_values,
         )
         flags.DEFINE_integer(
+            "cores",
+            1,
+            "Of each worker and its intra-op threads, where workers are pinned.",
+            lower_bound=1,
+            flag_values=flag_values,
+        )
+        flags.DEFINE_integer(
             "inter_op_threads",
             2,
             "TensorFlow's inter-op threads, where workers are pinned.",
@@ -92,6 +113,9 @@ class Placing:
         flags.register_validator("json", _is_writable, flag_values=flag_values)
         for name in ("np", "hosts"):
             flags.register_validator(name, _has_cores, flag_values=flag_values)
+        flags.register_multi_flags_validator(
+            ["np", "hosts", "cores"], _have_cores, flag_values=flag_values
+        )
         flags.register_validator("hosts", _can_have_hosts, flag_values=flag_values)
         flags.register_validator("model", is_model, flag_values=flag_values)
         flags.register_multi_flags_validator(
@@ -108,6 +132,11 @@ class Placing:
     def num_workers(self) -> int:
         """World size."""
         return int(self._values.hosts or self._values.np)
+
+    @property
+    def has_horovod(self) -> bool:
+        """True if --launcher starts workers under Horovod."""
+        return "launcher" not in self._values or self._values.launcher == "horovod"
 
     def network(self) -> str:
         """Between the workers, in words."""
@@ -128,9 +157,8 @@ class Placing:
 
         Args:
             module: has a function `run`, which takes the job.
-            kind: of job, which also has `model`, `seed`, `pinned`, `inter_op_threads` and
-                `output`.
-            by_tf_config: whether workers meet as TensorFlow's own, and not as Horovod's.
+            kind: of job, a `Task` whose other fields are `own`.
+            by_tf_config: whether workers meet by TF_CONFIG, whatever --launcher says.
             **own: what else the job has.
 
         Raises:
@@ -143,10 +171,12 @@ class Placing:
                 seed=self._values.seed,
                 pinned=not self._values.unpinned,
                 inter_op_threads=self._values.inter_op_threads,
+                cores=self._values.cores,
+                optimizer=self._values.optimizer,
                 output=str(output),
                 **own,
             )
-            status = self._launch(module, job, by_tf_config)
+            status = self._launch(module, job, by_tf_config or not self.has_horovod)
             if status != 0:
                 raise WorkersFailedError(f"the workers failed with status {status}")
             return json.loads(output.read_text())
@@ -189,7 +219,11 @@ class Placing:
             return cluster.wait(
                 [
                     subprocess.Popen(
-                        worker, stdout=sys.stderr, env=environment | place, start_new_session=True
+                        worker,
+                        stdout=sys.stderr,
+                        env=environment | place,
+                        preexec_fn=cluster.end_with_parent,
+                        start_new_session=True,
                     )
                     for place in places
                 ]
@@ -205,6 +239,15 @@ def _has_cores(count: int | None) -> bool:
         raise flags.ValidationError("must be at least 2: one worker has no peer to all-reduce with")
     if count > cores:
         raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
+    return True
+
+
+def _have_cores(values: dict[str, int | None]) -> bool:
+    workers, cores = values["hosts"] or values["np"] or 1, len(os.sched_getaffinity(0))
+    if values["cores"] != 1 and workers * (values["cores"] or 1) > cores:
+        raise flags.ValidationError(
+            f"--cores must be at most {cores // workers} for {workers} workers on {cores} cores"
+        )
     return True
 
 

@@ -103,7 +103,7 @@ def _threads(settings: Mapping[str, Any]) -> str:
     if not settings["pinned"]:
         return f"threads per worker: as TensorFlow makes them, on {cores} core(s), not pinned"
     return (
-        f"threads per worker: {cores} core, {settings['intra_op_threads']} intra-op,"
+        f"threads per worker: {cores} core(s), {settings['intra_op_threads']} intra-op,"
         f" {settings['inter_op_threads']} inter-op"
     )
 

@@ -34,8 +34,9 @@ On several hosts, which are network namespaces of this machine with shaped links
     python -m benchmarks.step_time --hosts 2 --rate 5gbit --strategies none,horovod,mg-wfbp,libra
     python -m benchmarks.step_time --hosts 2 --rate 5gbit --mpich build/horovod-mpich ...
 
-Every worker has one core, one intra-op thread, and the same model, data and optimizer for all
-strategies (`benchmarks/jobs/interleaved.py`, with `mwms` `benchmarks/jobs/mwms.py`).
+Every worker has --cores cores, as many intra-op threads, and the same model, data and optimizer for
+all strategies (`benchmarks/jobs/interleaved.py`, with `mwms` `benchmarks/jobs/mwms.py`). Without
+Horovod, --launcher=tf_config lets workers find each other by TF_CONFIG.
 
 The JSON: {"strategies": {name: {"median_seconds", "p10_seconds", "p90_seconds"}}, "ratios":
 {"libra/horovod": {"median", "p10", "p90"}}, "seconds": {name: one per round}, "plan": {name: plan},
@@ -59,7 +60,7 @@ _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 
-_PLACING = Placing(FLAGS, mpich=True)
+_PLACING = Placing(FLAGS, mpich=True, launcher=True)
 _CHOSEN = flags.DEFINE_list(
     "strategies",
     "none,horovod,syneasgd,wfbp,libra",
@@ -101,6 +102,18 @@ flags.register_multi_flags_validator(
     "--mpich is of Horovod, which is not in a job of mwms",
     flag_values=FLAGS,
 )
+flags.register_multi_flags_validator(
+    ["strategies", "launcher"],
+    lambda values: values["launcher"] == "horovod" or "horovod" not in values["strategies"],
+    "the strategy horovod needs --launcher=horovod",
+    flag_values=FLAGS,
+)
+flags.register_multi_flags_validator(
+    ["strategies", "optimizer"],
+    lambda values: values["optimizer"] == "sgd" or "mwms" not in values["strategies"],
+    "the step without all-reduces in a job of mwms is written for --optimizer=sgd",
+    flag_values=FLAGS,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -126,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _network() -> str:
     """Between the workers, in words."""
-    if "mwms" in _CHOSEN.value:
+    if "mwms" in _CHOSEN.value or not _PLACING.has_horovod:
         return _PLACING.network()
     if FLAGS.hosts is None:
         on = "" if FLAGS.mpich is None else "; Horovod on MPICH, through shared memory"

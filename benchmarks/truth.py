@@ -47,7 +47,7 @@ from tf_libra import strategies
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-_PLACING = Placing(FLAGS)
+_PLACING = Placing(FLAGS, launcher=True)
 flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_values=FLAGS)
 flags.DEFINE_enum(
     "strategy",

@@ -20,7 +20,6 @@ import tensorflow as tf
 import tf_libra
 from benchmarks.jobs import counting
 from benchmarks.jobs.job import BurstsJob as Job
-from benchmarks.jobs.settings import INTRA_OP_THREADS
 from benchmarks.jobs.training import begin
 from tf_libra import strategies
 
@@ -63,7 +62,7 @@ def run(job: Job) -> None:
     assert bursts.plan is not None
     settings = {
         "parameters": trained.num_parameters,
-        "intra_op_threads": INTRA_OP_THREADS,
+        "intra_op_threads": job.cores,
         "batch_per_rank": int(tf.nest.flatten(trained.batch)[0].shape[0]),
     }
     document = {

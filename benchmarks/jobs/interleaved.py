@@ -15,9 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow as hvd
-import tensorflow as tf
-
 import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
@@ -28,11 +25,15 @@ from tf_libra import strategies
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
 _PLACE = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
 
+
 # Both ways that Horovod offers, of which the better counts.
-_HOROVOD: dict[str, Exchange] = {
-    "horovod:per_gradient": lambda gradients: [hvd.allreduce(one) for one in gradients],
-    "horovod:grouped": hvd.grouped_allreduce,
-}
+def _horovod_exchanges() -> dict[str, Exchange]:
+    import horovod.tensorflow as hvd
+
+    return {
+        "horovod:per_gradient": lambda gradients: [hvd.allreduce(one) for one in gradients],
+        "horovod:grouped": hvd.grouped_allreduce,
+    }
 
 
 def run(job: Job) -> None:
@@ -43,11 +44,12 @@ def run(job: Job) -> None:
     """
     training = begin(job)
     steps, tuning = steps_of(job.strategies, training)
-    mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, barrier)
-    everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
-    if hvd.rank() == 0:
-        details = (training.num_parameters, _horovod_settings())
-        Path(job.output).write_text(rounds.outcome(steps, everyone.max(axis=0), tuning, *details))
+    ranks = training.ranks
+    mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, ranks.barrier)
+    seconds = ranks.gather(mine).max(axis=0)
+    if ranks.rank == 0:
+        details = (training.num_parameters, _horovod_settings() if ranks.uses_horovod else {})
+        Path(job.output).write_text(rounds.outcome(job, steps, seconds, tuning, *details))
 
 
 def steps_of(
@@ -67,15 +69,11 @@ def steps_of(
         steps["none"] = training.step(list)
     if "one-worker" in names:
         alone = training.step(list)
-        steps["one-worker"] = rounds.on_joint_batch(alone, training.batch, hvd.rank(), hvd.size())
+        ranks = training.ranks
+        steps["one-worker"] = rounds.on_joint_batch(alone, training.batch, ranks.rank, ranks.size)
     if "horovod" in names:
-        steps |= {name: training.step(exchange) for name, exchange in _HOROVOD.items()}
+        steps |= {name: training.step(exchange) for name, exchange in _horovod_exchanges().items()}
     return steps, tuning
-
-
-def barrier(name: str) -> None:
-    # One name for all: Horovod negotiates a tensor that it knows with less ado.
-    hvd.allreduce(tf.constant(0.0), name="barrier")
 
 
 def _horovod_settings() -> dict[str, Any]:

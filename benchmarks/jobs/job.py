@@ -10,9 +10,11 @@ class Task:
     Attributes:
         model: name or `file.py:function`, see `benchmarks.models`.
         seed: of weights and data, and of what a benchmark draws.
-        pinned: whether every worker has one core and TensorFlow as few threads.
+        pinned: whether every worker has cores of its own and TensorFlow as few threads.
         inter_op_threads: of TensorFlow, where it is.
         output: file for rank 0's JSON.
+        cores: of every worker, where it is pinned, and intra-op threads of TensorFlow.
+        optimizer: name, see `benchmarks.jobs.settings`.
     """
 
     model: str
@@ -20,6 +22,8 @@ class Task:
     pinned: bool
     inter_op_threads: int
     output: str
+    cores: int = 1
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import tf_libra
 from benchmarks import models
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
-from benchmarks.jobs.settings import LEARNING_RATE, set_up
+from benchmarks.jobs.settings import LEARNING_RATES, make_optimizer, set_up
 from benchmarks.variants import is_ours, strategy_of
 from tf_libra.coordination import current_job
 
@@ -36,7 +36,7 @@ def run(job: Job) -> None:
     tf.keras.utils.set_random_seed(job.seed)
     with strategy.scope():
         model, inputs, labels, loss = models.build(job.model)
-        optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+        optimizer = make_optimizer(job)
         optimizer.build(model.trainable_variables)
     batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
 
@@ -65,7 +65,7 @@ def run(job: Job) -> None:
     if world.rank == 0:
         seconds = np.asarray([one["seconds"] for one in everyone]).max(axis=0)
         details = (model.count_params(), {})
-        Path(job.output).write_text(rounds.outcome(steps, seconds, tuning, *details))
+        Path(job.output).write_text(rounds.outcome(job, steps, seconds, tuning, *details))
 
 
 def _steps(
@@ -77,10 +77,12 @@ def _steps(
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def alone(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        rate = LEARNING_RATES["sgd"]
+
         def update(strategy: Any, gradients: Sequence[Any]) -> None:
             for variable, gradient in zip(variables, gradients, strict=True):
                 strategy.extended.update(
-                    variable.value, lambda v, g: v.assign_sub(LEARNING_RATE * g), (gradient,)
+                    variable.value, lambda v, g: v.assign_sub(rate * g), (gradient,)
                 )
 
         # An IndexedSlices would be another kind of update.

@@ -3,9 +3,6 @@
 import json
 from pathlib import Path
 
-import horovod.tensorflow as hvd
-import tensorflow as tf
-
 import tf_libra
 from benchmarks.jobs import interleaved, rounds
 from benchmarks.jobs.job import PipelinesJob as Job
@@ -18,14 +15,14 @@ def run(job: Job) -> None:
     together = begin(job)
     steps, _ = interleaved.steps_of(job.strategies, together)
     strategy = strategies.Spp(num_microbatches=job.num_microbatches, num_stages=job.num_stages)
-    staged = tf_libra.optimize(strategy)(trained(job).step(list))
+    staged = tf_libra.optimize(strategy)(trained(job, together.ranks).step(list))
     steps["spp"] = staged
-    mine = rounds.seconds_in_turns(list(steps.values()), together.batch, job, interleaved.barrier)
+    ranks = together.ranks
+    mine = rounds.seconds_in_turns(list(steps.values()), together.batch, job, ranks.barrier)
     staged.synchronize_variables()  # else it would warn about variables that are unused here
-    everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
-    if hvd.rank() != 0:
+    slowest = ranks.gather(mine).max(axis=0)
+    if ranks.rank != 0:
         return
-    slowest = everyone.max(axis=0)
     assert staged.plan is not None
     document = {
         "seconds": {name: slowest[:, i].tolist() for i, name in enumerate(steps)},

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.jobs.job import Job
-from benchmarks.jobs.settings import LEARNING_RATE
+from benchmarks.jobs.settings import describe_optimizer
 from benchmarks.machine import congestion_control
 from benchmarks.variants import is_ours
 
@@ -68,6 +68,7 @@ def seconds_in_turns(
 
 
 def outcome(
+    job: Job,
     steps: Mapping[str, Any],
     seconds: np.ndarray,
     tuning: Mapping[str, Mapping[str, float]],
@@ -80,6 +81,7 @@ def outcome(
     "seconds"} until its plan was active}, "settings": {...}}.
 
     Args:
+        job: that was measured.
         steps: by name.
         seconds: of the slowest rank, shape (rounds, steps).
         tuning: of tf_libra's strategies, by name.
@@ -96,7 +98,7 @@ def outcome(
             },
             "tuning": tuning,
             "settings": {
-                "optimizer": f"SGD({LEARNING_RATE})",
+                "optimizer": describe_optimizer(job),
                 "parameters": num_parameters,
                 "cores_per_worker": len(os.sched_getaffinity(0)),
                 "congestion_control": congestion_control(),

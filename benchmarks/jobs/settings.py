@@ -1,16 +1,29 @@
 """TensorFlow's settings in workers of benchmarks, however the workers meet."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from benchmarks.jobs.job import Task
 
-LEARNING_RATE = 0.01
-INTRA_OP_THREADS = 1
+LEARNING_RATES = {"sgd": 0.01, "adam": 0.001}
 
 
 def set_up(task: Task) -> None:
     """On CPUs, with as many threads as the task says."""
     tf.config.set_visible_devices([], "GPU")
     if task.pinned:
-        tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
+        tf.config.threading.set_intra_op_parallelism_threads(task.cores)
         tf.config.threading.set_inter_op_parallelism_threads(task.inter_op_threads)
+
+
+def make_optimizer(task: Task) -> Any:
+    """Returns a new optimizer of Keras."""
+    kinds = {"sgd": tf.keras.optimizers.SGD, "adam": tf.keras.optimizers.Adam}
+    return kinds[task.optimizer](LEARNING_RATES[task.optimizer])
+
+
+def describe_optimizer(task: Task) -> str:
+    """Returns the optimizer's name and learning rate, for the settings of a result."""
+    names = {"sgd": "SGD", "adam": "Adam"}
+    return f"{names[task.optimizer]}({LEARNING_RATES[task.optimizer]})"

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
 from benchmarks import models
 from benchmarks.jobs.job import Task
-from benchmarks.jobs.settings import LEARNING_RATE, set_up
+from benchmarks.jobs.ranks import Ranks, join
+from benchmarks.jobs.settings import make_optimizer, set_up
 
 Exchange = Callable[[list[Any]], list[Any]]
 
@@ -20,6 +20,7 @@ class Training:
     """A model in training.
 
     Attributes:
+        ranks: of the job.
         batch: this rank's inputs and labels.
         num_parameters: of the model.
         num_bytes: of its gradients.
@@ -27,6 +28,7 @@ class Training:
             `tf.function` of inputs and labels that returns the loss.
     """
 
+    ranks: Ranks
     batch: tuple[Any, Any]
     num_parameters: int
     num_bytes: int
@@ -34,18 +36,17 @@ class Training:
 
 
 def begin(job: Task) -> Training:
-    """Sets up TensorFlow and Horovod as a job says, and makes its model."""
+    """Sets up TensorFlow as a job says, joins the other ranks, and makes the job's model."""
     set_up(job)
-    hvd.init()
-    return trained(job)
+    return trained(job, join())
 
 
-def trained(job: Task) -> Training:
+def trained(job: Task, ranks: Ranks) -> Training:
     """Makes a job's model, with its optimizer and its batch."""
     # The same weights on every rank.
     tf.keras.utils.set_random_seed(job.seed)
     model, inputs, labels, loss = models.build(job.model)
-    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+    optimizer = make_optimizer(job)
     optimizer.build(model.trainable_variables)
     batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
 
@@ -62,4 +63,4 @@ def trained(job: Task) -> Training:
 
     variables = model.trainable_variables
     num_bytes = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
-    return Training(batch, model.count_params(), num_bytes, training_step)
+    return Training(ranks, batch, model.count_params(), num_bytes, training_step)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
 
 import tf_libra
@@ -47,7 +46,7 @@ def run(job: Job) -> None:
     step = tf_libra.Optimized(trained.step(list), options, _tuner(job, found))
     while step.plan is None:
         step(*trained.batch)
-    if hvd.rank() == 0:
+    if trained.ranks.rank == 0:
         settings = {
             "parameters": trained.num_parameters,
             "inter_op_threads": job.inter_op_threads,

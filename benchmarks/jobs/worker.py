@@ -1,4 +1,4 @@
-"""One worker of a benchmark: takes its core, if it is to have one, then measures.
+"""One worker of a benchmark: takes its cores, if it is to have some, then measures.
 
     horovodrun -np 2 python -m benchmarks.jobs.worker interleaved JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker unseen JOB
@@ -20,11 +20,16 @@ import sys
 def main() -> None:
     name, job = sys.argv[1], json.loads(sys.argv[2])
     if job["pinned"]:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[_local_rank() % len(cores)]})
-    # Only now: threads inherit the core, and libraries start some when they are imported.
+        os.sched_setaffinity(0, _cores(_local_rank(), job["cores"]))
+    # Only now: threads inherit the cores, and libraries start some when they are imported.
     module = importlib.import_module(f"benchmarks.jobs.{name}")
     module.run(module.Job(**job))
+
+
+def _cores(local_rank: int, count: int) -> set[int]:
+    """Returns the cores of a worker, none of which another worker of this host has."""
+    usable = sorted(os.sched_getaffinity(0))
+    return {usable[(local_rank * count + i) % len(usable)] for i in range(count)}
 
 
 def _local_rank() -> int:
