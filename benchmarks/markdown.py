@@ -10,16 +10,18 @@ from pathlib import Path
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
-def fill(document: str, blocks: dict[str, str], prefix: str = "") -> str:
+def fill(document: str, blocks: dict[str, str], prefix: str = "", others: str = "\n") -> str:
     """Returns the document with the blocks between their marks.
 
     Args:
       prefix: of the marks that are replaced; marks without the prefix are another program's.
+      others: prefix of marks that are another program's, too.
 
     Raises:
       ValueError: a block has no mark, or a mark no block.
     """
-    marks = {name for _, name, _ in _BLOCK.findall(document) if name.startswith(prefix)}
+    found = (name for _, name, _ in _BLOCK.findall(document))
+    marks = {name for name in found if name.startswith(prefix) and not name.startswith(others)}
     if marks != set(blocks):
         raise ValueError(f"the document's marks must be {sorted(blocks)}; they are {sorted(marks)}")
 

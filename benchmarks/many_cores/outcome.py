@@ -1,0 +1,172 @@
+"""Saved results of workers with several cores, and the Markdown of docs/performance.md."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.markdown import table
+from benchmarks.performance.outcome import of_truth
+from tf_libra.cost_model import cost_model_from_json
+
+# Strategies that all-reduce nothing.
+_ALONE = ("none", "one-worker")
+_THREADS = (1, 2, 3, 4)
+_COMMAND = "python -m benchmarks.many_cores"
+
+
+def kept(benchmark: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the results to save from a document of a benchmark.
+
+    Args:
+        benchmark: one of `cases.BENCHMARKS`.
+        document: of `benchmarks.truth` or `benchmarks.step_time`.
+    """
+    where = {key: document[key] for key in ("machine", "versions")}
+    if benchmark == "truth":
+        found = of_truth(document) | {"curves": curves(document["settings"]["cost_model"])}
+    else:
+        found = _of_step_time(document)
+    return found | {"settings": _settings(document["settings"])} | where
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("np", "network", "model", "optimizer", "cores_per_worker", "congestion_control")
+    names = (*names, "intra_op_threads", "inter_op_threads", "parameters")
+    return {name: settings[name] for name in names if name in settings}
+
+
+def _of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = document["seconds"]
+    medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    reducing = {name: value for name, value in medians.items() if name not in _ALONE}
+    best = min(reducing, key=lambda name: reducing[name])
+    return {
+        "median_seconds": medians,
+        "best": best,
+        "ratios": {
+            baseline: {
+                name: results.spread(np.divide(seconds[name], seconds[baseline]))
+                for name in reducing
+                if name != baseline
+            }
+            for baseline in (best, "one-worker")
+            if baseline in seconds
+        },
+        "plans": {
+            name: {
+                "strategy": plan["strategy"],
+                "threads": [group["num_threads"] for group in plan["groups"]],
+            }
+            for name, plan in document["plan"].items()
+        },
+        "tuning": document["tuning"],
+        "rounds": document["rounds"],
+    }
+
+
+def curves(document: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Returns the contention curves of a fitted model, at 1 to 4 communication threads.
+
+    {"threads", "slowdown": of computation, g(b, r) / b; "overlapped", "exclusive": bytes per
+    second that an all-reduce transmits}.
+
+    Args:
+        document: the cost model as JSON.
+    """
+    model, threads = cost_model_from_json(json.dumps(document)), np.array(_THREADS)
+    return {
+        "threads": list(_THREADS),
+        "slowdown": (1 / model.compute_rate(threads)).tolist(),
+        "overlapped": model.overlapped_rate(threads).tolist(),
+        "exclusive": model.exclusive_rate(threads).tolist(),
+    }
+
+
+def blocks(document: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the block of docs/performance.md.
+
+    Args:
+        document: {"cases": {case: {benchmark: kept}}, "notes": lines}; None if nothing was
+            measured.
+    """
+    measured = {name: one for name, one in (document or {"cases": {}})["cases"].items() if one}
+    if document is None or not measured:
+        return {"many_cores": f"Not measured: no result of `{_COMMAND}` has been saved.\n"}
+    parts = [_machines(measured)]
+    parts += [f"- {note}\n" for note in document["notes"]]
+    for optimizer, title in (("sgd", "SGD"), ("adam", "Adam")):
+        rows = [(name, *_step_row(one[optimizer])) for name, one in _having(optimizer, measured)]
+        head = ("case", "one worker", "none", "`libra`", "the best", "`libra` to it")
+        head = (*head, "to one worker", "threads of `libra`")
+        parts.append(_section(f"Step times with {title}, ms", head, rows))
+    rows = [(name, *_truth_row(one["truth"])) for name, one in _having("truth", measured)]
+    head = ("case", "step: median, worst, bias", "backward", "noise")
+    parts.append(_section("Predictions of unseen plans", head, rows))
+    rows = [(name, *_curve_row(one["truth"]["curves"])) for name, one in _having("truth", measured)]
+    head = ("case", "computation takes", "overlapped, GB/s", "alone, GB/s")
+    title = f"Contention as fitted, with {', '.join(map(str, _THREADS))} threads"
+    parts.append(_section(title, head, rows))
+    return {"many_cores": "".join(parts)}
+
+
+def _having(benchmark: str, cases: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, one) for name, one in cases.items() if benchmark in one]
+
+
+def _section(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return f"\n{title}:\n\n{table(head, rows)}" if rows else ""
+
+
+def _machines(cases: Mapping[str, Any]) -> str:
+    def described(result: Mapping[str, Any]) -> str:
+        here = result["machine"]
+        versions = ", ".join(f"{name} {of}" for name, of in result["versions"].items())
+        memory = here["memory_bytes"] / 2**30
+        return (
+            f"- {here['cpu']}, {here['cores']} cores, {memory:.0f} GiB, Linux {here['kernel']};"
+            f" {versions}.\n"
+        )
+
+    found = {described(result): None for one in cases.values() for result in one.values()}
+    return "".join(found)
+
+
+def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    medians, ratios, best = result["median_seconds"], result["ratios"], result["best"]
+
+    def milliseconds(name: str) -> str:
+        return f"{medians[name] * 1e3:.1f}" if name in medians else ""
+
+    def ratio(baseline: str) -> str:
+        one = ratios.get(baseline, {}).get("libra")
+        return "" if one is None else "{median:.3f} ({p10:.3f} to {p90:.3f})".format(**one)
+
+    plan = result["plans"].get("libra")
+    threads = "" if plan is None else ", ".join(map(str, plan["threads"]))
+    if plan is not None and plan["strategy"] != "libra":
+        threads += f" (plan by {plan['strategy']})"
+    return (
+        *map(milliseconds, ("one-worker", "none", "libra")),
+        f"{best} {milliseconds(best)}",
+        *map(ratio, (best, "one-worker")),
+        threads,
+    )
+
+
+def _truth_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    def errors(of: str) -> str:
+        one = result[of]
+        if one["median_error"] is None:
+            return "never measured"
+        return f"{one['median_error']:.1%}, {one['worst_error']:.1%}, {one['bias']:+.1%}"
+
+    return errors("step"), errors("backward"), f"{result['noise']:.1%}"
+
+
+def _curve_row(found: Mapping[str, list[float]]) -> tuple[str, ...]:
+    slowdown = ", ".join(f"{value:.2f}" for value in found["slowdown"])
+    rates = (", ".join(f"{v / 1e9:.2f}" for v in found[key]) for key in ("overlapped", "exclusive"))
+    return (f"{slowdown} times as long", *rates)
