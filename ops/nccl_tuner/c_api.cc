@@ -111,7 +111,7 @@ int TfLibraTunerReadCounts(TfLibraTunerCounts* counts) {
     *counts = {now.interface_version, now.communicators,      now.asked,
                now.applied,           now.passed_over,        now.no_plan,
                now.other_collective,  now.other_communicator, now.unknown_size,
-               now.out_of_order,      now.without_ring};
+               now.forwarded,         now.out_of_order,       now.without_ring};
     return 0;
   });
 }

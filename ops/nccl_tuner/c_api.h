@@ -21,6 +21,7 @@ typedef struct {
   int64_t other_collective;
   int64_t other_communicator;
   int64_t unknown_size;
+  int64_t forwarded;
   int64_t out_of_order;
   int64_t without_ring;
 } TfLibraTunerCounts;

@@ -5,6 +5,7 @@
 
 #include "ops/nccl_tuner/guarded.h"
 #include "ops/nccl_tuner/nccl_abi.h"
+#include "ops/nccl_tuner/next_tuner.h"
 #include "ops/nccl_tuner/tuner.h"
 
 namespace tf_libra {
@@ -16,24 +17,28 @@ Result OrInternalError(Body body) noexcept {
   return Guarded(body, [](const char*) { return kInternalError; });
 }
 
-Result NewContext(int version, size_t num_ranks, size_t num_nodes, Log log, void** context) {
+Result NewContext(const CommunicatorInfo& info, void** context) {
   return OrInternalError([&] {
-    *context = Tuner::Instance().NewCommunicator(version, num_ranks);
-    if (log != nullptr) {
-      log(kLogInfo, kLogTuning, __FILE__, __LINE__,
-          "TF-Libra's tuner: a communicator of %zu ranks on %zu nodes, interface v%d", num_ranks,
-          num_nodes, version);
+    if (info.log != nullptr) {
+      info.log(kLogInfo, kLogTuning, __FILE__, __LINE__,
+               "TF-Libra's tuner: a communicator of %zu ranks on %zu nodes, interface v%d",
+               info.num_ranks, info.num_nodes, info.version);
     }
+    // Version 1 does not say which communicator asks.
+    const NextCommunicator next =
+        info.version == 1 ? NextCommunicator() : NextTuner::Instance().Init(info);
+    *context = Tuner::Instance().NewCommunicator(info.version, info.num_ranks, next);
     return kSuccess;
   });
 }
 
 Result DeleteContext(void* context) {
   return OrInternalError([context] {
-    if (context != nullptr) {
-      Tuner::Instance().DeleteCommunicator(static_cast<Communicator*>(context));
-    }
-    return kSuccess;
+    if (context == nullptr) return kSuccess;
+    auto* const communicator = static_cast<Communicator*>(context);
+    const NextCommunicator next = communicator->next;
+    Tuner::Instance().DeleteCommunicator(communicator);
+    return NextTuner::Instance().Destroy(next);
   });
 }
 
@@ -53,29 +58,60 @@ bool PreferRing(CostTable table, int num_algorithms, int num_protocols) {
   return true;
 }
 
-Result Ask(void* context, Collective collective, size_t num_bytes, CostTable costs,
-           int num_algorithms, int num_protocols, int* num_channels) {
+Result Forward(const Communicator& communicator, const Question& question) {
+  if (communicator.next.version == 0) return kSuccess;
+  Tuner::Instance().CountForwarded();
+  return NextTuner::Instance().Ask(communicator.next, question);
+}
+
+Result Ask(void* context, const Question& question) {
   return OrInternalError([&] {
     Tuner& tuner = Tuner::Instance();
-    const Tuner::Answer answer =
-        tuner.Ask(static_cast<Communicator*>(context), collective, num_bytes);
-    if (answer.num_channels == 0) return kSuccess;
-    *num_channels = answer.num_channels;
-    if (answer.prefer_ring && !PreferRing(costs, num_algorithms, num_protocols)) {
+    auto* const communicator = static_cast<Communicator*>(context);
+    const Tuner::Answer answer = tuner.Ask(communicator, question.collective, question.num_bytes);
+    if (answer.num_channels == 0) return Forward(*communicator, question);
+    *question.num_channels = answer.num_channels;
+    // Versions 1 and 2 have no costs to choose by, so the algorithm stays NCCL's.
+    const bool has_costs = question.algorithm == nullptr;
+    if (has_costs && answer.prefer_ring &&
+        !PreferRing(question.costs, question.num_algorithms, question.num_protocols)) {
       tuner.CountWithoutRing();
     }
     return kSuccess;
   });
 }
 
-// Versions 1 and 2 have no costs to choose by, so the algorithm stays NCCL's.
-Result AskForChannels(void* context, Collective collective, size_t num_bytes, int* num_channels) {
-  return OrInternalError([&] {
-    const Tuner::Answer answer =
-        Tuner::Instance().Ask(static_cast<Communicator*>(context), collective, num_bytes);
-    if (answer.num_channels != 0) *num_channels = answer.num_channels;
-    return kSuccess;
-  });
+// Arguments that all versions have.
+Question AskedFor(Collective collective, size_t num_bytes, int num_aggregated, int* num_channels) {
+  Question question;
+  question.collective = collective;
+  question.num_bytes = num_bytes;
+  question.num_aggregated = num_aggregated;
+  question.num_channels = num_channels;
+  return question;
+}
+
+// As of versions 1 and 2.
+Question AskedFor(Collective collective, size_t num_bytes, int collnet_support, int nvls_support,
+                  int num_aggregated, int* algorithm, int* protocol, int* num_channels) {
+  Question question = AskedFor(collective, num_bytes, num_aggregated, num_channels);
+  question.collnet_support = collnet_support;
+  question.nvls_support = nvls_support;
+  question.algorithm = algorithm;
+  question.protocol = protocol;
+  return question;
+}
+
+// As of later versions.
+Question AskedFor(Collective collective, size_t num_bytes, int num_aggregated, CostTable costs,
+                  int num_algorithms, int num_protocols, int registered_buffers,
+                  int* num_channels) {
+  Question question = AskedFor(collective, num_bytes, num_aggregated, num_channels);
+  question.costs = costs;
+  question.num_algorithms = num_algorithms;
+  question.num_protocols = num_protocols;
+  question.registered_buffers = registered_buffers;
+  return question;
 }
 
 namespace v1 {
@@ -99,7 +135,7 @@ Result Init(size_t num_ranks, size_t num_nodes, Log log) {
     Alone& alone = TheOne();
     const std::lock_guard<std::mutex> lock(alone.mutex);
     const Result result =
-        alone.begun > 0 ? kSuccess : NewContext(1, num_ranks, num_nodes, log, &alone.context);
+        alone.begun > 0 ? kSuccess : NewContext({1, 0, num_ranks, num_nodes, log}, &alone.context);
     if (result != kSuccess) return result;  // NCCL destroys nothing that has not begun
     ++alone.alive;
     ++alone.begun;
@@ -107,13 +143,14 @@ Result Init(size_t num_ranks, size_t num_nodes, Log log) {
   });
 }
 
-Result GetCollInfo(Collective collective, size_t num_bytes, int, int, int, int*, int*,
-                   int* num_channels) {
+Result GetCollInfo(Collective collective, size_t num_bytes, int collnet_support, int nvls_support,
+                   int num_aggregated, int* algorithm, int* protocol, int* num_channels) {
   return OrInternalError([&] {
     Alone& alone = TheOne();
     const std::lock_guard<std::mutex> lock(alone.mutex);
     if (alone.begun == 1 && alone.context != nullptr) {
-      return AskForChannels(alone.context, collective, num_bytes, num_channels);
+      return Ask(alone.context, AskedFor(collective, num_bytes, collnet_support, nvls_support,
+                                         num_aggregated, algorithm, protocol, num_channels));
     }
     Tuner::Instance().PassOver();
     return kSuccess;
@@ -137,12 +174,14 @@ Result Destroy() {
 namespace v2 {
 
 Result Init(size_t num_ranks, size_t num_nodes, Log log, void** context) {
-  return NewContext(2, num_ranks, num_nodes, log, context);
+  return NewContext({2, 0, num_ranks, num_nodes, log}, context);
 }
 
-Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int, int, int, int*,
-                   int*, int* num_channels) {
-  return AskForChannels(context, collective, num_bytes, num_channels);
+Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int collnet_support,
+                   int nvls_support, int num_aggregated, int* algorithm, int* protocol,
+                   int* num_channels) {
+  return Ask(context, AskedFor(collective, num_bytes, collnet_support, nvls_support, num_aggregated,
+                               algorithm, protocol, num_channels));
 }
 
 }  // namespace v2
@@ -150,12 +189,13 @@ Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int, 
 namespace v3 {
 
 Result Init(size_t num_ranks, size_t num_nodes, Log log, void** context) {
-  return NewContext(3, num_ranks, num_nodes, log, context);
+  return NewContext({3, 0, num_ranks, num_nodes, log}, context);
 }
 
-Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int, CostTable costs,
-                   int num_algorithms, int num_protocols, int* num_channels) {
-  return Ask(context, collective, num_bytes, costs, num_algorithms, num_protocols, num_channels);
+Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int num_aggregated,
+                   CostTable costs, int num_algorithms, int num_protocols, int* num_channels) {
+  return Ask(context, AskedFor(collective, num_bytes, num_aggregated, costs, num_algorithms,
+                               num_protocols, 0, num_channels));
 }
 
 }  // namespace v3
@@ -163,29 +203,33 @@ Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int, 
 namespace v4 {
 
 Result Init(size_t num_ranks, size_t num_nodes, Log log, void** context) {
-  return NewContext(4, num_ranks, num_nodes, log, context);
+  return NewContext({4, 0, num_ranks, num_nodes, log}, context);
 }
 
 // Also that of versions 5 and 6.
-Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int, CostTable costs,
-                   int num_algorithms, int num_protocols, int, int* num_channels) {
-  return Ask(context, collective, num_bytes, costs, num_algorithms, num_protocols, num_channels);
+Result GetCollInfo(void* context, Collective collective, size_t num_bytes, int num_aggregated,
+                   CostTable costs, int num_algorithms, int num_protocols, int registered_buffers,
+                   int* num_channels) {
+  return Ask(context, AskedFor(collective, num_bytes, num_aggregated, costs, num_algorithms,
+                               num_protocols, registered_buffers, num_channels));
 }
 
 }  // namespace v4
 
 namespace v5 {
 
-Result Init(void** context, uint64_t, size_t num_ranks, size_t num_nodes, Log log, void*, void*) {
-  return NewContext(5, num_ranks, num_nodes, log, context);
+Result Init(void** context, uint64_t id, size_t num_ranks, size_t num_nodes, Log log, void* links,
+            void* constants) {
+  return NewContext({5, id, num_ranks, num_nodes, log, links, constants}, context);
 }
 
 }  // namespace v5
 
 namespace v6 {
 
-Result Init(void** context, uint64_t, size_t num_ranks, size_t num_nodes, Log log, void*, void*) {
-  return NewContext(6, num_ranks, num_nodes, log, context);
+Result Init(void** context, uint64_t id, size_t num_ranks, size_t num_nodes, Log log, void* links,
+            void* constants) {
+  return NewContext({6, id, num_ranks, num_nodes, log, links, constants}, context);
 }
 
 }  // namespace v6

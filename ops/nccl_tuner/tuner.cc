@@ -34,9 +34,11 @@ std::vector<int64_t> Tuner::applied() const {
   return applied_;
 }
 
-Communicator* Tuner::NewCommunicator(int interface_version, size_t num_ranks) {
+Communicator* Tuner::NewCommunicator(int interface_version, size_t num_ranks,
+                                     const NextCommunicator& next) {
   auto* const communicator = new Communicator;
   communicator->num_ranks = num_ranks;
+  communicator->next = next;
   const std::lock_guard<std::mutex> lock(mutex_);
   counters_.interface_version = std::max<int64_t>(counters_.interface_version, interface_version);
   ++counters_.communicators;
@@ -87,6 +89,11 @@ void Tuner::PassOver() {
   ++counters_.asked;
   ++counters_.passed_over;
   ++counters_.other_communicator;
+}
+
+void Tuner::CountForwarded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++counters_.forwarded;
 }
 
 void Tuner::CountWithoutRing() {

@@ -10,6 +10,7 @@
 
 #include "ops/nccl_tuner/channel_plan.h"
 #include "ops/nccl_tuner/nccl_abi.h"
+#include "ops/nccl_tuner/next_tuner.h"
 
 namespace tf_libra {
 namespace nccl {
@@ -26,6 +27,8 @@ struct Counters {
   int64_t other_collective = 0;    // no all-reduce
   int64_t other_communicator = 0;  // of another number of ranks than the plan's
   int64_t unknown_size = 0;        // the plan has no all-reduce of this size
+  // Of those passed over.
+  int64_t forwarded = 0;  // to the next tuner
   // Of those applied.
   int64_t out_of_order = 0;  // not the one that was next
   int64_t without_ring = 0;  // a ring was wanted, and NCCL offered none
@@ -38,6 +41,7 @@ struct Communicator {
   size_t num_ranks = 0;
   size_t position = 0;  // of the all-reduce that is next
   uint64_t epoch = 0;   // in which `position` holds
+  NextCommunicator next;
 };
 
 // Thread-safe.
@@ -57,7 +61,8 @@ class Tuner {
   // How often each all-reduce of the active plan was applied.
   std::vector<int64_t> applied() const;
 
-  Communicator* NewCommunicator(int interface_version, size_t num_ranks);
+  Communicator* NewCommunicator(int interface_version, size_t num_ranks,
+                                const NextCommunicator& next = {});
   void DeleteCommunicator(Communicator* communicator);
 
   struct Answer {
@@ -67,6 +72,8 @@ class Tuner {
   Answer Ask(Communicator* communicator, Collective collective, uint64_t num_bytes);
   // A question that cannot be answered, because it does not say which communicator asks.
   void PassOver();
+  // What was passed over was forwarded to the next tuner.
+  void CountForwarded();
   // A ring was preferred, and not there.
   void CountWithoutRing();
 

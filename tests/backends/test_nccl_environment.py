@@ -190,10 +190,16 @@ def test_statement_names_the_threads_per_channel() -> None:
             {"NCCL_TUNER_PLUGIN": "/other.so", "NCCL_NTHREADS": "128"},
             plugin | {"NCCL_NTHREADS": "128"},
             plugin | {"NCCL_NTHREADS": "512"},
+            plugin | {"NCCL_NTHREADS": "512", "TF_LIBRA_NCCL_NEXT_TUNER": "/other.so"},
         )
     ]
     assert statements[0] == statements[1] == "NCCL's own choice"
-    assert len(set(statements)) == 3
+    assert len(set(statements)) == 4
+
+
+def test_next_tuner_is_named_with_the_settings() -> None:
+    next_tuner = ("TF_LIBRA_NCCL_NEXT_TUNER", "/other.so")
+    assert next_tuner in settings_of(dict([next_tuner])).kept
 
 
 # Without a number of threads

@@ -173,6 +173,7 @@ def test_counters_add_up() -> None:
         "other_collective": 1,
         "other_communicator": 1,
         "unknown_size": 1,
+        "forwarded": 0,
         "out_of_order": 1,
         "without_ring": 0,
     }
@@ -255,6 +256,54 @@ assert "tensorflow" not in mapped and "libcuda" not in mapped and "libnccl.so" n
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+NEXT_TUNER = """
+#include <stddef.h>
+static int alive;
+static int begin(size_t ranks, size_t nodes, void* log, void** context) {
+  *context = &alive;
+  ++alive;
+  return 0;
+}
+static int ask(void* context, int collective, size_t bytes, int aggregated, float* costs,
+               int algorithms, int protocols, int* channels) {
+  *channels = 20 + collective;
+  costs[0] = 0;
+  return context == &alive ? 0 : 3;
+}
+static int end(void* context) { return --alive; }
+struct { const char* name; void *init, *ask, *end; } ncclTunerPlugin_v3 = {
+    "other", (void*)begin, (void*)ask, (void*)end};
+"""
+
+
+def test_next_tuner_gets_what_the_plan_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "next.c").write_text(NEXT_TUNER)
+    library = tmp_path / "next.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "next.c"], check=True)
+    # The plugin reads the variable once in a process.
+    script = """
+from tests.ops import test_nccl_tuner as tests
+tests.activate(tests.make_plan((4096, 256)))
+for version in tests.VERSIONS:
+    nccl = tests.FakeNccl(version)
+    asked = [(4096, 4), (4097, 4), (4096, 0)]
+    print([nccl.ask(*one)[0] for one in asked], nccl.ask(1)[1][0])
+    nccl.end()
+print(tests.nccl_tuner.counters().forwarded)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {"TF_LIBRA_NCCL_NEXT_TUNER": str(library)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    alone, chained = "[2, 0, 0] 9.0", "[2, 24, 20] 0.0"
+    # It has version 3 alone, which serves every later one.
+    assert done.stdout.splitlines() == [alone, alone, *[chained] * 4, "12"]
 
 
 PROGRAMS = sorted(path.stem for path in ROOT.glob("ops/nccl_tuner/*_test.cc"))

@@ -28,6 +28,8 @@ _OLDEST_NCCL = 21900
 
 _NTHREADS_VALUES = tuple(map(str, THREADS_PER_CHANNEL))
 _PLUGIN = "NCCL_TUNER_PLUGIN"
+# The plugin reads it, see ops/nccl_tuner/next_tuner.h.
+_NEXT_TUNER = "TF_LIBRA_NCCL_NEXT_TUNER"
 _NTHREADS = "NCCL_NTHREADS"
 _MIN_CHANNELS = "NCCL_MIN_NCHANNELS"
 _MAX_CHANNEL_VARIABLES = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
@@ -150,7 +152,9 @@ def environment(
         threads=allowed,
         threads_per_channel=per_channel,
         variables=tuple((n, value) for n, value in values.items() if n not in environ),
-        kept=tuple((n, environ[n]) for n in (*values, *_MAX_CHANNEL_VARIABLES) if n in environ),
+        kept=tuple(
+            (n, environ[n]) for n in (*values, *_MAX_CHANNEL_VARIABLES, _NEXT_TUNER) if n in environ
+        ),
         notes=(*notes, *_warnings(environ, most)),
     )
 
@@ -171,7 +175,9 @@ def _conflict(environ: Mapping[str, str], library: Path) -> str | None:
     if environ.get(_NTHREADS, "64") not in _NTHREADS_VALUES:
         return f"{_NTHREADS} is {environ[_NTHREADS]}, not one of {', '.join(_NTHREADS_VALUES)}"
     if environ.get(_PLUGIN, str(library)) != str(library):
-        return f"{_PLUGIN} names another plugin, {environ[_PLUGIN]}"
+        return (
+            f"{_PLUGIN} names another plugin, {environ[_PLUGIN]}; name it in {_NEXT_TUNER} instead"
+        )
     if len(os.fsencode(library)) > _MAX_PATH:
         return f"the path of {library.name} has more than {_MAX_PATH} bytes"
     return None
@@ -252,7 +258,8 @@ def statement(environ: Mapping[str, str] = os.environ) -> str:
     """Describes the thread control, which must be equal on all ranks when a plan is activated."""
     if not in_use(environ):
         return "NCCL's own choice"
-    return f"plans, {environ.get(_NTHREADS)} threads per channel"
+    next_tuner = f", then {environ[_NEXT_TUNER]}" if environ.get(_NEXT_TUNER) else ""
+    return f"plans, {environ.get(_NTHREADS)} threads per channel{next_tuner}"
 
 
 def current_threads_per_channel(environ: Mapping[str, str] = os.environ) -> int:

@@ -44,6 +44,7 @@ class ChannelCounters:
         other_collective: the collective is no all-reduce.
         other_communicator: the number of ranks differs from the plan's.
         unknown_size: the plan has no all-reduce of this size.
+        forwarded: requests passed over that went to the next tuner (TF_LIBRA_NCCL_NEXT_TUNER).
         out_of_order: applied to another all-reduce than the next one of the plan.
         without_ring: applied although NCCL offered no ring algorithm, so NCCL_NTHREADS does not
             give the threads per channel.
@@ -59,6 +60,7 @@ class ChannelCounters:
     other_collective: int
     other_communicator: int
     unknown_size: int
+    forwarded: int
     out_of_order: int
     without_ring: int
     all_reduces: tuple[int, ...] = ()
@@ -76,6 +78,7 @@ class ChannelCounters:
             (self.other_collective, "for other collectives"),
             (self.other_communicator, "among other ranks"),
             (self.unknown_size, "of a size that is not in the plan"),
+            (self.forwarded, "forwarded to the next tuner"),
             (self.out_of_order, "of the plan's out of order"),
             (self.without_ring, "of the plan's without a ring"),
         )

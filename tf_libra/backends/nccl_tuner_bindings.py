@@ -22,6 +22,7 @@ COUNTS = (
     "other_collective",
     "other_communicator",
     "unknown_size",
+    "forwarded",
     "out_of_order",
     "without_ring",
 )

@@ -44,6 +44,11 @@ _CORE_VARIABLES = (
         "ports at which ranks may listen for each other, such as 20000-20063",
     ),
     EnvVar(
+        "TF_LIBRA_NCCL_NEXT_TUNER",
+        "NCCL's own choice",
+        "library of another NCCL tuner, which gets the collectives that a plan does not know",
+    ),
+    EnvVar(
         "TF_LIBRA_TRACEBACK",
         "only the script's frames",
         "full: show the frames of libraries in tracebacks under `tf-libra run`",
