@@ -45,7 +45,8 @@ UNUSED = {
     "clang": "a C++ parser for TensorFlow's own build",
     "bin": "console scripts, which name the interpreter of this machine",
 }
-TEST_FOLDERS = ("test", "tests")
+# Not "test": a public module of TensorFlow.
+TEST_FOLDER = "tests"
 # pip wants each tag that the machine accepts by name.
 PLATFORMS = (
     "linux_x86_64",
@@ -100,7 +101,7 @@ def prune(site: Path) -> None:
     for name in UNUSED:
         shutil.rmtree(site / name, ignore_errors=True)
     for path in sorted(site.rglob("*"), reverse=True):
-        if path.is_dir() and path.name in TEST_FOLDERS:
+        if path.is_dir() and path.name == TEST_FOLDER:
             shutil.rmtree(path)
         elif path.suffix in (".a", ".h", ".pyi"):
             path.unlink()

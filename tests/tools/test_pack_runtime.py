@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tf_libra.internal import native
 from tools import pack_runtime, unpack_runtime
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -106,3 +107,16 @@ def test_a_wheel_names_the_exact_tensorflow_it_was_compiled_for(tmp_path: Path) 
     assert pack_runtime.tensorflow_requirement(compiled) == "tensorflow-cpu==2.21.0"
     with pytest.raises(ValueError, match="wheel"):
         pack_runtime.tensorflow_requirement(wheel("0.1.0+planning.only", "numpy>=1.26"))
+
+
+def test_prune_deletes_headers_and_tests_and_keeps_modules_named_test(tmp_path: Path) -> None:
+    removed = ("tensorflow/include/a.h", "numpy/tests/x.py", "clang/c.so", "bin/tool", "a/b.pyi")
+    kept = ("tensorflow/_api/v2/test/__init__.py", "numpy/testing/y.py", "tf_libra/__init__.py")
+    for name in (*removed, *kept):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    library = tmp_path / "tf_libra" / "_tf_libra.so"
+    library.write_bytes(native.PATH.read_bytes())
+    pack_runtime.prune(tmp_path)
+    assert {name for name in (*removed, *kept) if (tmp_path / name).exists()} == set(kept)
+    assert library.stat().st_size < native.PATH.stat().st_size
