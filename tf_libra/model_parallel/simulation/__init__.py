@@ -1,12 +1,11 @@
 """Simulators of pipeline plans and of burst plans with background jobs."""
 
 from tf_libra.model_parallel.simulation.burst import simulate_burst
-from tf_libra.model_parallel.simulation.multiplexing import (
+from tf_libra.model_parallel.simulation.multiplexing import Multiplexed, simulate_multiplexing
+from tf_libra.model_parallel.simulation.multiplexing_parameters import (
     BackgroundJob,
     Interference,
-    Multiplexed,
     Multiplexing,
-    simulate_multiplexing,
 )
 from tf_libra.model_parallel.simulation.pipeline import (
     PipelineBlock,
