@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "passes/control_edges.h"
 #include "passes/indexed_graph.h"
 #include "passes/testing.h"
 

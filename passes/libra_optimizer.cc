@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "passes/async_all_reduce_splitter.h"
 #include "passes/backward_order.h"
+#include "passes/control_edges.h"
 #include "passes/indexed_graph.h"
 #include "passes/libra_rewrite.h"
 #include "passes/pending_all_reduces.h"
