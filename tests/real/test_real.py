@@ -17,7 +17,7 @@ JOBS = {
     "pictures": ("images", "generative", "horovod_examples"),
     "sequences": ("sequences", "text", "fields"),
     "training_patterns": ("training_patterns",),
-    "refused": ("refused",),
+    "rejected": ("rejected",),
 }
 TRAINED = {
     "pictures": [
@@ -219,10 +219,10 @@ def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> 
     assert set(job_of(place).cases(0)) == set(TRAINED[place])
 
 
-@pytest.mark.parametrize("place", ["refused"])
+@pytest.mark.parametrize("place", ["rejected"])
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_refused_in_a_sentence_that_says_what_to_do(
+def test_is_rejected_in_a_sentence_that_says_what_to_do(
     job_of: Callable[[str], Job], place: str, name: str, rank: int
 ) -> None:
     message = job_of(place).error(name, rank)
@@ -230,8 +230,8 @@ def test_is_refused_in_a_sentence_that_says_what_to_do(
         assert part in message
 
 
-@pytest.mark.parametrize("place", ["refused"])
-def test_gradients_per_example_are_refused_or_right(
+@pytest.mark.parametrize("place", ["rejected"])
+def test_gradients_per_example_are_rejected_or_right(
     job_of: Callable[[str], Job], place: str
 ) -> None:
     for rank in RANKS:
