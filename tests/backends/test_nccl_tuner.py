@@ -94,12 +94,12 @@ def test_all_reduces_have_every_byte_and_fit_the_buffer(
 def test_counters_are_described() -> None:
     zero = ChannelCounters(**{field.name: 0 for field in dataclasses.fields(ChannelCounters)[:-1]})
     assert zero.describe() == "NCCL has sent no request to the tuner yet"
-    some = dataclasses.replace(zero, interface_version=5, asked=10, applied=10)
+    some = dataclasses.replace(zero, interface_version=5, requests=10, applied=10)
     assert some.describe() == (
         "NCCL sent 10 requests (tuner interface v5): 10 got the plan's channels,"
         " 0 were left to NCCL"
     )
-    more = dataclasses.replace(some, asked=13, passed_over=3, unknown_size=3, out_of_order=1)
+    more = dataclasses.replace(some, requests=13, passed_over=3, unknown_size=3, out_of_order=1)
     assert more.describe().endswith(
         "3 were left to NCCL (3 of a size that is not in the plan, 1 of the plan's out of order)"
     )

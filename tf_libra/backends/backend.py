@@ -57,7 +57,7 @@ class Backend(Protocol):
         max_threads: the largest thread count that a plan may give an all-reduce.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
         runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
-        hops: that an all-reduce makes one after the other, on one level; None: those of a ring,
+        hops: number of consecutive hops of an all-reduce on one level; None: those of a ring,
             2(N-1).
     """
 
@@ -70,7 +70,7 @@ class Backend(Protocol):
     hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:
-        """Raises `ValueError` for a plan that no job of its could execute."""
+        """Raises `ValueError` for a plan that no job with this backend can execute."""
         ...
 
     def check_running(self, plan: Plan) -> None:
@@ -101,7 +101,7 @@ class Backend(Protocol):
         ...
 
     def applicable(self, strategy: Strategy) -> Strategy:
-        """The strategy with those of its thread counts that can be applied."""
+        """Returns the strategy with those of its thread counts that can be applied."""
         ...
 
     def agreed(self) -> Mapping[str, Any]:
@@ -109,19 +109,19 @@ class Backend(Protocol):
         ...
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Prepares the backend for the next step."""
         ...
 
     def apply(self, plan: Plan) -> None:
-        """A plan comes into force with the next step, on all ranks alike: applies its threads."""
+        """Applies the threads of a plan that all ranks activate with the next step."""
         ...
 
     def executed(self) -> tuple[AllReduceRecord, ...]:
-        """Takes away the records that all-reduces have left since the last call."""
+        """Returns the records of all-reduces since the last call, and discards them."""
         ...
 
     def records(self, step: TracedStep) -> tuple[AllReduceRecord, ...]:
-        """The all-reduces that a trace alone shows, none that are in `executed`."""
+        """Returns the all-reduces that only a trace shows; none that `executed` returns."""
         ...
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:

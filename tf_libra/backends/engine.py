@@ -28,9 +28,9 @@ class Address:
 
     Attributes:
         host: the address, or that of the Unix socket.
-        port: of no meaning for a Unix socket.
-        local: the additional Unix socket on which it listens for ranks of its host; "": none.
-        machine: the same for ranks that reach each other by Unix sockets; "": not known.
+        port: unused for a Unix socket.
+        local: additional Unix socket of the listener, for ranks of its host; "": none.
+        machine: equal for ranks that reach each other by Unix sockets; "": unknown.
     """
 
     host: str
@@ -40,7 +40,7 @@ class Address:
 
 
 def interface_address(interface: str) -> str:
-    """The numeric address of a network interface such as `eth0`: IPv4, else IPv6.
+    """Returns the numeric address of a network interface such as `eth0`: IPv4, else IPv6.
 
     Raises:
         EngineError: there is no such interface, or it has no address.
@@ -118,13 +118,13 @@ class Engine:
     """A running engine, which executes all-reduces on lanes and carries control messages.
 
     Attributes:
-        rank: of this process, from 0.
+        rank: rank of this process, from 0.
         world_size: number of processes.
         num_lanes: maximum number of threads of an all-reduce.
         ranks_per_host: equal on all hosts; 0 if unknown or hosts differ.
-        job: whose ranks they are: `World.job`.
-        machine: this process's machine as the ranks first met it; "": not known. Lanes are added
-            on the grid of that meeting.
+        job: `World.job` of the ranks.
+        machine: identity of this machine at the first rendezvous; "": unknown. Lanes are added on
+            the grid of that rendezvous.
     """
 
     rank: int
@@ -187,9 +187,9 @@ class Engine:
         Running all-reduces continue.
 
         Args:
-            addresses: of all ranks' new listeners, by rank.
-            secret: the same on every rank, and used only once.
-            num_lanes: more than the current number.
+            addresses: addresses of all ranks' new listeners, by rank.
+            secret: secret of this exchange, equal on every rank and used only once.
+            num_lanes: new number of lanes, above the current one.
 
         Raises:
             EngineError: a rank is lost or did not arrive in time, or this process lacks threads or

@@ -86,10 +86,10 @@ class ExternalOpBackend:
 def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
     """Returns the all-reduces of a traced step that the trace contains.
 
-    The library keeps no times that could be had, and its op leaves none in a trace. The op behind
-    it shows when the result was there; it began when its gradients and the result before were. The
-    time that a rank waits for the others in between cannot be separated from communication, and
-    counts as such.
+    The library offers no times, and its op leaves none in a trace. The op behind it shows when the
+    result was ready. The all-reduce began when its gradients and the previous result were ready.
+    Time during which a rank waits for the others cannot be separated from communication, so it
+    counts as communication.
     """
     plan, production = step.plan, step.production
     num_bytes = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))

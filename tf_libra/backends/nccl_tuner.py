@@ -37,7 +37,7 @@ class ChannelCounters:
     Attributes:
         interface_version: tuner interface that NCCL uses; 0 if it has sent no request.
         communicators: number that exist.
-        asked: requests, each either applied or passed over.
+        requests: number of requests, each either applied or passed over.
         applied: requests that got the plan's channels.
         passed_over: requests left to NCCL, for one of the next four reasons.
         no_plan: no plan was active.
@@ -53,7 +53,7 @@ class ChannelCounters:
 
     interface_version: int
     communicators: int
-    asked: int
+    requests: int
     applied: int
     passed_over: int
     no_plan: int
@@ -70,7 +70,7 @@ class ChannelCounters:
         if self.interface_version == 0:
             return "NCCL has sent no request to the tuner yet"
         text = (
-            f"NCCL sent {self.asked} requests (tuner interface v{self.interface_version}):"
+            f"NCCL sent {self.requests} requests (tuner interface v{self.interface_version}):"
             f" {self.applied} got the plan's channels, {self.passed_over} were left to NCCL"
         )
         reasons = (

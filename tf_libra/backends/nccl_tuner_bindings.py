@@ -15,7 +15,7 @@ from typing import Any
 COUNTS = (
     "interface_version",
     "communicators",
-    "asked",
+    "requests",
     "applied",
     "passed_over",
     "no_plan",
