@@ -1,18 +1,17 @@
-"""Tensors from rank to rank, and what sets of ranks do together, as functions of TensorFlow.
+"""Point-to-point messages and collectives among sets of ranks, as functions of TensorFlow.
 
-They run eagerly and in a `tf.function`, on the connections of the ranks that take part; other ranks
-know nothing of it and do not wait. A send never waits for its receiver. In a function nothing
-waits but what uses a tensor that has not come yet, so two ranks may begin their sends, receives and
-collectives in different orders; eagerly each call returns with its result, so send first.
+They run eagerly and in a `tf.function`, on connections between the participating ranks; other ranks
+are not involved. A send never waits for its receiver. In a function, only ops that use a received
+tensor wait for it, so two ranks may begin their sends, receives and collectives in different
+orders. An eager call returns with its result: send first.
 
-A send and a receive meet by name, as do the calls of the ranks of a set: a name may be used again,
-but not by two that are under way concurrently between the same ranks, unless they begin in the same
-order on both sides. Where the two sides differ in dtype, shape or anything else, both raise an
-error that says how (`tf.errors.FailedPreconditionError`). A rank that does not come in time, is
-gone or has given up is an error as of every all-reduce, after which nothing goes on.
+Calls of different ranks match by name. Two concurrent calls between the same ranks may have the
+same name only if they begin in the same order on both sides. If the two sides differ, for example
+in dtype or shape, both raise `tf.errors.FailedPreconditionError`, which names the difference. A
+rank that is late, gone or aborting is an error, as for every all-reduce, and ends the engine.
 
-Each has a gradient, which is exchanged in turn, under the name with `/gradient` behind it. So where
-one rank differentiates, those that it exchanged with have to.
+Each function has a gradient. It is exchanged under the name with the suffix `/gradient`. So if one
+rank differentiates a call, the ranks that took part in it must do the same.
 """
 
 import atexit
@@ -31,11 +30,11 @@ _SHOWN = 200  # characters of a set of ranks, in an error
 
 
 def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0) -> None:
-    """Lets all ranks meet, unless a step of an optimized function has done so.
+    """Connects all ranks, unless a step of an optimized function has done so.
 
     Args:
-        timeout_seconds: how long anything may wait for another rank.
-        stall_warning_seconds: after how long a wait is warned about.
+        timeout_seconds: maximum duration of any wait for another rank.
+        stall_warning_seconds: duration of a wait after which a warning is logged.
 
     Raises:
         ValueError: there is no job: `hvd.init()` has not been called, and no
@@ -52,21 +51,21 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
 
 
 def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:
-    """Sends a tensor to another rank, which has to `receive` it, and does not wait for that.
+    """Sends a tensor to another rank without waiting; that rank must `receive` it.
 
-    The gradient is received from that rank: differentiate what is returned, `tape.gradient(sent,
-    variables)`, in place of the loss that `to_rank` has.
+    The gradient is received from `to_rank`, which has the loss. Differentiate the returned value in
+    place of the loss: `tape.gradient(sent, variables)`.
 
     Args:
-        tensor: of any dtype of numbers, or bool.
-        to_rank: another rank.
-        name: the same on both sides.
+        tensor: tensor of numbers or bool.
+        to_rank: receiving rank, other than this one.
+        name: name of the message, equal on both sides.
 
     Returns:
         A scalar zero of the tensor's dtype, for the gradient.
 
     Raises:
-        ValueError: the rank or the name cannot be.
+        ValueError: the rank or the name is invalid.
         tf.errors.OpError: no engine runs, or it has failed.
     """
     to_rank = _peer("to_rank", to_rank)
@@ -90,20 +89,20 @@ def receive(
 ) -> tf.Tensor:
     """Receives a tensor that another rank sends.
 
-    The gradient is sent back, where a tape differentiates something that depends on the tensor
-    with respect to whatever: `from_rank` has to differentiate its `send`. `tf.stop_gradient` of
-    the tensor keeps it here.
+    If a tape differentiates a value that depends on the tensor, with respect to anything, the
+    gradient is sent back, and `from_rank` must differentiate its `send`. `tf.stop_gradient` of the
+    tensor prevents that.
 
     Args:
-        dtype: of the tensor that is sent.
-        shape: of it, fully known, or a tensor of one dimension.
-        from_rank: another rank.
-        name: the same on both sides.
-        anchor: what a tape has to watch for the gradient to be sent, a scalar; None: any tape
-            that watches variables.
+        dtype: dtype of the sent tensor.
+        shape: its shape, fully known or as a one-dimensional tensor.
+        from_rank: sending rank, other than this one.
+        name: name of the message, equal on both sides.
+        anchor: scalar that a tape must watch for the gradient to be sent; None: every tape that
+            watches variables.
 
     Raises:
-        ValueError: the rank, the shape or the name cannot be.
+        ValueError: the rank, the shape or the name is invalid.
         tf.errors.OpError: no engine runs, or it has failed.
     """
     from_rank = _peer("from_rank", from_rank)
@@ -115,7 +114,7 @@ def receive(
         received = collective_ops.receive(dtype, shape, from_rank, name)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
-            # Zero, once it was sent.
+            # Zero, available once the gradient was sent.
             return tf.cast(send(incoming, from_rank, f"{name}/gradient"), known.dtype)
 
         return received, gradient
@@ -126,16 +125,16 @@ def receive(
 
 
 def all_reduce(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM) -> tf.Tensor:
-    """The sum (or average) over a set of ranks, of the same bits on each of them.
+    """Returns the sum (or average) over a set of ranks, with the same bits on each of them.
 
     Args:
-        tensor: of a floating dtype, of the same shape on every rank of the set.
-        ranks: the set, in the order of summation; the same on every one of them.
-        name: the same on every rank of the set.
+        tensor: floating tensor, of the same shape on every rank of the set.
+        ranks: the set in the order of summation, equal on every rank of it.
+        name: name of the collective, equal on every rank of the set.
         op: "sum" or "average".
 
     Raises:
-        ValueError: an argument cannot be; its value and what is allowed.
+        ValueError: an argument is invalid.
         tf.errors.OpError: no engine runs, or it has failed.
     """
     _check_op(op)
@@ -150,10 +149,10 @@ def all_reduce(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM) -> 
 
 
 def reduce_scatter(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM) -> tf.Tensor:
-    """Each rank's part of the sum (or average): the first dimension is dealt out in equal parts.
+    """Returns this rank's part of the sum (or average), by equal parts of the first dimension.
 
-    Args and errors as of `all_reduce`; the set has to divide the first dimension. The part is that
-    of the rank's place in `ranks`. The gradient is that of an `all_gather`.
+    Args and errors are those of `all_reduce`. The number of ranks must divide the first dimension.
+    Parts follow the order of `ranks`. The gradient is an `all_gather`.
     """
     _check_op(op)
     scale = _scale(op, ranks)
@@ -168,10 +167,10 @@ def reduce_scatter(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM)
 
 
 def all_gather(tensor: Any, ranks: Sequence[int], name: str) -> tf.Tensor:
-    """The tensors of a set of ranks, one behind the other along the first dimension.
+    """Returns the tensors of a set of ranks, concatenated along the first dimension.
 
-    Args and errors as of `all_reduce`; of any dtype of numbers, or bool, and of one dimension at
-    least. The gradient is that of a `reduce_scatter`.
+    Args and errors are those of `all_reduce`, but tensors may be of any number type or bool, and
+    need at least one dimension. The gradient is a `reduce_scatter`.
     """
     return _collective(
         "all_gather",
@@ -183,16 +182,15 @@ def all_gather(tensor: Any, ranks: Sequence[int], name: str) -> tf.Tensor:
 
 
 def broadcast(tensor: Any, root: int, ranks: Sequence[int], name: str) -> tf.Tensor:
-    """The tensor of one rank of a set, on every rank of it.
+    """Returns the tensor of one rank of a set, on every rank of it.
 
-    Args and errors as of `all_reduce`; of any dtype of numbers, or bool. The others' tensors only
-    say dtype and shape. The gradient is that of a `reduce` to the root.
+    Errors are those of `all_reduce`. The gradient is a `reduce` to the root.
 
     Args:
-        tensor: of the same dtype and shape on every rank of the set.
-        root: whose it is.
+        tensor: tensor of numbers or bool; other ranks than the root give only dtype and shape.
+        root: rank whose tensor is returned.
         ranks: the set.
-        name: the same on every rank of it.
+        name: name of the collective, equal on every rank of the set.
     """
     return _collective(
         "broadcast",
@@ -205,15 +203,15 @@ def broadcast(tensor: Any, root: int, ranks: Sequence[int], name: str) -> tf.Ten
 
 
 def reduce(tensor: Any, root: int, ranks: Sequence[int], name: str, op: str = _SUM) -> tf.Tensor:
-    """The sum (or average) over a set of ranks, on one of them; zeros on the others.
+    """Returns the sum (or average) over a set of ranks on one of them, and zeros on the others.
 
-    Args and errors as of `all_reduce`. The gradient is that of a `broadcast` from the root.
+    Errors are those of `all_reduce`. The gradient is a `broadcast` from the root.
 
     Args:
-        tensor: of a floating dtype, of the same shape on every rank of the set.
-        root: who has the sum.
-        ranks: the set, in the order of summation.
-        name: the same on every rank of it.
+        tensor: floating tensor, of the same shape on every rank of the set.
+        root: rank that gets the sum.
+        ranks: the set in the order of summation.
+        name: name of the collective, equal on every rank of the set.
         op: "sum" or "average".
     """
     _check_op(op)
@@ -238,7 +236,7 @@ def _collective(
     root: int | None = None,
     reduction: str = _SUM,
 ) -> tf.Tensor:
-    """One of a set of ranks. `differentiate` gets the incoming gradient, and a name for its own."""
+    """Runs a collective; `differentiate` gets the incoming gradient and a name for its exchange."""
     members = _members(ranks)
     if root is not None and root not in members:
         raise ValueError(f"root must be one of the ranks {_few(members)}, got {root!r}")
@@ -304,7 +302,7 @@ def _members(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _few(ranks: Sequence[int]) -> str:
-    """The ranks as text; of a large set its beginning."""
+    """Returns the ranks as text, shortened for a large set."""
     shown = repr(ranks)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}... ({len(ranks)} ranks)"
 

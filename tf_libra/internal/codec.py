@@ -33,13 +33,13 @@ class Document(Value):
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:
-        """Read what `to_document` returned; a `ValueError` names the field that is wrong."""
+        """Reads what `to_document` returned; a `ValueError` names the field that is wrong."""
         content = validation.without_header(cls.FORMAT, cls.VERSION, document)
         return cls.from_fields(cls.FORMAT, content)
 
     @classmethod
     def from_json(cls, document: str) -> Self:
-        """Read JSON text.
+        """Reads JSON text.
 
         Raises:
           ValueError: malformed, too large, another format or version, a field out of its range, or
@@ -49,7 +49,7 @@ class Document(Value):
 
     @classmethod
     def parse(cls, name: str, value: Any) -> Self:
-        """Read a document in a field of another one."""
+        """Reads a document in a field of another one."""
         return cls.from_document(validation.mapping(name, value))
 
 
@@ -72,7 +72,7 @@ class FingerprintedDocument(Document):
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:
-        """Read what `to_document` returned; a `ValueError` names the field that is wrong."""
+        """Reads what `to_document` returned; a `ValueError` names the field that is wrong."""
         content = validation.without_header(cls.FORMAT, cls.VERSION, document)
         fingerprint = content.pop("fingerprint", None)
         if fingerprint is None:

@@ -1,8 +1,8 @@
-"""Times, bytes and shares as they are written for a reader, alike in every output.
+"""Formats of times, bytes and shares for readers, the same in every output.
 
 `tf_libra/reporting/tensorboard/static/format.js` is the same for the browser; a test compares them.
-Four significant digits and at most three decimals, in the largest unit of which there is one or
-more; halves are rounded up, as browsers do.
+Numbers have four significant digits and at most three decimals, in the largest unit in which they
+are at least 1. Halves are rounded up, as browsers do.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ _BYTES = (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6), ("GB", 1e-9))
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first of these names, quoted, and how many there are more."""
+    """Returns the first names, quoted, and the number of the others."""
     first = ", ".join(repr(name) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
 def time(seconds: float | None) -> str:
-    """Seconds in us, ms or s; a dash for None."""
+    """Formats seconds in us, ms or s; None as a dash."""
     return NONE if seconds is None else _scaled(seconds, _TIMES)
 
 
 def difference(seconds: float | None) -> str:
-    """A change in seconds, with its sign."""
+    """Formats a change in seconds, with its sign."""
     if seconds is None:
         return "not possible"
     text = time(abs(seconds))
@@ -41,22 +41,22 @@ def difference(seconds: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Bytes in B, kB, MB or GB, of thousands; a dash for None."""
+    """Formats bytes in B, kB, MB or GB, of thousands; None as a dash."""
     return NONE if num_bytes is None else _scaled(num_bytes, _BYTES)
 
 
 def rate(bytes_per_second: float | None) -> str:
-    """Bytes per second, in the same form as `size` writes bytes."""
+    """Formats bytes per second, as `size` formats bytes."""
     return NONE if bytes_per_second is None else f"{size(bytes_per_second)}/s"
 
 
 def percent(share: float | None) -> str:
-    """A share, such as 0.125, in per cent with one decimal."""
+    """Formats a share, such as 0.125, in per cent with one decimal."""
     return NONE if share is None else f"{_fixed(share * 100, 1)} %"
 
 
 def change(share: float | None) -> str:
-    """A relative change, such as -0.125, in per cent with its sign."""
+    """Formats a relative change, such as -0.125, in per cent with its sign."""
     if share is None:
         return NONE
     text = _fixed(abs(share) * 100, 1)

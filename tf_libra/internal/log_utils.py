@@ -1,4 +1,4 @@
-"""The project's logger: rank 0 speaks, the others only warn."""
+"""The project's logger: rank 0 logs everything, other ranks only warnings."""
 
 import logging
 import os
@@ -6,16 +6,17 @@ import sys
 from collections.abc import Mapping
 
 LEVEL_VARIABLE = "TF_LIBRA_LOG_LEVEL"
-# On the logger itself: the level that was set here. Another one is the user's, and stays; the rank
-# of a process may change in an elastic job.
+# Attribute of the logger: the level that this module has set. Another level is the user's, and
+# stays. The rank of a process may change in an elastic job.
 _OWN_LEVEL = "_tf_libra_level"
 
 
 def logger(rank: int) -> logging.Logger:
-    """The project's logger, at the level that TF_LIBRA_LOG_LEVEL names (default: info).
+    """Returns the project's logger, at the level that TF_LIBRA_LOG_LEVEL names (default: info).
 
-    Where the application has set up logging for "tf_libra" or at the root, as absl's does, that is
-    used, and so is a level that it has set for "tf_libra", or one above warning at the root.
+    If the application has configured logging for "tf_libra" or at the root, as absl does, its
+    configuration is used, and so is a level that it has set for "tf_libra", or one above warning
+    at the root.
     """
     log = logging.getLogger("tf_libra")
     if not log.hasHandlers():
@@ -31,7 +32,7 @@ def logger(rank: int) -> logging.Logger:
 
 
 def of_launched(environment: Mapping[str, str] = os.environ) -> logging.Logger:
-    """The logger of a process that has not met the others, by the rank that it was started as."""
+    """Returns the logger of a process before the rendezvous, by the rank it was started as."""
     return logger(int(environment.get("HOROVOD_RANK", "0")))
 
 
@@ -45,7 +46,7 @@ def _wanted_level() -> int:
 
 
 def warn_of_unknown_level(log: logging.Logger) -> None:
-    """Says so where TF_LIBRA_LOG_LEVEL names no level."""
+    """Warns if TF_LIBRA_LOG_LEVEL names no level."""
     wanted = os.environ.get(LEVEL_VARIABLE)
     if wanted is not None and _level(wanted) is None:
         log.warning(

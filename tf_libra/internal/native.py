@@ -1,4 +1,4 @@
-"""Loads the one shared library, and declares what it offers to Python."""
+"""Loader of the shared library, and declarations of its C functions."""
 
 import ctypes
 import functools
@@ -18,7 +18,7 @@ _TEXT_OUT = ctypes.POINTER(ctypes.c_char_p)
 _BYTES_OUT = ctypes.POINTER(ctypes.c_void_p)
 _SIZE_OUT = ctypes.POINTER(ctypes.c_int64)
 
-# Name: (result, arguments). ops/c_api.h and passes/c_api.h say what they do.
+# Name: (result, arguments). ops/c_api.h and passes/c_api.h document them.
 _PROTOTYPES = {
     "TfLibraLastError": (_TEXT, []),
     "TfLibraInterfaceAddress": (_INT, [_TEXT, _TEXT_OUT]),
@@ -55,7 +55,7 @@ _PROTOTYPES = {
 
 @dataclass(frozen=True)
 class Library:
-    """The library, loaded once and seen from two sides.
+    """The loaded library: its ops and its C functions.
 
     Attributes:
         path: the shared object.
@@ -73,7 +73,7 @@ def load() -> Library:
     """Loads the library into this process.
 
     Raises:
-        ImportError: it was not built, or for another TensorFlow than the one that is installed.
+        ImportError: it was not built, or was built for another TensorFlow than the installed one.
     """
     import tensorflow as tf
 
@@ -123,23 +123,23 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
 
 
 def message(text: str) -> bytes:
-    """A text for people as a C string of UTF-8, whatever is in it.
+    """Returns a message as a C string of UTF-8.
 
-    Paths of other encodings have surrogates in Python, which UTF-8 does not have.
+    Paths in other encodings contain surrogates in Python, which UTF-8 lacks; they are replaced.
     """
     return text.encode(errors="backslashreplace").replace(b"\0", b"\\0")
 
 
 def text_array(texts: list[str] | tuple[str, ...]) -> ctypes.Array[ctypes.c_char_p]:
-    """Texts as a C array of UTF-8 strings."""
+    """Returns texts as a C array of UTF-8 strings."""
     return (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
 
 
 def int_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_int]:
-    """Integers as a C array."""
+    """Returns integers as a C array."""
     return (ctypes.c_int * len(values))(*values)
 
 
 def long_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_longlong]:
-    """Integers of 64 bits as a C array."""
+    """Returns 64-bit integers as a C array."""
     return (ctypes.c_longlong * len(values))(*values)

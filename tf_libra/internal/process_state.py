@@ -48,7 +48,7 @@ class ProcessValue(Generic[_T]):
         return f"{self._create.__module__}.{self._create.__qualname__}"
 
     def reset(self) -> None:
-        """Does what the declaration says about the end of a job."""
+        """Applies the declared effect of the end of a job."""
         if self._on_reset is OnReset.DISCARD:
             self.discard()
         elif not isinstance(self._on_reset, OnReset) and self._created:
@@ -101,7 +101,7 @@ class ProcessState:
     def reset(self) -> None:
         """Forgets the ranks of the job: elastic mode is about to begin the next one.
 
-        What belongs to the process stays, such as installed patches and numbers already used.
+        Values of the process itself stay, such as installed patches and used numbers.
         """
         for value in list(self._values.values()):
             value.reset()

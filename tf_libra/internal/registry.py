@@ -35,7 +35,7 @@ class Registry(Mapping[str, _Member]):
         return len(self._members)
 
     def add(self, name: str, member: _Member) -> None:
-        """Registers a member; a name that is invalid or has another member is a `ValueError`."""
+        """Registers a member; an invalid or used name is a `ValueError`."""
         self._check_name(name, member)
         self._members[name] = member
 

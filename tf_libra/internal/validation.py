@@ -99,7 +99,7 @@ def names(field: str, value: Any) -> tuple[str, ...]:
 
 
 def same_length(field: str, column: Sized, per: str, count: int) -> None:
-    """Check that a column has one entry for each of `count` rows."""
+    """Checks that a column has one entry for each of `count` rows."""
     if len(column) != count:
         raise ValueError(f"{field} must have one entry per {per}: {count}, got {len(column)}")
 
@@ -129,7 +129,7 @@ def keys(
 
 
 def instance(field: str, value: Any, kind: type) -> None:
-    """Check the class of a value."""
+    """Checks the class of a value."""
     if not isinstance(value, kind):
         raise ValueError(f"{field} must be a {kind.__name__}, got {type(value).__name__}")
 
@@ -140,7 +140,7 @@ def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
 
 
 def json_object(kind: str, document: Any) -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parses a JSON object.
 
     Args:
       kind: name of the document, for errors.
@@ -186,7 +186,7 @@ class _Constant:
 
 
 def _check_numbers(kind: str, document: Any) -> None:
-    """Raise `ValueError` that names a number that is NaN or infinite."""
+    """Raises `ValueError` that names a number that is NaN or infinite."""
     waiting = [("", document)]
     while waiting:
         place, value = waiting.pop()

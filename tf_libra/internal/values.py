@@ -74,7 +74,7 @@ class Value:
         self._validate()
 
     def _validate(self) -> None:
-        """Check constraints between fields; raises `ValueError`."""
+        """Checks constraints between fields; raises `ValueError`."""
 
     def _to_fields(self) -> dict[str, Any]:
         """Returns the fields as JSON values, which `from_fields` reads back unchanged."""
@@ -91,7 +91,7 @@ class Value:
 
     @classmethod
     def from_fields(cls, name: str, fields: Any) -> Self:
-        """Build a value from what `_to_fields` returned.
+        """Builds a value from what `_to_fields` returned.
 
         Args:
           name: name of the value, for errors.
@@ -105,7 +105,7 @@ class Value:
 
     @classmethod
     def parse(cls, name: str, value: Any) -> Self:
-        """Read a value in a field of another one; errors begin with the field's name."""
+        """Reads a value in a field of another one; errors begin with the field's name."""
         validation.keys(name, value, *field_names(cls))
         try:
             return cls.from_fields(name, value)

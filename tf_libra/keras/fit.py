@@ -19,16 +19,16 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 
 class OptimizedFit:
-    """State of a model's training steps. `optimize` makes one.
+    """State of a model's training steps, as `optimize` returns it.
 
     Attributes:
-        phase: where in its life the training step is; None before the first `fit`.
-        plan: what it runs under; None before a plan is active.
+        phase: tuning phase of the training step; None before the first `fit`.
+        plan: active plan; None before a plan is active.
         profile: measured backward computation; None before it is known.
         cost_model: fitted contention model; None before it is known.
-        tuned: all that tuning came to, in this job or in an earlier one whose plan was kept; None
-            before, and for a plan that was given.
-        settled: whether nothing is tried out or measured any more.
+        tuned: result of tuning, in this job or in an earlier one whose plan was cached; None
+            before, and for a plan that the user provides.
+        settled: whether trials and measurements have ended.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class OptimizedFit:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
 
         Args:
-            model: is trained.
-            decorate: makes an optimized step of one.
-            is_staged: whether its ranks then run stages of it.
+            model: model to train.
+            decorate: returns the optimized step of a step.
+            is_staged: whether ranks run stages of the model.
         """
         self._model = model
         self._decorate = decorate
@@ -89,11 +89,11 @@ class OptimizedFit:
     def check_variables(self) -> None:
         """Compares the variables of the training step with those of every other rank.
 
-        Before the first step that is done anyway. Call it, on all ranks, after variables were
-        changed between steps, as by loading weights.
+        The first step does that by itself. Call it on all ranks after a change of variables
+        between steps, such as loading weights.
 
         Raises:
-            ValueError: on every rank: the first variable that differs.
+            ValueError: a variable differs; raised on every rank.
         """
         if self._steps is not None:
             self._steps.check_variables()
@@ -101,11 +101,11 @@ class OptimizedFit:
     def synchronize_variables(self) -> None:
         """Synchronizes the variables of the training step on all ranks.
 
-        `fit` does so by itself. Where ranks run stages of a pipeline, call it, on all of them,
-        after `train_on_batch` and before variables are looked at.
+        `fit` does that by itself. If ranks run stages of a pipeline, call it on all of them after
+        `train_on_batch` and before variables are read.
 
         Raises:
-            HorovodInternalError: a rank is gone, late, or gave up.
+            HorovodInternalError: a rank is gone, late, or has aborted.
         """
         if self._up_to_date is not None:
             self._up_to_date.synchronize()
@@ -117,7 +117,7 @@ class OptimizedFit:
     def close(self) -> None:
         """Logs a summary and closes files in `logdir`, as the end of the process does.
 
-        Steps may still be run; they are not written down any more.
+        Later steps still run, without records.
         """
         if self._steps is not None:
             self._steps.close()
@@ -158,28 +158,28 @@ def optimize(
         model.fit(...)
         print(fitting.explain())
 
-    Every rank feeds `fit` its own share of the data, in equally many steps. Callbacks, validation,
-    a `train_step` of the model's own and `steps_per_execution` work as before; while the first
-    steps measure, they run one at a time. Under a strategy of pipelines, or of bursts, ranks run
-    layers of the model (docs/pipeline.md, docs/burst.md), and `fit` brings their variables up to
-    date before they are looked at. A model that was made in the scope of a
-    `MultiWorkerMirroredStrategy` is trained by that, on its workers, without Horovod.
+    Every rank feeds `fit` its own share of the data, in the same number of steps. Callbacks,
+    validation, a custom `train_step` and `steps_per_execution` work as before; while the first
+    steps measure, they run one at a time. Under a strategy for pipelines or bursts, ranks run
+    layers of the model (docs/pipeline.md, docs/burst.md), and `fit` synchronizes their variables
+    before they are read. A model made in the scope of a `MultiWorkerMirroredStrategy` trains on
+    its workers, without Horovod.
 
     Args:
-        model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
-            trains; compiled again, it is measured again.
+        model: a Keras 3 model that trains with TensorFlow. It may be compiled later, before it
+            trains; another `compile` starts another measurement.
         strategy: a name or an object of `tf_libra.strategies`.
         **options: by name, those of docs/options.md; `help` lists them, too.
 
     `progress` is False unless given, since Keras shows its own; with `verbose=0` it may be True.
 
     Returns:
-        Where plan, profile and `explain()` are to be had.
+        An object with the plan, the profile and `explain()`.
 
     Raises:
         ValueError: an option is out of its range, or the model runs eagerly, is compiled by XLA,
-            or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy; of
-            a model that is not compiled yet, `fit` raises it.
+            or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
+            If the model is not compiled yet, `fit` raises the error.
     """
     asked: config.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **asked)
@@ -197,7 +197,7 @@ def optimize(
         )
     if model.compiled:
         _check(model)
-    # An earlier function would train without averaging, or with earlier options.
+    # A function that Keras has made before would train without averaging, or with earlier options.
     model.train_function = None
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
@@ -243,8 +243,8 @@ def _steps_function(model: keras.Model) -> Any:
     """Returns a function that runs one training step per batch, in sequence."""
     run = multi_worker_fit.in_replicas(model, lambda data: model.train_step(data))
 
-    # A function of its own, traced once: however many steps the graph has, the names of their
-    # gradients are the same, so one plan holds for each.
+    # A nested function, traced once: all steps of a graph have the same names of gradients, so one
+    # plan fits each of them.
     @tf.function(reduce_retracing=True, autograph=False)
     def train_step(data: Any) -> Any:
         return run(without_optionals(data))
@@ -324,7 +324,7 @@ def _are_alike(batches: tuple[Any, ...]) -> bool:
 def _kinds(batch: Any) -> list[Any]:
     """Returns dtypes and shapes of all tensors, also of the parts of ragged and sparse ones."""
     return [
-        # None, where there are no sample weights; and what tf.data has in its place.
-        (getattr(one, "dtype", type(one)), getattr(one, "shape", None))
-        for one in tf.nest.flatten(batch, expand_composites=True)
+        # The type stands for None (no sample weights) and for its replacement in tf.data.
+        (getattr(part, "dtype", type(part)), getattr(part, "shape", None))
+        for part in tf.nest.flatten(batch, expand_composites=True)
     ]
