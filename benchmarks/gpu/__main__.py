@@ -28,6 +28,7 @@ _SHARES = {"channels": 0.08, "curves": 0.21, "profiles": 0.11, "training": 0.60}
 _THREADS = (128, 256, 512, 1024, 2048, 4096)
 _MODELS = ("vgg16", "resnet152", "xception", "bert_base")
 _METHODS = ("tuner", "communicators")
+_PLACEMENTS = ("auto", "multi-rank", "host ids")
 _NEEDED = ("torch", "numpy", "scipy")
 
 
@@ -85,6 +86,7 @@ class Options:
     threads: tuple[int, ...]
     models: tuple[str, ...]
     method: str
+    placement: str
     mps: bool
     batch_factor: float
     seed: int
@@ -100,6 +102,9 @@ def _options(argv: Sequence[str] | None) -> Options:
     parser.add_argument("--models", default=",".join(_MODELS), help="any of %(default)s")
     parser.add_argument(
         "--method", choices=_METHODS, default="tuner", help="how channels reach NCCL"
+    )
+    parser.add_argument(
+        "--placement", choices=_PLACEMENTS, default="auto", help="how two ranks share a GPU in NCCL"
     )
     parser.add_argument("--no-mps", action="store_true", help="let ranks take turns on the GPU")
     parser.add_argument("--batch-factor", type=float, default=1.0, help="times the usual samples")
@@ -128,6 +133,7 @@ def _options(argv: Sequence[str] | None) -> Options:
         threads=threads,
         models=models,
         method=given.method,
+        placement=given.placement,
         mps=not given.no_mps,
         batch_factor=given.batch_factor,
         seed=given.seed,

@@ -1,5 +1,6 @@
 """All-reduces with a number of communication threads: who tells NCCL, and how."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from benchmarks.gpu.tuner import Tuner
 # NCCL_NTHREADS of the ranks that run plans: a channel is one block of so many threads that move
 # data, so that 128 to 4096 threads are 1 to 32 channels.
 THREADS_PER_CHANNEL = 128
+
+
+# NCCL's policies for channels that it chooses itself, besides its default. "efficiency": as few as
+# perform decently. A third one, without channels, serves no all-reduces.
+CTA_POLICIES = {"efficiency": 1}
 
 
 def channels(num_threads: int) -> int:
@@ -36,6 +42,7 @@ class Communication:
     Attributes:
       num_workers: ranks of the team.
       group: their process group.
+      cta_policies: names of the policies that `with_policy` takes.
     """
 
     def __init__(
@@ -46,12 +53,23 @@ class Communication:
         *,
         communicators: Mapping[int, Any] | None = None,
         tuner: Tuner | None = None,
+        by_policy: Mapping[str, Any] | None = None,
     ) -> None:
         self.num_workers = num_workers
         self._device = device
         self.group = group
         self._communicators = dict(communicators or {})
         self._tuner = tuner
+        self._by_policy = dict(by_policy or {})
+        self.cta_policies = tuple(self._by_policy)
+
+    def with_policy(self, name: str | None) -> "Communication":
+        """Returns the same ranks' all-reduces under a CTA policy; None is NCCL's default."""
+        if name is None:
+            return self
+        found = copy.copy(self)
+        found.group = self._by_policy[name]
+        return found
 
     def begin_step(self, buckets: Sequence[Bucket]) -> None:
         """Announces the all-reduces of a step, in the order in which they will be issued."""

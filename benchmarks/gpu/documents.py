@@ -31,7 +31,7 @@ _KEYS = {
     "results": dict,
 }
 # What a GPU's results must say of where they come from.
-MEASURED_ON = ("device", "driver", "cuda", "nccl", "pytorch", "sharing")
+MEASURED_ON = ("device", "driver", "cuda", "nccl", "pytorch", "sharing", "placement")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import scipy
 import torch
 
 
-def environment(*, dry_run: bool, sharing: str) -> dict[str, Any]:
+def environment(*, dry_run: bool, sharing: str, placement: str) -> dict[str, Any]:
     """Device, driver and versions; a dry run has no device to name.
 
     Args:
       dry_run: whether the processor stands in for a GPU.
       sharing: "mps" or "time slices", how two ranks share the GPU.
+      placement: "multi-rank" or "host ids", by which NCCL accepts two ranks on one GPU.
     """
     common = {
         "pytorch": torch.__version__,
@@ -38,6 +39,7 @@ def environment(*, dry_run: bool, sharing: str) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         "sharing": sharing,
+        "placement": placement,
         "nccl_environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("NCCL_")},
         **common,
     }

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# How NCCL accepts two ranks on one GPU: by its own setting, or as ranks of two hosts.
+MULTI_RANK, HOST_IDS = "multi-rank", "host ids"
+PLACEMENTS = (MULTI_RANK, HOST_IDS)
+_FIRST_MULTI_RANK = (2, 30)
 _TAIL = 4000
 # What a rank may take beyond its deadline to write its results and end.
 _GRACE_SECONDS = 10.0
@@ -32,6 +36,7 @@ class Job:
       deadline: seconds since the epoch when the ranks must have ended.
       dry_run: on the processor, with Gloo.
       sharing: "mps" or "time slices".
+      placement: one of `PLACEMENTS`, by which NCCL accepts two ranks on one GPU.
       method: "tuner" or "communicators": how the number of channels reaches NCCL.
       tuner: path of the tuner plugin; empty where there is none.
       threads: R, the numbers of communication threads.
@@ -50,6 +55,7 @@ class Job:
     deadline: float
     dry_run: bool
     sharing: str
+    placement: str
     method: str
     tuner: str
     threads: tuple[int, ...]
@@ -73,22 +79,40 @@ class Job:
         return next(name for name, ranks in self.teams.items() if self.rank in ranks)
 
 
+def choose_placement(nccl_version: Sequence[int]) -> str:
+    """Returns the placement that an NCCL has: its own for several ranks on one GPU, if it has that.
+
+    Args:
+      nccl_version: such as (2, 30, 7).
+    """
+    return MULTI_RANK if tuple(nccl_version) >= _FIRST_MULTI_RANK else HOST_IDS
+
+
 def nccl_environment(job: Job, threads_per_channel: int) -> dict[str, str]:
-    """Returns the environment for two ranks on one GPU: they use sockets and obey their plan."""
+    """Returns the environment for two ranks on one GPU, which obey their plan."""
     environment = {
-        # NCCL rejects two ranks of one host on one device, but accepts ranks of two hosts.
-        "NCCL_HOSTID": f"rank-{job.rank}",
-        "NCCL_NET": "Socket",
-        "NCCL_NET_PLUGIN": "none",
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1",
         "NCCL_NVLS_ENABLE": "0",
         "NCCL_MNNVL_ENABLE": "0",
         "NCCL_RAS_ENABLE": "0",
         "NCCL_DEBUG": "WARN",
     }
+    if job.placement == MULTI_RANK:
+        environment["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        # Kernels of both ranks must be on the GPU together, or each would wait for the other. A
+        # communicator per number of threads has a limit of its own, which this one would replace.
+        if job.team != "planned" or job.method != "communicators":
+            environment["NCCL_MAX_CTAS"] = str(max(job.threads) // threads_per_channel)
+    else:
+        environment |= {
+            # NCCL rejects two ranks of one host on one device, but accepts ranks of two hosts.
+            "NCCL_HOSTID": f"rank-{job.rank}",
+            "NCCL_NET": "Socket",
+            "NCCL_NET_PLUGIN": "none",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_IB_DISABLE": "1",
+            "NCCL_P2P_DISABLE": "1",
+            "NCCL_SHM_DISABLE": "1",
+        }
     if job.team == "planned":
         # Only a ring with the simple protocol has NCCL_NTHREADS threads per channel.
         environment |= {

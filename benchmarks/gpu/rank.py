@@ -11,7 +11,12 @@ from typing import Any
 import torch.distributed as dist
 
 from benchmarks.gpu import documents
-from benchmarks.gpu.communication import THREADS_PER_CHANNEL, Communication, channels
+from benchmarks.gpu.communication import (
+    CTA_POLICIES,
+    THREADS_PER_CHANNEL,
+    Communication,
+    channels,
+)
 from benchmarks.gpu.device import Cpu, Device, Gpu
 from benchmarks.gpu.environment import environment
 from benchmarks.gpu.launch import Job
@@ -44,7 +49,9 @@ class Context:
         )
         self.device: Device = Cpu() if job.dry_run else Gpu()
         self.tuner = Tuner(job.tuner) if job.method == "tuner" and job.team == "planned" else None
-        self._environment = environment(dry_run=job.dry_run, sharing=job.sharing)
+        self._environment = environment(
+            dry_run=job.dry_run, sharing=job.sharing, placement=job.placement
+        )
         self.communication = self._communication()
         self._teams = {name: dist.new_group(list(ranks)) for name, ranks in job.teams.items()}
 
@@ -53,6 +60,7 @@ class Context:
         job = self.job
         most = channels(max(job.threads))
         by_threads: dict[int, Any] = {}
+        by_policy: dict[str, Any] = {}
         for team, ranks in job.teams.items():
             # A communicator is made with as many channels as a plan may ask for.
             group = self._group(ranks, (most, most) if team == "planned" else None)
@@ -61,20 +69,33 @@ class Context:
             if team == "planned" and job.method == "communicators":
                 for count in job.threads:
                     by_threads[count] = self._group(ranks, (channels(count), channels(count)))
+            if team == "own" and self._has_policies():
+                for name, policy in CTA_POLICIES.items():
+                    by_policy[name] = self._group(ranks, None, policy)
         return Communication(
             self.device,
             mine,
             len(job.teams[job.team]),
             communicators=by_threads if job.team == "planned" else None,
             tuner=self.tuner,
+            by_policy=by_policy,
         )
 
-    def _group(self, ranks: Any, ctas: tuple[int, int] | None) -> Any:
+    def _has_policies(self) -> bool:
+        """True if PyTorch passes a CTA policy on to NCCL."""
+        if self.job.dry_run or hasattr(dist.ProcessGroupNCCL.Options().config, "cta_policy"):
+            return True
+        self.notes.append("this PyTorch has no CTA policies for NCCL: they are not compared")
+        return False
+
+    def _group(self, ranks: Any, ctas: tuple[int, int] | None, policy: int | None = None) -> Any:
         if self.job.dry_run:
             return dist.new_group(list(ranks), backend="gloo")
         options = dist.ProcessGroupNCCL.Options()
         if ctas is not None:
             options.config.min_ctas, options.config.max_ctas = ctas
+        if policy is not None:
+            options.config.cta_policy = policy
         return dist.new_group(list(ranks), backend="nccl", pg_options=options)
 
     @property

@@ -24,6 +24,7 @@ class _Options(Protocol):
     threads: tuple[int, ...]
     models: tuple[str, ...]
     method: str
+    placement: str
     mps: bool
     batch_factor: float
     seed: int
@@ -48,31 +49,67 @@ def prepared(options: _Options, folder: Path, report: dict[str, Any]) -> Iterato
             client = stack.enter_context(mps.service(folder / "mps", _PROBE_SECONDS))
             if not client:
                 report["notes"].append("no multi-process service: ranks take turns on the GPU")
-        yield Bench(options, folder, method, library, client)
+        placement = _placement(options)
+        yield Bench(options, folder, method, placement, library, client, report["notes"])
+
+
+def _placement(options: _Options) -> str:
+    """Returns the requested placement, or that of PyTorch's NCCL."""
+    if options.placement != "auto":
+        return options.placement
+    if options.dry_run:
+        return launch.HOST_IDS
+    import torch
+
+    return launch.choose_placement(torch.cuda.nccl.version())
 
 
 class Bench:
     """Runs steps one after the other."""
 
     def __init__(
-        self, options: _Options, folder: Path, method: str, library: str, client: dict[str, str]
+        self,
+        options: _Options,
+        folder: Path,
+        method: str,
+        placement: str,
+        library: str,
+        client: dict[str, str],
+        notes: list[str],
     ) -> None:
         self._options = options
         self._folder = folder
         self._method = method
+        self._placement = placement
         self._library = library
         self._client = client
+        self._notes = notes
 
     def step(self, name: str, seconds: float) -> list[str]:
         """Runs a step within so many seconds; returns what went wrong, a text for each rank."""
         if name == "training":
             return self._training(seconds)
+        until = time.time() + seconds
+        models = self._options.models
         teams = {"planned": (0,)} if name == "profiles" else _TWO
         method = "communicators" if name == "profiles" else self._method
-        problems = self._run(name, teams, method, self._options.models, seconds, name)
+        if self._may_change_placement(name):
+            problems = self._run(name, teams, method, models, seconds / 2, name)
+            if problems:
+                self._placement = launch.HOST_IDS
+                last = problems[0].strip().splitlines()[-1]
+                self._notes.append(f"placement multi-rank failed, so it is host ids: {last}")
+                problems = self._run(name, teams, method, models, until - time.time(), name)
+        else:
+            problems = self._run(name, teams, method, models, seconds, name)
         if name == "channels" and self._method == "tuner" and not problems:
             problems = self._check_channels()
         return problems
+
+    def _may_change_placement(self, step: str) -> bool:
+        """True if the step is the first with two ranks, which NCCL may have rejected."""
+        chosen = self._options.placement == "auto" and self._placement == launch.MULTI_RANK
+        return step == "channels" and chosen
 
     def _check_channels(self) -> list[str]:
         """Returns the problems; switches the method of later steps if NCCL ignored the plugin."""
@@ -143,6 +180,7 @@ class Bench:
             deadline=time.time() + seconds,
             dry_run=options.dry_run,
             sharing="mps" if self._client else "time slices",
+            placement=self._placement,
             method=method,
             tuner=self._library,
             threads=options.threads,

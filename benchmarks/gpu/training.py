@@ -12,6 +12,7 @@ one step of every strategy, in an order that is drawn again for each round.
     libra-m     MG-WFBP's groups with LIBRA's threads (planned)
     libra       LIBRA's groups and threads (planned)
     libra-own   LIBRA's groups, channels by NCCL (own): what threads alone are worth
+    mg-wfbp-efficiency, libra-own-efficiency    the same under NCCL's policy of few channels (own)
 """
 
 import dataclasses
@@ -56,12 +57,16 @@ _DRY_STEPS = 30
 
 @dataclass(frozen=True)
 class _Strategy:
-    """A compared strategy: a team and its plan; None for DDP and without communication."""
+    """A compared strategy: a team and its plan; None for DDP and without communication.
+
+    NCCL's default policy chooses the channels of team "own" if `cta_policy` is None.
+    """
 
     name: str
     team: str
     plan: Plan | None
     predicted_seconds: float | None
+    cta_policy: str | None = None
 
 
 class _Trainer:
@@ -95,14 +100,22 @@ class _Trainer:
             for name, size in zip(gradients.names, gradients.num_bytes, strict=True)
         ]
 
-    def step(self, plan: Plan | None, *, marking: bool = False, update: bool = True) -> StepMarks:
+    def step(
+        self,
+        plan: Plan | None,
+        *,
+        marking: bool = False,
+        update: bool = True,
+        cta_policy: str | None = None,
+    ) -> StepMarks:
         """Queues a step under a plan; without one it does not communicate."""
+        communication = self.context.communication.with_policy(cta_policy)
         return self.gradients.step(
             self.task.model,
             self.task.batch,
             self.optimizer if update else None,
             buckets=() if plan is None else self._buckets(plan),
-            communication=None if plan is None else self.context.communication,
+            communication=None if plan is None else communication,
             after_backward=plan is not None and plan.after_backward,
             marking=marking,
         )
@@ -243,7 +256,7 @@ def _strategies(
     libra = make_plan(profile, planned, strategies.Libra(threads=threads))
     groups = tuple(TensorGroup(g.start, g.stop, _OWN_THREADS) for g in libra.groups)
     ddp = _ddp_plan(profile)
-    return [
+    compared = [
         _Strategy("none", "planned", None, float(profile.compute_seconds.sum())),
         _Strategy("ddp", "own", None, _predicted(profile, ddp, own)),
         _of_plan("own", make_plan(profile, own, strategies.SynEasgd(**fixed))),
@@ -261,6 +274,17 @@ def _strategies(
                 ),
             ),
         ),
+    ]
+    # Every rank draws up the same list; the rank whose list counts may be of another team.
+    policies = max(context.gather(context.communication.cta_policies), key=len)
+    # The model was fitted to all-reduces under the default policy.
+    return compared + [
+        dataclasses.replace(
+            one, name=f"{one.name}-{policy}", predicted_seconds=None, cta_policy=policy
+        )
+        for policy in policies
+        for one in compared
+        if one.name in ("mg-wfbp", "libra-own")
     ]
 
 
@@ -280,7 +304,7 @@ def _predicted(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> f
 def _step(trainer: _Trainer, strategy: _Strategy, *, update: bool = True) -> StepMarks:
     if strategy.name == "ddp":
         return trainer.ddp_step(update=update)
-    return trainer.step(strategy.plan, update=update)
+    return trainer.step(strategy.plan, update=update, cta_policy=strategy.cta_policy)
 
 
 def _check_gradients(trainer: _Trainer, compared: list[_Strategy]) -> dict[str, Any]:
@@ -353,6 +377,7 @@ def _rows(
         predicted = strategy.predicted_seconds
         rows[name] = {
             "channels_by": {"own": "NCCL", "planned": "plan"}[strategy.team],
+            "cta_policy": strategy.cta_policy,
             "backward_seconds": seconds,
             "step_seconds": spread(whole[name]),
             "predicted_seconds": predicted,

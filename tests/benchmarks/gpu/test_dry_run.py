@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import documents
+from benchmarks.gpu import documents, runner
+from benchmarks.gpu.__main__ import _options
 from benchmarks.gpu.buckets import ddp_groups
+from benchmarks.gpu.launch import HOST_IDS, MULTI_RANK
 from tf_libra import ContentionModel, Plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,13 +85,18 @@ def test_what_was_measured_loads_as_what_planners_take(out: Path) -> None:
 def test_training_compares_all_strategies_on_the_same_gradients(out: Path) -> None:
     model = results(out, "training")["models"]["vgg16"]
     names = {"none", "ddp", "syneasgd", "mg-wfbp", "libra-m", "libra", "libra-own"}
+    under_policy = {"mg-wfbp-efficiency", "libra-own-efficiency"}
+    names |= under_policy
     assert set(model["strategies"]) == names
     assert model["gradients"].keys() == names - {"none"}
     # Every way sums the same numbers, if not in the same order.
     assert max(model["gradients"].values()) < 1e-3
-    for row in model["strategies"].values():
+    for name, row in model["strategies"].items():
         assert len(row["rounds"]["backward_seconds"]) == model["rounds"]
-        assert row["predicted_seconds"] > 0
+        if name in under_policy:  # nothing was fitted to them
+            assert row["predicted_seconds"] is None and row["cta_policy"] == "efficiency"
+        else:
+            assert row["predicted_seconds"] > 0 and row["cta_policy"] is None
     for samples in ("samples", "own_samples"):
         assert documents.samples_from(model[samples])
 
@@ -122,3 +129,23 @@ def test_a_step_runs_alone_and_without_a_compiler_over_communicators(
     assert document["settings"]["method"] == "communicators"
     # No plugin was called, so there is nothing to prove.
     assert document["complete"] and not document["results"]["proven"]
+
+
+def test_rejected_placement_is_replaced_and_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = _options(["--out", str(tmp_path), "--dry-run", "--threads", "128,512"])
+    notes: list[str] = []
+    used: list[str] = []
+
+    def run_step(self: runner.Bench, *_: Any) -> list[str]:
+        used.append(self._placement)
+        return ["channels, rank 0: status 1\nDuplicate GPU"] if len(used) == 1 else []
+
+    monkeypatch.setattr(runner.Bench, "_run", run_step)
+    monkeypatch.setattr(runner.Bench, "_check_channels", lambda self: [])
+    bench = runner.Bench(options, tmp_path, "tuner", MULTI_RANK, "", {}, notes)
+    assert bench.step("channels", 60.0) == []
+    assert bench.step("curves", 60.0) == []
+    assert used == [MULTI_RANK, HOST_IDS, HOST_IDS]
+    assert len(notes) == 1 and notes[0].endswith("Duplicate GPU")

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.launch import Job, nccl_environment, nccl_log, run
+from benchmarks.gpu.launch import (
+    HOST_IDS,
+    MULTI_RANK,
+    Job,
+    choose_placement,
+    nccl_environment,
+    nccl_log,
+    run,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,6 +32,7 @@ def job(tmp_path: Path) -> Job:
         deadline=time.time() + 120,
         dry_run=True,
         sharing="mps",
+        placement=HOST_IDS,
         method="tuner",
         tuner="/lib.so",
         threads=(128, 256),
@@ -44,6 +53,21 @@ def test_two_ranks_of_one_gpu_meet_over_sockets(job: Job) -> None:
     assert len({one["NCCL_HOSTID"] for one in environments}) == 4
     assert all(one["NCCL_NET"] == "Socket" for one in environments)
     assert all(one["NCCL_SOCKET_IFNAME"] == "lo" for one in environments)
+
+
+def test_new_nccl_puts_two_ranks_on_one_gpu_by_itself(job: Job) -> None:
+    assert choose_placement((2, 29, 7)) == HOST_IDS
+    assert choose_placement((2, 30, 0)) == choose_placement((3, 0)) == MULTI_RANK
+    job = dataclasses.replace(job, placement=MULTI_RANK)
+    for rank in range(4):
+        found = nccl_environment(dataclasses.replace(job, rank=rank), 128)
+        assert found["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+        assert found["NCCL_MAX_CTAS"] == "2"
+        assert not {"NCCL_HOSTID", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET"} & set(found)
+    # Each of several communicators has its own number of channels.
+    several = dataclasses.replace(job, method="communicators")
+    assert "NCCL_MAX_CTAS" not in nccl_environment(several, 128)
+    assert "NCCL_MAX_CTAS" in nccl_environment(dataclasses.replace(several, rank=2), 128)
 
 
 def test_only_planned_ranks_follow_a_plan(job: Job) -> None:
