@@ -166,7 +166,7 @@ def test_counters_add_up() -> None:
     }
     assert grown == {
         "communicators": 2,
-        "asked": 6,
+        "requests": 6,
         "applied": 2,
         "passed_over": 4,
         "no_plan": 1,
