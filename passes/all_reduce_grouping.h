@@ -53,20 +53,20 @@ std::vector<Fusion> DecideFusions(const IndexedGraph& graph,
 // Control edges to add to existing nodes: names of predecessors, by the number of the successor.
 using ControlEdges = std::map<int, std::vector<std::string>>;
 
-// Puts all all-reduces into one order, those that stay included: engines match them across ranks by
-// the order in which they start. Sorts `fusions` by it. The order is
+// Puts all all-reduces into one order, including those that are not fused, and sorts `fusions` by
+// it: engines match all-reduces across ranks by the order in which they start.
 //
-// - that of the plan as far as the graph allows it;
-// - all-reduces that stay, and those fused out of step in another branch or loop, come last, where
-//   they delay nothing. If the step depends on one, it comes before the first all-reduce that is
-//   further from the graph's inputs, by the longest path.
+// - The order is that of the plan as far as the graph allows it.
+// - All-reduces that are not fused, and those fused out of step in another branch or loop, come
+//   last, where they delay nothing. If the step depends on one, it comes before the first
+//   all-reduce that is further from the graph's inputs, by the longest path.
 //
-// All-reduces of one context are chained by control edges. One in a branch or a loop is ordered
-// against those outside by an edge in the context that both are in: from the earlier all-reduce or
-// where its branch or loop ends, to the later one or what that waits for in any case. Those of two
-// branches of one conditional have no order. Nullopt where there is no such edge: then the ranks
-// might not start all-reduces alike. Between contexts there may be an edge for each pair, since an
-// all-reduce that a branch leaves out passes on no order.
+// Control edges chain the all-reduces of one context. One in a branch or loop is ordered against
+// those outside by an edge in their common context: from the earlier all-reduce, or from the end of
+// its branch or loop, to the later one, or to a node for which the later one always waits. Two
+// branches of one conditional have no order. Returns nullopt if such an edge does not exist, since
+// ranks might then start all-reduces in different orders. Between contexts there may be an edge for
+// each pair, since a skipped branch transmits no order.
 //
 // `dropped` are the edges that `dag` was built without.
 std::optional<ControlEdges> OrderAllReduces(const IndexedGraph& graph,

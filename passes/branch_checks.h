@@ -26,22 +26,22 @@
 namespace tf_libra {
 
 struct BranchCheck {
-  Fanin predicate;        // of what it checks; of a loop, the LoopCond's input
-  Fanin followed;         // by whom: the predicate itself, or the LoopCond
+  Fanin predicate;        // the checked predicate; for a loop, the LoopCond's input
+  Fanin followed;         // the node that control flow reads: the predicate, or the LoopCond
   std::string condition;  // for messages: "the condition 'cond' (of 'IsFinite')"
-  std::string tensor;     // one whose all-reduce depends on it
-  std::string function;   // the training function of that
-  std::string key;        // the same on every rank, of no other check in the graph
+  std::string tensor;     // a tensor whose all-reduce depends on the predicate
+  std::string function;   // the training function of `tensor`
+  std::string key;        // unique in the graph, and equal on every rank
   int all_reduce = -1;    // the node that reduces `tensor`
   bool is_loop = false;
 };
 
-// The checks that `graph` needs, in the order of their keys. `is_stateful` says of an op whether
-// equal inputs may give unequal outputs.
+// Returns the checks that `graph` needs, by key. `is_stateful` returns whether equal inputs of an
+// op may give unequal outputs.
 std::vector<BranchCheck> FindBranchChecks(
     const IndexedGraph& graph, const std::function<bool(const tensorflow::NodeDef&)>& is_stateful);
 
-// Adds them to a graph that is about to be executed.
+// Adds the checks to a graph before it is executed.
 absl::Status AddBranchChecks(tensorflow::Graph* graph);
 
 }  // namespace tf_libra

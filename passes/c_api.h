@@ -7,26 +7,25 @@
 extern "C" {
 #endif
 
-// Registers a plan. `group_sizes` are tensors per group; `tensor_names` is flat, in backward
-// order, and holds sum(group_sizes) names; so does `part_starts`, at which byte of each tensor the
-// group's part of it begins, -1 where the group has all of it. The same id and digest again only
-// counts; another digest under a registered id is an error. Returns 0, else the reason is in
-// TfLibraLastPlanError.
+// Registers a plan. `group_sizes` are numbers of tensors per group. `tensor_names` is flat, in
+// backward order, with sum(group_sizes) names. `part_starts` has as many entries: the byte of each
+// tensor at which the group's part begins, or -1 if the group has the whole tensor. Registering the
+// same id and digest again increments a count; another digest under a registered id is an error.
+// Returns 0 on success; otherwise TfLibraLastPlanError has the reason.
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
                         const char* const* tensor_names, const long long* part_starts,
                         int after_backward);
 
-// Undoes one TfLibraRegisterPlan. With the last the plan is forgotten, and what was reported about
-// it; Grappler, where it is just at a graph under the plan, finishes by it. Non-zero if the plan is
-// not registered.
+// Undoes one TfLibraRegisterPlan. The last call deletes the plan and its reports; a Grappler run
+// that uses the plan finishes with it. Returns non-zero if the plan is not registered.
 int TfLibraUnregisterPlan(const char* plan_id);
 
-// Why the last of the calls above failed in this thread; empty if it did not.
+// Returns why the last call above failed in this thread; empty if it succeeded.
 const char* TfLibraLastPlanError();
 
-// JSON text of what the pass last did with this plan, per graph, see RewriteReports::ToJson. Null,
-// with the reason in TfLibraLastPlanError, where memory ran out.
+// Returns the last reports on this plan, per graph, as JSON (RewriteReports::ToJson). Returns null,
+// with the reason in TfLibraLastPlanError, if memory is exhausted.
 const char* TfLibraRewriteReport(const char* plan_id);
 
 #ifdef __cplusplus

@@ -27,25 +27,25 @@ struct OrderingEdge {
 // Paths of a graph in which each fusion is one node and in which edges are added. All-reduces are
 // named by their positions in `order`, a topological order of `dag`; each has one node there.
 //
-// A search ends at the first node that will do, and what it found is reused for the next pair, so
-// the work for a pair does not depend on the size of the graph. The exception is the search for
-// everything that an all-reduce waits for: at most one per all-reduce and per context that it
-// shares with others.
+// A search ends at the first suitable node, and its result is reused for the next pair, so the work
+// for a pair does not depend on the size of the graph. The exception is the search for all nodes
+// for which an all-reduce waits: at most one per all-reduce and per context that it shares with
+// others.
 class ContextPaths {
  public:
   // `fused` are the nodes of each fusion; `dropped` are the edges that `dag` was built without.
-  // The arguments but for `order` have to outlive this.
+  // All arguments except `order` must outlive this object.
   ContextPaths(const IndexedGraph& graph, const DroppedEdge& dropped, const ContractedDag& dag,
                const std::vector<std::vector<int>>& fused, std::vector<int> order);
 
-  // An edge that makes the all-reduce at `later` follow that at `earlier` whenever both run, in the
-  // context that both are in: from `earlier`, or a node at which its branch or loop ends, to
-  // `later`, or a node for which `later` waits in any case. Nullopt if there is none. `later` never
-  // decreases from call to call.
+  // Returns an edge in the common context that makes the all-reduce at `later` follow that at
+  // `earlier` whenever both run: from `earlier`, or from the end of its branch or loop, to `later`,
+  // or to a node for which `later` always waits. Returns nullopt if there is none. `later` must not
+  // decrease from call to call.
   std::optional<OrderingEdge> Find(size_t earlier, size_t later);
 
-  // Records an edge, which `dag` has as well. No all-reduce at or behind the `later` of the last
-  // call leads to `from`.
+  // Records an edge that `dag` has as well. No all-reduce at or after the `later` of the last call
+  // may lead to `from`.
   void Add(int from, int to);
 
   // Number of nodes that searches have visited.
@@ -70,10 +70,10 @@ class ContextPaths {
   int FirstThatCanWait(size_t earlier, size_t later, int end, int context);
   bool IsTaken(int fanin, const Conditions& given) const;
 
-  // Calls `visit` for each node that `node` waits for and whose edge `counts`.
+  // Calls `visit` for each node for which `node` waits through an edge that `counts`.
   template <typename Counts, typename Visit>
   void VisitFanins(int node, Counts counts, Visit visit) const;
-  // The same for what `node` waits for whatever else runs, if nodes of `context` run.
+  // Calls `visit` for each node for which `node` always waits if nodes of `context` run.
   template <typename Visit>
   void VisitCertainFanins(int node, int context, Visit visit) const;
 
@@ -89,10 +89,10 @@ class ContextPaths {
   std::vector<std::vector<Fanin>> fanouts_;  // made for the first search; with back edges of loops
   std::unordered_map<int, std::vector<int>> added_;   // to -> from
   std::map<Conditions, int> context_of_;              // number of a set of conditions
-  std::map<std::pair<int, int>, int> common_;         // contexts -> what both are under
+  std::map<std::pair<int, int>, int> common_;         // two contexts -> their common context
   std::map<std::pair<size_t, int>, EndSearch> ends_;  // (position, context)
   size_t later_ = 0;                                  // of the last call
-  std::map<int, std::vector<bool>> waited_for_;       // context -> what `later_` waits for in it
+  std::map<int, std::vector<bool>> waited_for_;       // context -> nodes for which `later_` waits
   int64_t num_visited_ = 0;
 };
 

@@ -12,17 +12,17 @@
 
 namespace tf_libra {
 
-// Ports of what is no data.
+// Ports of edges without data: a control edge, and a dependency that exists once TensorFlow has
+// merged ops (post_grappler_fusions.h).
 constexpr int kControl = -1;
-constexpr int kPostFusion =
-    -2;  // is waited for once TensorFlow has merged ops, see post_grappler_fusions.h
+constexpr int kPostFusion = -2;
 
 struct Fanin {
   int node;
   int port;
 };
 
-// What a node runs under: a branch of a conditional, or a loop.
+// Condition under which a node runs: a branch of a conditional, or a loop.
 struct Condition {
   static Condition Branch(Fanin predicate, int taken) {
     return {predicate.node, predicate.port, taken, ""};
@@ -38,37 +38,38 @@ struct Condition {
   bool operator<(const Condition& other) const { return Key() < other.Key(); }
 
   static constexpr int kNone = -1;
-  int node;  // that computes the predicate, and its port; kNone for a loop
+  int node;  // computes the predicate at output `port`; kNone for a loop
   int port;
-  int taken;          // which output of the Switch
-  std::string frame;  // the loop's; empty for a branch
+  int taken;          // output of the Switch
+  std::string frame;  // frame of the loop; empty for a branch
 
   std::tuple<int, int, int, const std::string&> Key() const { return {node, port, taken, frame}; }
 };
 using Conditions = std::set<Condition>;
 
-// Contexts, one per node, as small integers: 0 outside of all control flow. Two nodes with the same
+// Contexts of nodes, as small integers; 0 is outside of all control flow. Two nodes with the same
 // context run under the same branches of the same conditionals (lowered to Switch and Merge) and in
-// the same frame of a while loop, so an edge between them neither crosses a frame nor lets a branch
-// that was not taken switch the other node off.
+// the same frame of a while loop. So an edge between them crosses no frame, and a branch that is
+// not taken cannot disable one of them.
 //
-// An edge runs from the context of a node's outputs to that of another's inputs. They are the same
-// but for Enter, whose inputs are outside of the frame, and for Exit, whose outputs are.
+// An edge leads from the context of a node's outputs to that of another node's inputs. A node's two
+// contexts differ only for Enter, whose inputs are outside of the frame, and for Exit, whose
+// outputs are.
 struct ControlFlowContexts {
   std::vector<int> of_outputs;
   std::vector<int> of_inputs;
   std::vector<Conditions> conditions;  // of each context
 };
 
-// `fanins[i]` are what node i consumes, without the back edges of loops but with what loop_frames.h
-// has in their place; `order` is a topological order of the nodes.
+// `fanins[i]` are the inputs of node i, with the edges of loop_frames.h in place of the back edges
+// of loops; `order` is a topological order of the nodes.
 ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
                                             const std::vector<std::vector<Fanin>>& fanins,
                                             const std::vector<int>& order);
 
-// Under all conditions that both are under.
+// Returns the conditions that are in both sets.
 Conditions Common(const Conditions& a, const Conditions& b);
-// Returns whether nodes of both never run together: they are in two branches of one conditional.
+// Returns whether nodes of `a` and `b` never run together, in two branches of one conditional.
 bool Exclude(const Conditions& a, const Conditions& b);
 // Returns whether both are in the same loops, and `inner` is under all conditions that `outer` is
 // under.

@@ -17,17 +17,17 @@
 
 namespace tf_libra {
 
-// Names of nodes that are not free to go.
+// Names of nodes that the rewrite must keep.
 struct NodesToKeep {
   std::unordered_set<std::string> fetched;  // must exist afterwards, with the same output
   std::unordered_set<std::string> targets;  // must exist afterwards, and run when they ran before
-  std::unordered_set<std::string> fed;      // are left alone
+  std::unordered_set<std::string> fed;      // must not change
 };
 
-// All that was decided about a graph.
+// Decisions about a graph.
 struct Decisions {
-  std::vector<Fusion> fusions;    // take the place of the all-reduces that they are made of
-  std::vector<Barrier> barriers;  // are new
+  std::vector<Fusion> fusions;    // replace their members
+  std::vector<Barrier> barriers;  // new nodes
   ControlEdges waits;
   DroppedEdge dropped;
 };
@@ -37,9 +37,9 @@ struct WrittenGraph {
   std::vector<ReportedGroup> groups;
 };
 
-// Writes what was decided, and lets the rest of the graph follow. An all-reduce that was fused
-// leaves under its name an Identity, if it is fetched, or a NoOp, if it is a target: no tensor is
-// copied that the caller did not request. Both are on the device of what it was fused into.
+// Applies the decisions and rewires the other nodes. A fused all-reduce is replaced by an Identity
+// of its name if it is fetched, and by a NoOp if it is a target, so no tensor is copied that the
+// caller did not request. Both are on the device of the fused node.
 WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
                         const Rewriter& rewriter, const NodesToKeep& keep,
                         const Decisions& decisions);

@@ -1,4 +1,4 @@
-// GraphDef with numbered nodes, for walks along its edges.
+// GraphDef with numbered nodes, for searches along its edges.
 
 #ifndef TF_LIBRA_PASSES_INDEXED_GRAPH_H_
 #define TF_LIBRA_PASSES_INDEXED_GRAPH_H_
@@ -15,32 +15,31 @@
 
 namespace tf_libra {
 
-// Nodes are numbered as they stand in `def`, which has to outlive this.
+// Node numbers are positions in `def`, which must outlive this object.
 struct IndexedGraph {
   const tensorflow::GraphDef* def = nullptr;
   std::unordered_map<absl::string_view, int> index;
-  // The inputs as they stand in `def`, but without the back edges of loops; for these, Exits have
-  // further ones (loop_frames.h). So has what TensorFlow may merge (post_grappler_fusions.h).
+  // The inputs in `def`, without the back edges of loops, but with the edges that replace them
+  // (loop_frames.h) and those of ops that TensorFlow may merge (post_grappler_fusions.h).
   std::vector<std::vector<Fanin>> fanins;
   std::vector<int> order;  // topological
-  // Of what a node outputs, and of what it takes: an Enter takes what is outside of the loop.
+  // Contexts of a node's outputs and inputs; the inputs of an Enter are outside of the loop.
   std::vector<int> contexts;
   std::vector<int> input_contexts;
   std::vector<Conditions> conditions;                  // of each context
-  std::vector<std::pair<int, int>> post_fusion_pairs;  // by pairs
+  std::vector<std::pair<int, int>> post_fusion_pairs;  // nodes that TensorFlow may merge
 };
 
-// Nullopt, with the reason, for a graph that is not well-formed, or in which nodes wait for each
-// other. A while loop counts as one node for all that is outside of it. O(nodes + edges), but for
-// what is merged later.
+// Returns nullopt, with the reason, for a graph that is malformed or has a cycle of waits. From
+// outside, a while loop counts as one node. O(nodes + edges), plus AddPostFusionEdges.
 std::optional<IndexedGraph> IndexGraph(const tensorflow::GraphDef& def, std::string* reason);
 
-// Returns whether TensorFlow's executor reaches all nodes of `graph`, as far as edges decide that;
-// else `why` names nodes that wait for each other. Grappler's own order of a graph does not tell,
-// since it leaves out the back edges of loops.
+// Returns whether TensorFlow's executor reaches all nodes of `graph`, by its edges; otherwise `why`
+// names nodes that wait for each other. Grappler's topological order cannot decide that, since it
+// ignores the back edges of loops.
 bool IsLive(const tensorflow::GraphDef& graph, std::string* why);
 
-// All nodes, each after its fanins; shorter than `fanins` if some wait for each other.
+// Returns all nodes, each after its fanins; fewer if some wait for each other.
 std::vector<int> TopologicalOrder(const std::vector<std::vector<Fanin>>& fanins);
 
 }  // namespace tf_libra

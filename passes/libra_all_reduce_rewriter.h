@@ -7,8 +7,8 @@
 
 namespace tf_libra {
 
-// Writes a LibraAllReduce of several tensors. Each stream of a plan has lanes of its own, behind
-// those of the streams of smaller numbers, as many as the most threads of its groups.
+// Writes a LibraAllReduce of several tensors. Each stream of a plan has its own lanes, numbered
+// after those of earlier streams; their number is the largest thread count of its groups.
 class LibraAllReduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;

@@ -11,23 +11,23 @@
 
 namespace tf_libra {
 
-// What the config of a call names it.
+// Name of the pass in the config of a function call.
 inline constexpr char kOptimizerName[] = "tf_libra";
 
-// Applies a registered plan to the graph it is given. The parameter map names the plan:
+// Applies a registered plan to a graph. The parameter map names the plan:
 //   "plan" (s): its id;
-//   "digest" (s): must be the digest that the id is registered with;
-//   "op" (s): the op to write, of which a rewriter is registered, such as "LibraAllReduce".
-// Where one of them is missing or does not fit, the graph stays as it is, and the report of the
-// plan says why.
+//   "digest" (s): the digest under which the id is registered;
+//   "op" (s): the op to write, which needs a registered rewriter, such as "LibraAllReduce".
+// If one of them is missing or does not match, the graph stays unchanged, and the report of the
+// plan has the reason.
 class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  public:
   std::string name() const override { return kOptimizerName; }
-  // Function bodies are not looked into: each is a graph of its own to Grappler.
+  // The pass ignores function bodies: Grappler optimizes each as a graph of its own.
   bool UsesFunctionLibrary() const override { return false; }
 
   absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer* config) override;
-  // Aborted where nothing changes, which Grappler takes as "keep the graph".
+  // Returns Aborted if nothing changes, which tells Grappler to keep the graph.
   absl::Status Optimize(tensorflow::grappler::Cluster* cluster,
                         const tensorflow::grappler::GrapplerItem& item,
                         tensorflow::GraphDef* optimized_graph) override;
@@ -35,7 +35,7 @@ class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  private:
   std::string plan_id_;
   std::string digest_;
-  // Found at the start and held: the plan may be unregistered before Grappler is through.
+  // Shared ownership: the plan may be unregistered before Grappler has finished.
   std::shared_ptr<const RegisteredPlan> plan_;
   std::string op_;
 };

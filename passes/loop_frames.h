@@ -1,4 +1,4 @@
-// Contraction of a while loop to one unit, for code that walks along the edges of a graph.
+// Edges that make a while loop one unit, for searches along the edges of a graph.
 
 #ifndef TF_LIBRA_PASSES_LOOP_FRAMES_H_
 #define TF_LIBRA_PASSES_LOOP_FRAMES_H_
@@ -10,15 +10,15 @@
 
 namespace tf_libra {
 
-// Within one iteration a loop's nodes have an order; the back edges, Merge <- NextIteration, lead
-// to the next one. Seen from outside, all iterations are one: no value leaves before all that the
-// loop takes is there, and each iteration leads to the next. So, in place of the back edges, which
-// `fanins` must not have, this adds what they mean, as control inputs of the Exits: every Enter and
-// every NextIteration of a frame leads to its first Exit, and that to the others. A loop in the
-// body of another is part of the body.
+// Within one iteration, a loop's nodes have an order; the back edges, Merge <- NextIteration, lead
+// to the next iteration. From outside, all iterations are one unit: no value leaves before all
+// inputs of the loop are ready, and each iteration leads to the next. So this function adds control
+// inputs to the Exits in place of the back edges, which `fanins` must not have: every Enter and
+// every NextIteration of a frame leads to its first Exit, and that Exit to the others. A nested
+// loop is part of the body of the outer loop.
 //
-// An edge from what reads an Exit to what feeds an Enter of the same frame is a cycle then, as it
-// is for TensorFlow's executor. `order` is a topological order of `fanins`.
+// With these edges, an edge from a reader of an Exit to an input of an Enter of the same frame
+// closes a cycle, as it does for TensorFlow's executor. `order` is a topological order of `fanins`.
 void CloseLoops(const tensorflow::GraphDef& graph, const std::vector<int>& order,
                 std::vector<std::vector<Fanin>>* fanins);
 

@@ -16,25 +16,25 @@ namespace tf_libra {
 
 inline constexpr int64_t kWholeTensor = -1;
 
-// One tensor group: what is reduced together, by how many threads.
+// One tensor group: the tensors of one all-reduce, and its threads.
 struct PlanGroup {
   std::vector<std::string> tensor_names;  // backward order
   int num_threads = 1;
   int stream = 0;
-  // At which byte of each tensor its part begins, which ends where the next part or the tensor
-  // does; kWholeTensor for whole ones. Empty where all are whole.
+  // Byte of each tensor at which its part begins; kWholeTensor for a whole tensor. A part ends at
+  // the next part or at the end of the tensor. Empty if all tensors are whole.
   std::vector<int64_t> part_starts = {};
 };
 
 struct RegisteredPlan {
   std::string id;
   std::string digest;
-  std::vector<PlanGroup> groups;  // in the order in which they are to start
+  std::vector<PlanGroup> groups;  // in the order of their start
   // No group starts before every gradient has been produced.
   bool after_backward = false;
 };
 
-// InvalidArgument naming the field, its value and what is allowed.
+// Returns InvalidArgument with the field, its value and the allowed values.
 absl::Status ValidatePlan(const RegisteredPlan& plan);
 
 // Thread-safe map from plan id to plan.
@@ -43,20 +43,20 @@ class PlanRegistry {
   // The registry of this process: the C functions write it, the pass reads it.
   static PlanRegistry& Global();
 
-  // Registering the same id and digest again counts; another digest under the same id is
-  // AlreadyExists.
+  // Registering the same id and digest again increments a count; another digest under the same id
+  // is AlreadyExists.
   absl::Status Register(RegisteredPlan plan);
-  // Undoes one Register; `last` says whether the plan is gone now. NotFound for an id that is not
-  // registered. A caller that holds the plan may go on using it.
+  // Undoes one Register; sets `last` if that deleted the plan. Returns NotFound for an unregistered
+  // id. A caller that shares the plan may continue to use it.
   absl::Status Unregister(const std::string& id, bool* last);
-  // Null for an id that is not registered.
+  // Returns null for an unregistered id.
   std::shared_ptr<const RegisteredPlan> Find(const std::string& id) const;
 
  private:
   mutable std::mutex mutex_;
   struct Entry {
     std::shared_ptr<const RegisteredPlan> plan;
-    int count;  // of Register without its Unregister
+    int count;  // calls of Register without Unregister
   };
   std::map<std::string, Entry> plans_;
 };

@@ -12,16 +12,16 @@
 
 namespace tf_libra {
 
-// Pairs of a convolution's gradients, of its bias and of its filter, which read the same gradient:
-// oneDNN's layout pass makes one op of them if their control inputs are equal. That waits for all
-// that either of them waits for. So this adds the inputs of each to the fanins of the other, with
-// kPostFusion for the port: where a pair is one op or may become one, a path through one of them
-// is a path through the other.
+// oneDNN's layout pass merges the gradients of a convolution's bias and filter, which read the same
+// gradient, into one op if their control inputs are equal. The merged op waits for the inputs of
+// both. So this function adds the inputs of each to the fanins of the other, with kPostFusion for
+// the port: if a pair is or may become one op, a path through one of them is a path through the
+// other. Returns the pairs.
 //
-// Pairs of different contexts, and those with a path between them, are left out: what would wait
-// for itself cannot be merged. Where not all pairs can be merged together, those found first count.
-// `order` is a topological order of `fanins`; afterwards there is another. O(nodes + edges), and
-// what a ContractedDag takes for the pairs.
+// Pairs in different contexts, and pairs with a path between them, are omitted: a merged op cannot
+// wait for itself. If not all pairs can be merged together, the first ones count. `order` is a
+// topological order of `fanins`, and may be none afterwards. O(nodes + edges), plus the work of a
+// ContractedDag for the pairs.
 std::vector<std::pair<int, int>> AddPostFusionEdges(const tensorflow::GraphDef& graph,
                                                     const std::vector<int>& contexts,
                                                     const std::vector<int>& order,

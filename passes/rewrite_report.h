@@ -72,7 +72,7 @@ class RewriteReports {
   GraphReport Find(const std::string& plan_id, const std::string& graph_id) const;
   void Erase(const std::string& plan_id);
   // {"plan": id, "graphs": [{"graph", "serial", "in_force", "groups": [...], "left": [...],
-  // "skipped": [...]}]}, graphs by name; "in_force" is null where nothing is known.
+  // "skipped": [...]}]}, graphs by name; "in_force" is null if unknown.
   std::string ToJson(const std::string& plan_id) const;
 
  private:

@@ -25,29 +25,29 @@ struct FusedGroup {
 };
 
 // Writes the op and its attributes. Input i and output i of the node belong to tensor i. The pass
-// itself sets name, device, inputs and the attributes of members that start with '_'; and for who
-// reads the executed graph, where the op is another than LibraAllReduce and knows nothing of them,
-// "_tf_libra_tensor_names", "_tf_libra_group", "_tf_libra_function" and "_tf_libra_num_threads".
+// itself sets name, device, inputs and the members' attributes that start with '_'. If the op is
+// not LibraAllReduce, it also sets "_tf_libra_tensor_names", "_tf_libra_group",
+// "_tf_libra_function" and
+// "_tf_libra_num_threads", for readers of the executed graph.
 //
-// Only tensors with the same Device are fused: one that is computed elsewhere takes no others
-// along.
+// Only tensors with the same Device are fused.
 class Rewriter {
  public:
   virtual ~Rewriter() = default;
   virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
-  // Device on which the op reduces `member`, whose gradient is computed on `producer_device`.
+  // Returns the device on which the op reduces `member`, whose gradient `producer_device` computes.
   virtual std::string Device(const tensorflow::NodeDef& member,
                              const std::string& producer_device) const {
     return member.device();
   }
-  // Reason why the op cannot replace `member`, which then stays unchanged; empty if it can.
+  // Returns why the op cannot replace `member`, which then stays unchanged; empty if it can.
   virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
   // Returns whether it writes "part_starts" of members, and the op all-reduces parts of a tensor in
   // place.
   virtual bool TakesParts() const { return false; }
-  // Returns whether each node is a LibraAllReduce that is to be taken apart into start and wait.
+  // Returns whether the pass splits each node, a LibraAllReduce, into start and wait.
   virtual bool SplitsStartDone() const { return false; }
-  // Returns whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.
+  // Returns whether the pass adds a LibraAllReduceDone between each node and its readers.
   virtual bool NeedsDone() const { return false; }
 };
 
@@ -57,12 +57,12 @@ class Rewriters {
   // The registry of this process, including libraries that are loaded later.
   static Rewriters& Global();
 
-  // Makes a rewriter known by its op. `to_load` says how the op gets into the process, empty where
-  // its library is the rewriter's. What is registered for an op first stays; false for the next.
+  // Registers the rewriter of an op. `to_load` tells users how to load the op; empty if the library
+  // of the rewriter has it. The first registration of an op wins; returns false for others.
   bool Register(const std::string& op, const std::string& to_load,
                 std::function<std::unique_ptr<Rewriter>()> make);
-  // The rewriter for an op, null where there is none or the op is not loaded, with the reason. `op`
-  // is what the configuration names.
+  // Returns the rewriter for an op as the configuration names it; null, with the reason, if there
+  // is none or the op is not loaded.
   std::unique_ptr<Rewriter> Make(const std::string& op, std::string* reason) const;
 
  private:
@@ -75,7 +75,7 @@ class Rewriters {
   std::map<std::string, Entry> rewriters_;
 };
 
-// That of this process's rewriters.
+// Calls Make of this process's registry.
 inline std::unique_ptr<Rewriter> MakeRewriter(const std::string& op, std::string* reason) {
   return Rewriters::Global().Make(op, reason);
 }

@@ -15,16 +15,15 @@ namespace tf_libra {
 // Returns whether `plan` has a tensor in parts that `rewriter` can all-reduce.
 bool CutsTensors(const RegisteredPlan& plan, const Rewriter& rewriter);
 
-// Each pending all-reduce X of a tensor that `plan` cuts becomes
+// Replaces each pending all-reduce X of a tensor that `plan` splits by
 //
 //   X_cut     LibraCut, which outputs the gradient and, as views of it, its parts
 //   X_part_i  a pending LibraAllReduce of each part, which works in place
 //   X         LibraJoin, which outputs the gradient when all parts are reduced
 //
-// so that a part is from then on what a whole tensor is to the rest of the pass, and a node that
-// reads X, or a caller that keeps it, goes on doing so. Control edges from X to other marked
-// all-reduces become such from its parts: they say in which order all-reduces start. What is in
-// `fed` is left alone.
+// so that the rest of the pass treats a part as a whole tensor, and nodes and callers that use X
+// need no change. Control edges from X to other pending all-reduces move to its parts, since they
+// define the order of starts. Nodes in `fed` are not replaced.
 void CutTensors(const RegisteredPlan& plan, const std::unordered_set<std::string>& fed,
                 tensorflow::GraphDef* graph);
 

@@ -43,8 +43,8 @@ struct Graph {
     return node;
   }
 
-  // A pending all-reduce of `producer`, which is added if it is new. `tensor` is that of the name
-  // unless it is given.
+  // Adds a pending all-reduce of `producer`, and `producer` if it is new. `tensor` defaults to
+  // `name`.
   tensorflow::NodeDef* Reduce(const std::string& name, const std::string& producer,
                               const std::string& tensor = "",
                               const std::vector<std::string>& control_inputs = {}) {
@@ -60,7 +60,7 @@ struct Graph {
     return node;
   }
 
-  // `length` nodes one after the other; returns the last one's name.
+  // Adds a chain of `length` nodes; returns the name of the last one.
   std::string Chain(const std::string& name, int length) {
     std::vector<std::string> input;
     for (int i = 0; i < length; ++i) {
@@ -71,7 +71,7 @@ struct Graph {
     return input[0];
   }
 
-  // A while loop named `name` that takes `source` and outputs NAME/exit.
+  // Adds a while loop `name` with input `source` and output NAME/exit.
   void AddLoop(const std::string& name, const std::string& source) {
     const std::string prefix = name + "/";
     (*Add("Enter", prefix + "enter", {source})->mutable_attr())["frame_name"].set_s(name);
