@@ -105,7 +105,7 @@ def test_other_name_is_said_at_the_deadline(job: Job) -> None:
         assert "TF_LIBRA_TIMEOUT_SECONDS" in error
 
 
-def test_step_that_fails_keeps_nobody_waiting(job: Job) -> None:
+def test_step_that_fails_keeps_no_rank_waiting(job: Job) -> None:
     assert "bad input" in job.error("step_that_fails", 0)
     assert "a step failed while it waited" in job.error("step_that_fails", 1)
     if job.world_size > 2:

@@ -181,7 +181,7 @@ def test_error_is_what_elastic_mode_recovers_from(story: ElasticJob) -> None:
             assert "step 11 was not completed" in error
 
 
-def test_plan_is_made_anew_for_fewer_and_the_given_one_used_again(story: ElasticJob) -> None:
+def test_plan_is_remade_for_fewer_ranks_and_the_provided_one_used_again(story: ElasticJob) -> None:
     for host, child in story.workers:
         if host != FIRST:
             continue

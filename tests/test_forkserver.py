@@ -12,7 +12,7 @@ NEXT_PROCESS = Path("/proc/sys/kernel/ns_last_pid")
 
 
 @pytest.mark.skipif(not os.access(NEXT_PROCESS, os.W_OK), reason="numbers processes as it likes")
-def test_a_worker_ends_with_its_own_status_whoever_had_its_number(
+def test_a_worker_ends_with_its_own_status_after_reuse_of_its_number(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     environment, output = worker_environment(), tmp_path / "output"

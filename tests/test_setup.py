@@ -58,7 +58,7 @@ def test_the_version_carries_the_tensorflow_it_is_built_for(bare_venv: Path, ver
 
 
 @pytest.mark.parametrize("version", ["2.17.1", "2.20.0", "2.2.1", "3.0.0"])
-def test_another_tensorflow_is_refused_with_the_supported_ones(
+def test_another_tensorflow_is_rejected_with_the_supported_ones(
     bare_venv: Path, version: str
 ) -> None:
     add_tensorflow(bare_venv, version)

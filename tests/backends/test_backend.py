@@ -46,7 +46,7 @@ def test_options_know_it_by_its_name(toy: type) -> None:
         tf_libra.optimize("libra", engine="toi")
 
 
-def test_a_plan_that_it_cannot_execute_is_refused_beforehand(toy: type) -> None:
+def test_a_plan_that_it_cannot_execute_is_rejected_beforehand(toy: type) -> None:
     groups = (TensorGroup(0, 1, 1), TensorGroup(1, 2, 1))
     plan = Plan(groups, ("a", "b"), (4, 4), num_workers=2, strategy="by hand")
     with pytest.raises(ValueError, match="a toy takes one group, got 2"):
@@ -84,7 +84,7 @@ def test_it_executes_what_was_planned_for_it(horovod_engine: Job) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_it_is_told_of_steps_and_plans(horovod_engine: Job, rank: int) -> None:
+def test_backend_receives_steps_and_plans(horovod_engine: Job, rank: int) -> None:
     told = horovod_engine.value("told_toy", rank)
     assert told["begun"] == 14 + 4
     plans = [Plan.from_json(text) for text in told["applied"]]

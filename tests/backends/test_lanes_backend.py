@@ -18,7 +18,7 @@ def plan(*threads: int, streams: int = 1) -> Plan:
     )
 
 
-def test_is_what_executes_unless_another_is_asked_for() -> None:
+def test_lanes_execute_unless_another_engine_is_requested() -> None:
     assert (
         config.DataParallelOptions().backend
         == config.DataParallelOptions(engine="lanes").backend

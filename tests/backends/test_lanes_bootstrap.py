@@ -80,7 +80,7 @@ def test_rank_listens_where_it_may(no_listener_is_left: None) -> None:
     assert engine_lib.listen(engine_lib.UNIX, (1, 1)).port == 0
 
 
-def test_lanes_grow_to_what_is_asked_for() -> None:
+def test_lanes_grow_to_the_requested_number() -> None:
     engine = alone(num_lanes=1)
     try:
         grown = lanes_bootstrap.grow(World(rank=0, size=1, local_size=1), engine, 3)
@@ -136,7 +136,7 @@ def connect(ranks: list[tuple[str, str, str, str]]) -> None:
         ([UNKNOWN_UNIX, UNKNOWN_NAMED], 1, 0, "on a Unix socket"),
     ],
 )
-def test_interface_on_some_ranks_only_is_refused_by_name(
+def test_interface_on_some_ranks_only_is_rejected_by_name(
     ranks: list[tuple[str, str, str, str]], named: int, unnamed: int, where: str
 ) -> None:
     with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE is set on rank") as refused:
@@ -155,7 +155,7 @@ def test_interface_on_some_ranks_only_is_refused_by_name(
         [UNKNOWN_NAMED, UNKNOWN],  # two hosts, for all that is known
     ],
 )
-def test_what_may_meet_is_not_refused(ranks: list[tuple[str, str, str, str]]) -> None:
+def test_what_may_meet_is_not_rejected(ranks: list[tuple[str, str, str, str]]) -> None:
     connect_to: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_lib, "connect", lambda rank, *of: connect_to.append(rank))

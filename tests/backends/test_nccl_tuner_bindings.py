@@ -46,7 +46,7 @@ def test_plan_in_force_has_a_counter_per_all_reduce(plugin: TunerLibrary) -> Non
         (8, (4096, 4096, 1 << 20), r"num_channels\[0\] must be from 1"),
     ],
 )
-def test_plan_that_the_plugin_refuses_is_named_and_not_in_force(
+def test_plan_that_the_plugin_rejects_is_named_and_not_in_force(
     plugin: TunerLibrary, num_ranks: int, all_reduce: tuple[int, int, int], message: str
 ) -> None:
     plugin.set_plan(8, False, [(4096, 4096, 2)] * 2)

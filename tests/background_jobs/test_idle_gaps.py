@@ -56,7 +56,7 @@ def lived(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_costs_much_beside_steps_keeps_to_gaps(seed: int) -> None:
+def test_costly_job_runs_only_in_gaps(seed: int) -> None:
     pacing, found = lived(in_gaps=0.01, beside=0.8, share=0.4, cycles=100, seed=seed)
     assert found[0][0]
     assert all(in_gaps for in_gaps, _ in found[-40:])
@@ -67,7 +67,7 @@ def test_what_costs_much_beside_steps_keeps_to_gaps(seed: int) -> None:
     assert lost / pacing.num_steps <= 1.1 * LIMIT
 
 
-def test_what_costs_nothing_runs_beside_all_of_a_step() -> None:
+def test_free_job_overlaps_whole_steps() -> None:
     _, found = lived(in_gaps=0.0, beside=0.0, share=0.4, cycles=60)
     assert not any(in_gaps for in_gaps, _ in found[-20:])
     assert np.mean([ran for _, ran in found[-20:]]) > 0.95 * MOST
@@ -81,7 +81,7 @@ def test_gaps_that_cost_too_much_are_paced_as_well() -> None:
     assert lost / pacing.num_steps <= 1.1 * LIMIT
 
 
-def test_without_gaps_it_runs_beside_steps() -> None:
+def test_without_gaps_the_job_overlaps_steps() -> None:
     _, found = lived(in_gaps=0.0, beside=0.2, share=0.05, cycles=20)
     assert not any(in_gaps for in_gaps, _ in found)
 

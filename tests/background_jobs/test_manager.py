@@ -25,7 +25,7 @@ def beside(run_job: Callable[..., Job]) -> Job:
 
 @pytest.mark.parametrize("case", ["command", "function_of_a_module"])
 @pytest.mark.parametrize("rank", RANKS)
-def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: int) -> None:
+def test_job_runs_concurrently_and_training_is_unchanged(beside: Job, case: str, rank: int) -> None:
     saved = beside.arrays(case, rank)
     ours = {name: value for name, value in saved.items() if name.startswith("ours/")}
     assert ours
@@ -56,18 +56,18 @@ def test_does_not_run_while_something_is_measured(beside: Job, rank: int) -> Non
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_failure_is_told_and_touches_nobody(beside: Job, rank: int) -> None:
+def test_failure_is_logged_and_leaves_training_alone(beside: Job, rank: int) -> None:
     value = beside.value("one_that_fails", rank)
     assert value["over"]
     # Rank 0 alone speaks at level info; a warning is of its own rank.
     assert "has failed with status 3; training goes on" in beside.log("one_that_fails", rank)
 
 
-def test_two_at_once_are_refused(beside: Job) -> None:
+def test_two_concurrent_jobs_are_rejected(beside: Job) -> None:
     assert "there is one beside this process already" in beside.error("two_at_once", 0)
 
 
-def test_example_trains_in_bursts_with_a_job_beside_it(run_job: Callable[..., Job]) -> None:
+def test_example_trains_in_bursts_with_a_background_job(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
     output = run_job(str(example), 2, "--epochs=3").output(0)
     assert "a burst plan under deeppool, amplification at most 1.5" in output
@@ -107,11 +107,11 @@ def test_environment_is_checked(environment: dict[str, str], message: str) -> No
         manager.from_environment(environment)
 
 
-def test_nobody_asks_for_nothing() -> None:
+def test_no_requested_job_starts_none() -> None:
     assert manager.from_environment({}) is None
 
 
-def test_what_is_asked_for_has_its_limit() -> None:
+def test_requested_values_have_limits() -> None:
     environment: dict[str, Any] = {
         "TF_LIBRA_BACKGROUND": "python other.py --fast",
         "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN": "0.2",

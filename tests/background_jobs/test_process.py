@@ -67,7 +67,7 @@ def child_of(pid: int, number: int = 0) -> int:
     return children()[number]
 
 
-def test_runs_on_time_that_nobody_wants_and_loses_nothing_by_a_pause(
+def test_runs_on_idle_time_and_loses_nothing_by_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine it may take long until it is scheduled, to end by itself.

@@ -24,7 +24,7 @@ def build():
 """
 
 
-def test_every_stage_is_told(make_cluster: Callable[..., Any], tmp_path: Path) -> None:
+def test_every_stage_is_reported(make_cluster: Callable[..., Any], tmp_path: Path) -> None:
     """`make_cluster`: only if there are namespaces, and not while another cluster is up."""
     (tmp_path / "mine.py").write_text(MODEL)
     out = tmp_path / "out.json"
@@ -46,7 +46,7 @@ def test_every_stage_is_told(make_cluster: Callable[..., Any], tmp_path: Path) -
         assert f"| {name} |" in done.stdout
 
 
-def test_a_stage_is_told_by_the_steps_that_tried_nothing_out() -> None:
+def test_a_stage_is_reported_by_its_steps_without_trials() -> None:
     """Also where its first and last ones did: no number is NaN, which JSON has none of."""
     tried = [True] * 3 + [False] * 4 + [True] * 13
     told = drift.summary([5.0] * 3 + [1.0, 2.0, 3.0, 4.0] + [5.0] * 13, tried)

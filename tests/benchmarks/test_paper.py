@@ -73,7 +73,7 @@ def test_largest_speedups_are_those_of_table_5():
         assert row.asc_wfbp <= row.mg_wfbp * (1 + 1e-9) <= row.wfbp * (1 + 2e-9)
 
 
-def test_two_at_once_send_no_more_than_the_link_carries():
+def test_two_concurrent_all_reduces_send_no_more_than_the_link_carries():
     per_byte = float(parameters.asc_cost().exclusive_seconds(1, 1))
     gamma = parameters.asc_gamma()
     assert parameters.ASC_GAMMA < gamma <= 2

@@ -12,7 +12,7 @@ def test_measures_a_case(exact):
 
 
 @pytest.mark.parametrize("network", [None, "vgg16"])
-def test_profiles_have_the_ratio_they_are_asked_for(network):
+def test_profiles_have_the_requested_ratio(network):
     profile = planning.profile_of(planning.Case(network=network, tensors=50, ratio=2.0))
     sent = float(planning.COST.overlapped_seconds(profile.bytes_before[-1], 1024))
     assert sent / float(profile.compute_seconds.sum()) == pytest.approx(2, rel=1e-9)
@@ -40,6 +40,6 @@ def test_tables_have_a_row_per_case(exact):
     assert ("0.000 %" in text) == exact
 
 
-def test_threads_grow_to_the_number_asked_for():
+def test_threads_grow_to_the_requested_number():
     for counts in planning.GROWTH["|R|"]:
         assert len(planning.allowed(counts)) == counts

@@ -15,9 +15,7 @@ from benchmarks.scaling import Measured, simulated_seconds
     per_peer=st.floats(1e-6, 1.0),
     num_cores=st.integers(1, 24),
 )
-def test_nobody_is_faster_than_what_has_to_be_done(
-    num_ranks: int, per_peer: float, num_cores: int
-) -> None:
+def test_no_rank_is_faster_than_its_work(num_ranks: int, per_peer: float, num_cores: int) -> None:
     seconds = simulated_seconds(num_ranks, per_peer, num_cores)
     # Rank 0 accepts all others, once the first has called; a core does its share of all that.
     work = num_ranks * (num_ranks - 1)

@@ -10,7 +10,7 @@ def test_a_search_is_there_with_the_first_step_that_is_near_what_it_came_to() ->
     assert second_job.steps_until_near([1.3, 1.1]) is None
 
 
-def test_both_searches_are_told() -> None:
+def test_both_searches_are_reported() -> None:
     searched = {"steps": 40, "settings": 18, "to_final": [1.25], "steps_until_near": 9}
     never = searched | {"steps_until_near": None}
     settings = {"changed": "vgg13", "model": "vgg", "network": "one host"}

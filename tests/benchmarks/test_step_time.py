@@ -111,7 +111,7 @@ def test_horovod_is_its_better_variant(outcome: tuple[dict[str, Any], str]) -> N
 
 
 @pytest.mark.workers
-def test_plans_settings_and_machine_stand_beside(outcome: tuple[dict[str, Any], str]) -> None:
+def test_report_has_plans_settings_and_machine(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
     plans = {name: Plan.from_json(json.dumps(plan)) for name, plan in document["plan"].items()}
     assert set(plans) == {"wfbp", "libra"}

@@ -43,7 +43,7 @@ def test_moves_what_an_all_reduce_moves(tmp_path: Path) -> None:
     assert f"congestion control {settings['congestion_control']}" in done.stdout
 
 
-def test_what_was_measured_of_another_job_is_refused(tmp_path: Path) -> None:
+def test_what_was_measured_of_another_job_is_rejected(tmp_path: Path) -> None:
     before = tmp_path / "step_time.json"
     settings = {"np": 2, "network": "one host", "model": "mlp", "pinned": True}
     before.write_text(json.dumps({"strategies": {"none": {}, "horovod": {}}, "settings": settings}))

@@ -106,7 +106,7 @@ average = tf.Variable(tf.zeros([4, 4]), trainable=False)
     "train",
     [with_figures, clipped_by_a_common_norm, by_statistics_of_all, with_an_average_of_weights],
 )
-def test_what_horovod_reduces_beside_leaves_gradients_planned(train: Callable[..., None]) -> None:
+def test_other_reductions_by_horovod_leave_gradients_planned(train: Callable[..., None]) -> None:
     layers = chain()
     trace, found = traced(lambda inputs: train(layers, inputs))
     assert trace.left == {}

@@ -40,7 +40,7 @@ def test_finite_gradients_leave_nothing_to_tell() -> None:
 
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("index", range(3))
-def test_the_first_local_culprit_is_told_once(index: int, value: float) -> None:
+def test_the_first_local_culprit_is_reported_once(index: int, value: float) -> None:
     watch = finite_check.FiniteCheck()
     local = [1.0, 2.0, 3.0]
     local[index] = value

@@ -244,7 +244,7 @@ def minimized(loss: Any, xs: Any) -> Any:
         minimized,
     ],
 )
-def test_gradients_that_no_tape_computes_are_refused(gradients: Callable[..., Any]) -> None:
+def test_gradients_that_no_tape_computes_are_rejected(gradients: Callable[..., Any]) -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> Any:

@@ -12,7 +12,7 @@ REFUSED = r"(?s)step .*'layer\d'.*inner_gradients='average'.*inner_gradients='lo
 EACH = [f"layer{i}" for i in range(4)]
 
 
-def test_a_persistent_tape_may_be_asked_in_its_own_context() -> None:
+def test_a_persistent_tape_may_compute_gradients_in_its_own_context() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> Any:
@@ -41,7 +41,7 @@ def test_variables_may_be_updated_inside_of_another_tape() -> None:
     assert sorted(found) == EACH
 
 
-def test_a_persistent_tape_that_differentiates_its_own_gradient_is_refused() -> None:
+def test_a_persistent_tape_that_differentiates_its_own_gradient_is_rejected() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> Any:
@@ -77,7 +77,7 @@ def test_what_is_differentiated_again_is_found_in_functions_and_loops(differenti
         traced(tf.function(step))
 
 
-def test_forward_over_backward_is_refused_and_backward_beside_forward_is_not() -> None:
+def test_forward_over_backward_is_rejected_and_backward_next_to_forward_is_not() -> None:
     layers = chain()
     ones = [tf.ones_like(layer) for layer in layers]
 

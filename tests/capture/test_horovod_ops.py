@@ -32,7 +32,7 @@ def test_a_step_without_horovod_needs_none_of_its_names(
     assert len(found) == 4
 
 
-def test_a_step_that_horovod_averages_in_is_refused_without_them(
+def test_a_step_that_horovod_averages_in_is_rejected_without_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(hvd, "_grouped_allreduce")

@@ -156,7 +156,7 @@ def test_adasum_stays_with_horovod(scripts: Job, case: str, rank: int) -> None:
     assert "as the script says (op=Adasum): there is nothing to plan" in scripts.log(case, rank)
 
 
-def test_what_is_left_to_horovod_beside_a_plan_is_said(scripts: Job) -> None:
+def test_reductions_left_to_horovod_under_a_plan_are_logged(scripts: Job) -> None:
     assert "INFO Horovod reduces the gradient of 'w0' as the script says (process_set=[0])" in (
         scripts.log("partly_in_process_set")
     )
@@ -193,7 +193,7 @@ def test_explain_says_that_not_every_step_all_reduces(tf_keras_scripts: Job) -> 
 
 
 @pytest.mark.parametrize("case", ["grouped_with_figures", "with_figures"])
-def test_figures_are_averaged_by_horovod_beside(scripts: Job, case: str) -> None:
+def test_horovod_averages_figures_under_a_plan(scripts: Job, case: str) -> None:
     shown = [scripts.arrays(case, rank)["shown/ours"] for rank in RANKS]
     np.testing.assert_array_equal(shown[0], shown[1])
 
@@ -208,7 +208,7 @@ def test_steps_that_a_flag_makes_local_stay_local(scripts: Job, rank: int) -> No
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_told_is_refused(scripts: Job, case: str, rank: int) -> None:
+def test_ambiguous_gradients_are_rejected(scripts: Job, case: str, rank: int) -> None:
     message = scripts.error(case, rank)
     assert message.startswith("ValueError")
     for part in REFUSED[case]:

@@ -144,7 +144,7 @@ def test_tapes_outside_of_a_trace_are_left_alone(fails: bool) -> None:
         assert float(tape.gradient(square, variable)) == 6
 
 
-def test_step_compiled_by_xla_is_refused() -> None:
+def test_step_compiled_by_xla_is_rejected() -> None:
     with pytest.raises(ValueError, match="step is compiled with jit_compile=True"):
 
         def step() -> None:
@@ -533,7 +533,7 @@ def test_every_object_whose_method_it_is_makes_its_own_variables(signature: Any)
     assert len(traces.marked) == call.experimental_get_tracing_count() == 4
 
 
-def test_an_object_is_kept_alive_by_nobody_who_has_traced_its_method() -> None:
+def test_tracing_a_method_keeps_no_object_alive() -> None:
     call, one = lazy_step(Traces()), Lazy("gone")
     call.get_concrete_function(one, INPUTS)
     gone = weakref.ref(one)

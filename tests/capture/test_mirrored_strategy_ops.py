@@ -118,7 +118,7 @@ def test_fit_trains_as_under_the_plain_strategy_and_a_plan(job: Job, case: str) 
         np.testing.assert_allclose(first["val_loss"][-1], job.value(case)["evaluated"], rtol=1e-4)
 
 
-def test_several_replicas_in_a_worker_are_refused() -> None:
+def test_several_replicas_in_a_worker_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"^step runs .* with 2 replicas in each worker \(a, b\)"):
         reject_several_replicas("step", ["a", "b"])
     reject_several_replicas("step", ["a"])
@@ -144,7 +144,7 @@ def test_checkpoint_brings_back_what_was(job: Job) -> None:
         ("pipeline", ["Spp(", "a strategy of data parallelism"]),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_on_every_rank(
+def test_what_cannot_be_is_rejected_by_name_on_every_rank(
     job: Job, case: str, words: list[str]
 ) -> None:
     for rank in range(2):

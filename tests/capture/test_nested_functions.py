@@ -86,7 +86,7 @@ def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> N
 
 
 @pytest.mark.parametrize("function", MADE, ids=lambda one: one.__name__)
-def test_a_step_that_calls_one_is_refused_or_not(function: Callable[..., Any]) -> None:
+def test_a_step_that_calls_one_is_rejected_or_not(function: Callable[..., Any]) -> None:
     layers = chain()
     concrete = tf.function(lambda inputs: function(layers, inputs)).get_concrete_function(INPUTS)
 
@@ -115,4 +115,4 @@ def test_a_function_made_in_the_step_brings_nothing_that_is_not_averaged() -> No
 def test_what_is_marked_outside_of_any_function_is_no_part_of_later_traces() -> None:
     with intercept_gradients("step"):
         pass
-    test_a_step_that_calls_one_is_refused_or_not(updates)
+    test_a_step_that_calls_one_is_rejected_or_not(updates)

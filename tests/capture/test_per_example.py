@@ -162,7 +162,7 @@ def accumulator() -> Callable[..., None]:
         accumulator(),
     ],
 )
-def test_an_update_with_what_is_not_averaged_is_refused(update: Callable[..., None]) -> None:
+def test_an_update_with_what_is_not_averaged_is_rejected(update: Callable[..., None]) -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> None:
@@ -283,7 +283,7 @@ def test_what_has_nothing_to_do_with_gradients_is_no_concern() -> None:
     assert trace.jacobians == ()
 
 
-def test_vectorized_map_an_update_with_what_is_not_averaged_is_refused() -> None:
+def test_vectorized_map_an_update_with_what_is_not_averaged_is_rejected() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> None:

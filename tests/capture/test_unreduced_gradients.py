@@ -89,7 +89,7 @@ def by_rows(layers: Layers, inputs: Any) -> None:
         by_rows,
     ],
 )
-def test_what_nobody_averages_updates_no_weight(update: Callable[..., None]) -> None:
+def test_unaveraged_values_update_no_weight(update: Callable[..., None]) -> None:
     layers = chain()
 
     def step(inputs: Any) -> None:

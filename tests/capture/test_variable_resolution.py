@@ -152,7 +152,7 @@ def test_what_may_be_a_ranks_own_is_left_alone(make: Callable[..., Any]) -> None
     assert sorted(found) == EACH[1:]
 
 
-def test_what_was_read_and_is_differentiated_again_is_refused_like_a_variable() -> None:
+def test_what_was_read_and_is_differentiated_again_is_rejected_like_a_variable() -> None:
     layers = chain()
 
     def step(inputs: Any) -> Any:

@@ -80,7 +80,7 @@ def test_arrays_hold_what_they_are_given() -> None:
     assert ctypes.sizeof(native.int_array(())) == 0
 
 
-def test_gradient_of_an_all_reduce_is_all_reduced_likewise() -> None:
+def test_gradient_of_an_all_reduce_has_the_same_reduction() -> None:
     engine = alone()
     try:
         given = tf.constant([1.0, -2.0, 4.0])

@@ -53,7 +53,7 @@ def test_names_lead_to_objects_and_objects_to_themselves(registry: ClassRegistry
     assert registry.find(mine) is mine
 
 
-def test_nobody_is_found_by_another_name_or_object(registry: ClassRegistry[object]) -> None:
+def test_find_returns_none_for_another_name_or_object(registry: ClassRegistry[object]) -> None:
     for other in ("third", None, First, 3):
         assert registry.find(other) is None
 
@@ -73,7 +73,7 @@ def test_what_is_forgotten_is_unknown(registry: ClassRegistry[object]) -> None:
         registry.resolve(First())
 
 
-def test_what_cannot_be_known_by_a_name_is_refused(registry: ClassRegistry[object]) -> None:
+def test_what_cannot_be_known_by_a_name_is_rejected(registry: ClassRegistry[object]) -> None:
     @dataclass(frozen=True)
     class Nameless:
         name: ClassVar[str] = ""

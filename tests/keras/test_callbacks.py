@@ -61,14 +61,14 @@ def broadcasts(model: keras.Model) -> None:
     callback.on_train_begin()
 
 
-def test_a_model_without_variables_is_told_what_it_lacks() -> None:
+def test_a_model_without_variables_is_an_error_with_a_remedy() -> None:
     model = keras.Sequential([keras.layers.Dense(1)], name="late")
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"'late' has no variables yet.* keras\.Input"):
         broadcasts(model)
 
 
-def test_variables_are_the_same_where_nobody_else_is(horovod: None) -> None:
+def test_one_process_keeps_its_variables(horovod: None) -> None:
     """The optimizer's are there from now on, as they have to be everywhere."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
     model.compile("adam", "mse")

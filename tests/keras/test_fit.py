@@ -86,7 +86,7 @@ def test_metrics_are_averaged_and_validation_runs(job: Job, case: str) -> None:
     assert len(first["loss"]) == EPOCHS
 
 
-def test_second_fit_goes_on_under_the_plan_and_compile_begins_anew(job: Job) -> None:
+def test_second_fit_keeps_the_plan_and_compile_measures_again(job: Job) -> None:
     value = job.value("twice")
     assert value["phases"][:3] == ["None", "fit has not been called yet", "run"]
     assert value["kept"]
@@ -154,7 +154,7 @@ def test_rank_0_broadcasts_weights_and_optimizer_but_no_seeds(job: Job) -> None:
         assert value["at"] == 7 + STEPS
 
 
-def test_broadcast_of_different_models_is_refused(job: Job) -> None:
+def test_broadcast_of_different_models_is_rejected(job: Job) -> None:
     for rank in range(2):
         error = job.error("models_differ", rank)
         assert "nothing was broadcast" in error
@@ -198,7 +198,7 @@ def compiled(**options: object) -> keras.Model:
         ({"jit_compile": True}, "'small' has jit_compile=True.*jit_compile=False"),
     ],
 )
-def test_what_no_plan_can_follow_is_refused(options: dict[str, bool], message: str) -> None:
+def test_what_no_plan_can_follow_is_rejected(options: dict[str, bool], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tf_libra.keras.optimize(compiled(**options))
 
@@ -220,7 +220,7 @@ def test_line_of_keras_own_bar_is_left_to_it() -> None:
         assert fitting._decorate.keywords["options"].progress is shown
 
 
-def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
+def test_what_is_changed_after_optimize_is_rejected_by_fit() -> None:
     model = compiled()
     tf_libra.keras.optimize(model)
     model.compile("sgd", "mse", jit_compile=True)
@@ -243,7 +243,7 @@ def test_xla_that_keras_has_switched_on_by_itself_is_switched_off(
     assert "is trained without XLA, which cannot call the all-reduce" in caplog.text
 
 
-def test_model_that_was_never_compiled_is_keras_to_refuse() -> None:
+def test_model_that_was_never_compiled_is_keras_to_reject() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     fitting = tf_libra.keras.optimize(model)
     assert not fitting.settled and fitting.tuned is None
@@ -254,7 +254,7 @@ def test_model_that_was_never_compiled_is_keras_to_refuse() -> None:
 
 
 @pytest.mark.workers
-def test_model_under_a_distribution_strategy_is_refused() -> None:
+def test_model_under_a_distribution_strategy_is_rejected() -> None:
     script = """
 import keras, tensorflow as tf, tf_libra.keras
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -271,7 +271,7 @@ tf_libra.keras.optimize(model)
     assert "was made under MirroredStrategy, which averages gradients" in finished.stderr
 
 
-def test_what_is_no_keras_model_is_refused() -> None:
+def test_what_is_no_keras_model_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"must be a Keras 3 model, got int$"):
         tf_libra.keras.optimize(3)
     with pytest.raises(ValueError, match="got Sequential of tf_keras; decorate a training step"):

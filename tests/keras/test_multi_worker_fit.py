@@ -23,13 +23,13 @@ KINDS: dict[str, Callable[[int], Iterable[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_as_many_as_are_asked_for_are_taken_and_no_more(kind: str) -> None:
+def test_take_yields_at_most_the_requested_number(kind: str) -> None:
     iterator = KINDS[kind](5)
     taken = [[int(one) for one in take(iterator, count)] for count in (2, 1, 0, 9, 1)]
     assert taken == [[0, 1], [2], [], [3, 4], []]
 
 
-def test_batches_come_when_they_are_asked_for() -> None:
+def test_batches_are_fetched_on_request() -> None:
     """Else what an epoch would begin with is computed before the last has ended."""
     made: list[int] = []
     iterator = (made.append(one) or one for one in range(5))  # type: ignore[func-returns-value]

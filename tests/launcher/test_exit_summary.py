@@ -211,7 +211,7 @@ def test_log_lines_of_tensorflow_do_not_explain_an_exit_status(said: str) -> Non
     assert found.lines() == ["rank 0: exit status 4: no GPU is left"]
 
 
-def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
+def test_lines_of_mpirun_and_lines_with_times_are_parsed() -> None:
     found = ExitSummary()
     for line in ("Traceback (most recent call last):", "KeyError: 1"):
         found.read(f"[0,3]<stderr>:{line}\n")

@@ -420,7 +420,7 @@ def test_steps_with_a_branch_each_are_all_planned(model: Model) -> None:
     assert must_wait(graph, f"tf_libra/{plan}/group_2", f"tf_libra/{plan}/group_0_copy_1")
 
 
-def test_no_reduced_gradient_is_copied_for_nobody(model: Model) -> None:
+def test_no_unused_copy_of_a_reduced_gradient(model: Model) -> None:
     plan = register(thirds(model.names))
     plain = executed(tf.function(model.step), *model.args)
     marked = {node.name for node in plain.node if node.op == "LibraAllReduce"}
@@ -451,7 +451,7 @@ def test_colocation_follows() -> None:
     assert node.device == printed.device != ""
 
 
-def test_offline_beside_all_other_optimizers(model: Model) -> None:
+def test_offline_with_all_other_optimizers(model: Model) -> None:
     graph = tf.function(model.step).get_concrete_function(*model.args).graph
     groups = thirds(model.names)
     plan = register(groups)

@@ -28,17 +28,17 @@ from tf_libra.internal import native
         ),
     ],
 )
-def test_bad_plans_are_refused(groups: list[Group], message: str) -> None:
+def test_bad_plans_are_rejected(groups: list[Group], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         register(groups)
 
 
-def test_a_plan_without_id_is_refused() -> None:
+def test_a_plan_without_id_is_rejected() -> None:
     with pytest.raises(ValueError, match="plan id is empty"):
         register([Group("a")], plan="")
 
 
-def test_null_pointers_are_refused() -> None:
+def test_null_pointers_are_rejected() -> None:
     c = native.load().c
     one = native.int_array([1])
     names = native.text_array(["a"])
@@ -57,7 +57,7 @@ def test_null_pointers_are_refused() -> None:
     assert b"fewer names" in c.TfLibraLastPlanError()
 
 
-def test_the_same_plan_again_does_nothing_and_another_digest_is_refused() -> None:
+def test_the_same_plan_again_does_nothing_and_another_digest_is_rejected() -> None:
     plan = register([Group("ab")], digest="one")
     assert register([Group("ab")], plan=plan, digest="one") == plan
     assert native.load().c.TfLibraLastPlanError() == b""

@@ -71,7 +71,7 @@ def test_its_op_is_written_in_the_plans_order() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_it_refuses_stays() -> None:
+def test_what_it_rejects_stays() -> None:
     builder = GraphBuilder()
     builder.reduce("a", builder.source("grad_a"))
     builder.reduce("b", builder.source("grad_b", dtype=tf.float64), "^a", dtype=tf.float64)
@@ -83,7 +83,7 @@ def test_what_it_refuses_stays() -> None:
     assert "a toy reduces floats alone" in reasons(plan)["b"]
 
 
-def test_an_op_that_nobody_writes_is_named() -> None:
+def test_an_op_without_a_rewriter_is_named() -> None:
     builder = GraphBuilder()
     builder.step("ab")
     plan = register([Group("ab")])

@@ -58,7 +58,7 @@ def test_a_chain_that_just_keeps_the_limit_is_found_by_algorithm_1():
             assert printed.num_devices == exact.num_devices
 
 
-def test_a_number_of_devices_that_is_asked_for_and_breaks_the_limit_is_said():
+def test_requested_number_of_devices_above_the_limit_is_noted():
     scaling = tf_libra.ScalingProfile.chain([1, 2], [[1.0, 0.9]], [[0.0, 0.0]], [])
 
     def plan(limit):

@@ -97,7 +97,7 @@ def test_strangers_change_nothing(faults: Job, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_size_that_differs_at_run_time_is_refused(faults: Job, rank: int) -> None:
+def test_size_that_differs_at_run_time_is_rejected(faults: Job, rank: int) -> None:
     first, again = faults.value("size_differs_at_run_time", rank)
     for message in (first, again):
         assert "table" in message
@@ -111,7 +111,7 @@ def test_size_that_differs_at_run_time_is_refused(faults: Job, rank: int) -> Non
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_size_that_differs_after_a_retrace_is_refused(faults: Job, rank: int) -> None:
+def test_size_that_differs_after_a_retrace_is_rejected(faults: Job, rank: int) -> None:
     for message in faults.value("size_differs_after_a_retrace", rank):
         assert f"rank {1 - rank} reduces group" in message
         assert "a new trace" in message
@@ -127,7 +127,7 @@ def test_size_that_differs_after_a_retrace_is_refused(faults: Job, rank: int) ->
         ("another_world_size", "world size is 2 on rank 0 and 3 on rank 1"),
     ],
 )
-def test_rank_of_another_version_or_world_is_refused(
+def test_rank_of_another_version_or_world_is_rejected(
     faults: Job, case: str, difference: str, rank: int
 ) -> None:
     for message in faults.value(case, rank):

@@ -156,7 +156,7 @@ def test_every_rank_has_the_same_bits(scripts: Job, case: str) -> None:
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_with_one_clear_error(scripts: Job, case: str, rank: int) -> None:
+def test_is_rejected_with_one_clear_error(scripts: Job, case: str, rank: int) -> None:
     message = scripts.error(case, rank)
     for part in REFUSED[case]:
         assert part in message

@@ -41,7 +41,7 @@ def test_before_the_first_step_nothing_is_known() -> None:
     assert one.state == TuningState(Phase.TRACE)
 
 
-def test_step_before_horovod_knows_the_job_is_refused_every_time() -> None:
+def test_step_before_horovod_knows_the_job_is_rejected_every_time() -> None:
     one = training()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
@@ -49,14 +49,14 @@ def test_step_before_horovod_knows_the_job_is_refused_every_time() -> None:
     assert one.state.phase is Phase.TRACE
 
 
-def test_call_from_inside_of_another_function_is_refused() -> None:
+def test_call_from_inside_of_another_function_is_rejected() -> None:
     one = training()
     outer = tf.function(lambda inputs: one.step((inputs,), {}))
     with pytest.raises(ValueError, match=r"called inside another tf\.function"):
         outer(tf.constant(1.0))
 
 
-def test_call_in_a_graph_of_version_1_is_refused() -> None:
+def test_call_in_a_graph_of_version_1_is_rejected() -> None:
     one = training()
     with (
         tf.Graph().as_default(),
@@ -65,7 +65,7 @@ def test_call_in_a_graph_of_version_1_is_refused() -> None:
         one.step((tf.constant(1.0),), {})
 
 
-def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
+def test_step_under_a_strategy_of_tensorflow_is_rejected() -> None:
     one = training()
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope(), pytest.raises(ValueError):
         one.step((tf.constant(1.0),), {})

@@ -53,7 +53,7 @@ def test_what_is_missing_is_named(wheel: Path, tmp_path: Path, name: str) -> Non
     assert problems(without) == [f"{name} is missing"]
 
 
-def test_a_wheel_that_any_tensorflow_satisfies_is_refused(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_that_any_tensorflow_satisfies_is_rejected(wheel: Path, tmp_path: Path) -> None:
     def unpin(name: str, content: bytes) -> bytes:
         if not name.endswith("METADATA"):
             return content

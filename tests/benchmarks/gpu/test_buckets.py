@@ -37,14 +37,14 @@ def test_buckets_tile_the_buffer_in_the_plans_order(plan: Plan) -> None:
         assert bucket.num_bytes == ITEM * (bucket.elements[1] - bucket.elements[0])
 
 
-def test_a_plan_that_cuts_tensors_is_refused() -> None:
+def test_a_plan_that_cuts_tensors_is_rejected() -> None:
     profile = BackwardProfile.from_arrays([16], [0.0])
     groups = (TensorGroup(0, 1, 128, stop_byte=8), TensorGroup(0, 1, 128, start_byte=8))
     with pytest.raises(ValueError, match=r"groups\[0\] must be of whole tensors"):
         buckets(Plan.for_profile(profile, groups, 2, "test"), ITEM)
 
 
-def test_a_part_of_an_element_is_refused() -> None:
+def test_a_part_of_an_element_is_rejected() -> None:
     profile = BackwardProfile.from_arrays([8, 6], [0.0, 0.0], ["a", "b"])
     plan = Plan.for_profile(profile, (TensorGroup(0, 2, 128),), 2, "test")
     with pytest.raises(ValueError, match="num_bytes of 'b' must be a multiple of 4"):
@@ -70,7 +70,7 @@ def test_buckets_go_in_order_as_soon_as_they_and_those_before_are_whole(
         launcher.restart()
 
 
-def test_a_gradient_produced_twice_is_told() -> None:
+def test_a_gradient_produced_twice_is_reported() -> None:
     profile = BackwardProfile.from_arrays([4, 4], [0.0, 0.0])
     plan = Plan.for_profile(profile, (TensorGroup(0, 1, 128), TensorGroup(1, 2, 128)), 2, "test")
     launcher = Launcher(buckets(plan, ITEM))

@@ -61,7 +61,7 @@ def test_a_dry_run_is_no_measurement(tmp_path: Path) -> None:
     assert documents.load(tmp_path, dry_run=True).cost == COST
 
 
-def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no results"):
         documents.load(tmp_path)
 
@@ -99,7 +99,7 @@ def test_no_result_without_what_it_was_measured_on(key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "3"])
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_document_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "curves.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"curves\.json: "):

@@ -49,7 +49,7 @@ def test_every_step_ends_well_and_leaves_its_file(out: Path) -> None:
     assert {path.stem for path in out.iterdir()} == {*documents.STEPS, "run"}
 
 
-def test_channels_asked_for_reach_who_asks(out: Path) -> None:
+def test_requested_channels_reach_the_communicator(out: Path) -> None:
     found = results(out, "channels")
     assert found["proven"], found["reason"]
     assert {row["asked"] for row in found["rows"]} == {1, 4}

@@ -80,7 +80,7 @@ def test_only_planned_ranks_follow_a_plan(job: Job) -> None:
     assert "NCCL_TUNER_PLUGIN" not in without and "NCCL_NTHREADS" in without
 
 
-def test_the_proof_reads_the_log_that_nccl_was_told_to_write(job: Job) -> None:
+def test_the_proof_reads_the_log_of_nccl(job: Job) -> None:
     one = dataclasses.replace(job, step="channels")
     environment = nccl_environment(one, 128)
     assert environment["NCCL_DEBUG_FILE"] == str(nccl_log(one))
@@ -88,7 +88,7 @@ def test_the_proof_reads_the_log_that_nccl_was_told_to_write(job: Job) -> None:
     assert "NCCL_DEBUG_FILE" not in nccl_environment(job, 128)
 
 
-def test_a_rank_that_fails_is_told_with_its_last_words(job: Job) -> None:
+def test_a_rank_that_fails_is_reported_with_its_last_lines(job: Job) -> None:
     alone = dataclasses.replace(
         job, step="no_such_step", world_size=1, teams={"planned": (0,)}, method="communicators"
     )
@@ -133,7 +133,7 @@ def test_flags_are_checked_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_machine_without_a_gpu_is_told_so_in_one_line(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "out")],
         cwd=ROOT,

@@ -39,6 +39,6 @@ def test_every_parameter_gets_its_gradient_in_the_buffer(name: str) -> None:
     assert seconds == sorted(seconds) and marks.updated.since(marks.start) >= seconds[-1]
 
 
-def test_an_unknown_network_is_told() -> None:
+def test_an_unknown_network_is_reported() -> None:
     with pytest.raises(ValueError, match="model must be one of vgg16"):
         models.make("lenet", torch.device("cpu"), rank=0, dry_run=True, batch_factor=1.0)

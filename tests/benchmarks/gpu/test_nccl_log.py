@@ -44,13 +44,13 @@ def test_other_lines_are_no_collectives(line: str) -> None:
     assert parse(line) == ()
 
 
-def test_channels_as_asked_are_proven() -> None:
+def test_requested_channels_are_proven() -> None:
     verdict = compare([Asked(SIZE, 8), Asked(SIZE, 2)], parse(LOG))
     assert verdict["proven"] and verdict["reason"] == ""
     assert [row["as_asked"] for row in verdict["rows"]] == [True, True]
 
 
-def test_equal_sizes_are_told_apart_by_order() -> None:
+def test_equal_sizes_are_distinguished_by_order() -> None:
     verdict = compare([Asked(SIZE, 2), Asked(SIZE, 8)], parse(LOG))
     assert not verdict["proven"]
     assert verdict[

@@ -39,7 +39,7 @@ def test_without_a_plan_nccl_chooses(library: Path) -> None:
     assert tuner.counters()["no_plan"] == before + 1
 
 
-def test_a_plan_that_is_refused_is_told(library: Path) -> None:
+def test_a_rejected_plan_is_reported(library: Path) -> None:
     tuner = Tuner(str(library), num_ranks=2)
     with pytest.raises(ValueError, match=r"num_channels\[1\] must be from 1"):
         tuner.begin_step([(1024, 8), (1024, 0)])

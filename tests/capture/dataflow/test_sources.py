@@ -169,7 +169,7 @@ def test_steps_over_a_dataset_of_the_graph() -> None:
     assert "reduced" in found["w"] and "reduced" not in found["m"] and "own" in found["m"]
 
 
-def test_constants_are_told_apart() -> None:
+def test_constants_are_distinguished() -> None:
     count, other = V(0), V(0)
 
     def step(x: Any) -> None:

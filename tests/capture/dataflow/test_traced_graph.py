@@ -53,7 +53,7 @@ def test_everything_that_a_step_calls_is_there() -> None:
         assert len(function.results) == len(function.result_resources)
 
 
-def test_small_constants_are_told_apart_and_large_ones_are_not() -> None:
+def test_small_constants_are_distinguished_and_large_ones_are_not() -> None:
     @tf.function
     def step() -> Any:
         small = [tf.constant([1, 2], name="a"), tf.constant([1, 2], name="b")]

@@ -41,7 +41,7 @@ def test_plan_writes_what_make_burst_plan_makes(profile, tmp_path, capsys):
     assert printed.num_devices == (2, 2, 2)
 
 
-def test_simulate_a_plan_beside_a_background_job(profile, tmp_path, capsys):
+def test_simulate_a_plan_with_a_background_job(profile, tmp_path, capsys):
     plan = tf_libra.make_burst_plan(SCALING, max_amplification=2)
     (tmp_path / "plan.json").write_text(plan.to_json())
     arguments = [
@@ -156,7 +156,7 @@ def test_operators_that_are_too_short_to_be_gone_through_are_named(tmp_path, cap
     assert "operator_seconds must be at least" in capsys.readouterr().err
 
 
-def test_seconds_that_are_too_many_are_told_in_one_line(tmp_path, capsys):
+def test_too_many_seconds_are_an_error_of_one_line(tmp_path, capsys):
     """Overflow gives no warnings of numpy."""
     value = json.loads(SCALING.to_json())
     value["compute_seconds"][0][1] = 1e308

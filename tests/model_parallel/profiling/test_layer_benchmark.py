@@ -42,7 +42,7 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
         assert np.all(half >= whole * (0.5 - 1e-9)) and np.all(half <= whole * (1 + 1e-9))
 
 
-def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
+def test_a_step_that_rejects_a_share_of_a_microbatch_is_measured_all_the_same():
     """Time is taken for proportional to samples then."""
     trained = build_model(EVERY["deep"])
 
@@ -119,7 +119,7 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
         np.testing.assert_allclose(*parts)
 
 
-def test_where_a_rank_has_not_measured_its_share_nobody_has():
+def test_a_rank_without_its_measurement_discards_those_of_all():
     """The measurements that all ranks have, of whole microbatches, are averaged all the same."""
     columns = ([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]], [8, 8], [4])
     one = LayerGraph.chain(*columns, input_shares=(0.5, 1), update_seconds=[0.5, 1])

@@ -58,7 +58,7 @@ def test_the_line_says_who_computes_what() -> None:
     assert in_a_line(alone).startswith(f"data parallelism, {alone.num_microbatches} microbatches")
 
 
-def test_what_was_measured_stands_beside_what_was_predicted() -> None:
+def test_measured_times_stand_next_to_predicted_ones() -> None:
     record = examples.pipeline_record()
     both = formatting.time(record.seconds), formatting.time(record.plan.predicted_seconds)
     told = took(record.plan, MeasuredLayers(record.bars, record.seconds))

@@ -60,7 +60,7 @@ def test_a_plan_by_another_profile_is_all_of_that_profile(case, limit, factor):
     )
 
 
-def test_a_plan_without_all_that_layers_do_is_refused():
+def test_a_plan_without_all_that_layers_do_is_rejected():
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2], [[1.0, 0.5]] * 2, np.zeros((2, 2)), np.zeros((1, 2, 2))
     )
@@ -74,7 +74,7 @@ def test_a_plan_without_all_that_layers_do_is_refused():
         simulate_burst(scaling, dataclasses.replace(plan, spans=spans))
 
 
-def test_other_layers_are_refused():
+def test_other_layers_are_rejected():
     scaling = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [])
     plan = tf_libra.make_burst_plan(scaling)
     other = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [], names=["other"])

@@ -86,7 +86,7 @@ def test_the_host_s_time_shows_with_one_launch_at_a_time():
     assert found.background_iterations == pytest.approx(1.0)
 
 
-def test_feedback_pauses_beside_what_suffers_and_nothing_else():
+def test_feedback_pauses_only_during_slowed_spans():
     scaling = tf_libra.ScalingProfile.chain(
         [1, 2],
         [[8.0, 4.0], [8.0, 4.0]],

@@ -79,7 +79,7 @@ def test_channels_are_full_duplex():
     assert [b.start_seconds for b in sent if b.kind == "backward_transfer"] == [10, 20, 30]
 
 
-def test_all_reduces_run_beside_transfers_and_computation():
+def test_all_reduces_overlap_transfers_and_computation():
     layers = tf_libra.LayerGraph.chain([1, 1], [1, 1], [5, 50], [1])
     rates = [[0 if a == b else 1.0 for b in range(4)] for a in range(4)]
     cluster = tf_libra.Cluster.from_bandwidth(rates)
@@ -147,7 +147,7 @@ def test_what_is_computed_first_is_sent_first_though_it_takes_no_time():
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(1e308, 1.0), (1.0, 1e-320)])
-def test_times_that_are_no_number_are_refused(seconds, rate):
+def test_times_that_are_no_number_are_rejected(seconds, rate):
     layers = tf_libra.LayerGraph.chain([seconds / 2] * 2, [0, 0], [0, 0], [1e10])
     cluster = tf_libra.Cluster.from_bandwidth([[0, rate], [rate, 0]])
     plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 4))
@@ -155,7 +155,7 @@ def test_times_that_are_no_number_are_refused(seconds, rate):
         tf_libra.simulate_pipeline(layers, plan, cluster)
 
 
-def test_plans_of_other_layers_or_devices_are_refused():
+def test_plans_of_other_layers_or_devices_are_rejected():
     layers, cluster = chain_of_two(1)
     plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 2))
     other = tf_libra.LayerGraph.chain([1], [1], [1], [])
@@ -165,7 +165,7 @@ def test_plans_of_other_layers_or_devices_are_refused():
         tf_libra.simulate_pipeline(layers, plan, tf_libra.Cluster.from_bandwidth([[0]]))
 
 
-def test_orders_that_wait_for_each_other_are_refused():
+def test_orders_that_wait_for_each_other_are_rejected():
     layers, cluster = chain_of_two(1)
     one = (("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1))
     other = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))

@@ -205,7 +205,7 @@ def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to()
 
 @settings(max_examples=300, deadline=None)
 @given(reference.branching(), st.sampled_from([None, 1.0, 1.5, 4.0]))
-def test_no_device_does_two_things_at_once(case, limit):
+def test_no_device_runs_two_tasks_concurrently(case, limit):
     plan = tf_libra.make_burst_plan(case[0], max_amplification=limit)
     spans = [span for span in plan.spans if span.seconds > 1e-9]
     for one, other in itertools.combinations(spans, 2):

@@ -155,7 +155,7 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
         compare(forked, {"search-linear": SearchLinear()}, [2.0])
 
 
-def test_a_limit_that_allows_no_plan_is_refused() -> None:
+def test_a_limit_that_allows_no_plan_is_rejected() -> None:
     """The error also appears if data parallelism with fixed devices has a plan."""
     with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
         compare(COMPARED, {name: kind() for name, kind in BY_NAME.items()}, [2.0, 0.5])

@@ -105,12 +105,12 @@ def test_what_cannot_be_registered_is_named():
         ("spp", 1 << 20, "num_microbatches must be from 1 to 16384, got 1048576"),
     ],
 )
-def test_bad_arguments_are_refused(strategy, microbatches, message):
+def test_bad_arguments_are_rejected(strategy, microbatches, message):
     with pytest.raises(ValueError, match=message):
         tf_libra.make_pipeline_plan(LAYERS, CLUSTER, strategy, num_microbatches=microbatches)
 
 
-def test_bad_arguments_of_strategies_are_refused():
+def test_bad_arguments_of_strategies_are_rejected():
     with pytest.raises(ValueError, match=r"num_microbatches must be from 1 .* got 0"):
         strategies.Spp(num_microbatches=0)
     with pytest.raises(ValueError, match=r"num_microbatches must be from 1 .* got 0"):
@@ -179,7 +179,7 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
         compare(LAYERS, apart, {name: kind() for name, kind in BY_NAME.items()}, 4)
 
 
-def test_arguments_that_allow_no_plan_are_refused() -> None:
+def test_arguments_that_allow_no_plan_are_rejected() -> None:
     """The error also appears if other strategies have a plan."""
     both = {"spp": strategies.Spp(), "few": strategies.GPipe(num_stages=3)}
     with pytest.raises(ValueError, match="num_stages must be at most the number of devices, 2"):

@@ -66,7 +66,7 @@ def test_what_is_slow_to_send_begins_early():
 @pytest.mark.parametrize(
     ("num_bytes", "replicas", "rate"), [([], 2, 1.0), ([1.0], 0, 1.0), ([1.0], 2, 0.0)]
 )
-def test_bad_numbers_are_refused(num_bytes, replicas, rate):
+def test_bad_numbers_are_rejected(num_bytes, replicas, rate):
     with pytest.raises(ValueError, match="must"):
         plan_reduction(num_bytes, [0.1] * len(num_bytes), replicas, rate, 0.0)
 

@@ -184,7 +184,7 @@ def test_links_may_be_missing_wherever_a_plan_needs_none(layers, cluster, M):
             tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=M)
 
 
-def test_a_cluster_in_two_parts_is_refused():
+def test_a_cluster_in_two_parts_is_rejected():
     rates = np.zeros((4, 4))
     rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1.0
     cluster = tf_libra.Cluster.from_bandwidth(rates)
