@@ -1,6 +1,7 @@
 """The core that a worker of a benchmark is pinned to."""
 
 import json
+import os
 
 import pytest
 
@@ -25,3 +26,12 @@ def test_every_launcher_says_the_place_in_its_own_way(
     for name, value in said.items():
         monkeypatch.setenv(name, value)
     assert worker._local_rank() == rank
+
+
+def test_workers_of_one_host_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
+    taken = [worker._cores(rank, 4) for rank in range(4)]
+    assert [len(cores) for cores in taken] == [4] * 4
+    assert set().union(*taken) == set(range(4, 20))
+    # On a host of its own a worker has all of them, whatever its rank.
+    assert worker._cores(1, 16) == set(range(4, 20))
