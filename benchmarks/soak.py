@@ -73,7 +73,8 @@ def _work() -> int:
     weights, plain_step = _model(tf)
     stages = _STAGES.value
     if stages is None:
-        step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_seconds=600)(plain_step)
+        libra = tf_libra.strategies.Libra(threads=(1, 2))
+        step = tf_libra.optimize(libra, tuning=tf_libra.Tuning(max_seconds=600))(plain_step)
     else:
         spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES, num_stages=stages)
         step = tf_libra.optimize(spp)(plain_step)

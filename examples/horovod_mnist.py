@@ -55,7 +55,7 @@ def main(_) -> None:
     optimizer = tf.keras.optimizers.Adam(0.001 * hvd.size())
     compression = hvd.Compression.fp16 if _FP16.value else hvd.Compression.none
 
-    @tf_libra.optimize(_STRATEGY.value, engine=_ENGINE.value, broadcast_variables=True)
+    @tf_libra.optimize(_STRATEGY.value, engine=_ENGINE.value, broadcast_variables="always")
     @tf.function
     def training_step(images, labels):
         with tf.GradientTape() as tape:

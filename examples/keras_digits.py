@@ -72,7 +72,7 @@ def main(_) -> None:
         steps_per_execution=_STEPS.value,
     )
     # Every rank draws initial weights of its own; rank 0's are taken.
-    fitting = tf_libra.keras.optimize(model, _STRATEGY.value, broadcast_variables=True)
+    fitting = tf_libra.keras.optimize(model, _STRATEGY.value, broadcast_variables="always")
     model.fit(
         train_x[mine],
         train_y[mine],

@@ -62,7 +62,7 @@ def steps_of(
     for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
-        optimized = tf_libra.optimize(ours[name], broadcast_variables=True)
+        optimized = tf_libra.optimize(ours[name], broadcast_variables="always")
         steps[name] = optimized(training.step(list))
         tuning[name] = rounds.until_planned(steps[name], training.batch)
     if "none" in names:

@@ -94,7 +94,7 @@ def _steps(
         if not is_ours(name):
             steps[name] = training_step(reducing if name == "mwms" else alone)
             continue
-        optimized = tf_libra.optimize(strategy_of(name), broadcast_variables=True)
+        optimized = tf_libra.optimize(strategy_of(name), broadcast_variables="always")
         steps[name] = optimized(training_step(reducing))
         tuning[name] = rounds.until_planned(steps[name], batch)
     return steps, tuning

@@ -9,6 +9,7 @@ import pytest
 
 import tf_libra
 from tests.worker_processes import Job
+from tf_libra import strategies
 from tf_libra.backends import backend
 from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -36,12 +37,14 @@ def toy() -> Iterator[type]:
 
 
 def test_options_know_it_by_its_name(toy: type) -> None:
-    found = tf_libra.optimize("libra", engine="toy", threads=(1, 5)).keywords["options"]
+    found = tf_libra.optimize(strategies.Libra(threads=(1, 5)), engine="toy").keywords["options"]
     assert found.engine == "toy"
     assert found.backend == toy()
     assert found.num_lanes == 5
-    with pytest.raises(ValueError, match="threads must be between 1 and 5, got 6"):
-        tf_libra.optimize("libra", engine="toy", threads=6)
+    with pytest.raises(
+        ValueError, match="threads of strategy 'libra' must be between 1 and 5, got 6"
+    ):
+        tf_libra.optimize(strategies.Libra(threads=(6,)), engine="toy")
     with pytest.raises(ValueError, match="engine must be one of auto, lanes, horovod, toy, got"):
         tf_libra.optimize("libra", engine="toi")
 
@@ -91,4 +94,4 @@ def test_backend_receives_steps_and_plans(horovod_engine: Job, rank: int) -> Non
     in_force = Plan.from_json(horovod_engine.value("toy", rank)["plan"])
     assert plans[-1].fingerprint == in_force.fingerprint
     assert {group.num_threads for plan in plans for group in plan.groups} <= {1, 3}
-    assert told["refused"] == "threads must be between 1 and 3, got 4"
+    assert told["refused"] == "threads of strategy 'libra' must be between 1 and 3, got 4"

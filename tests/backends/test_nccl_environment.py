@@ -254,18 +254,12 @@ def test_default_threads_are_the_backends(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "options"),
-    [
-        ("libra", {"threads": (1, 2, 4)}),
-        (strategies.Libra(threads=(256, 512)), {}),
-        (strategies.Wfbp(num_threads=256), {}),
-    ],
+    "strategy", [strategies.Libra(threads=(256, 512)), strategies.Wfbp(num_threads=256)]
 )
 def test_threads_of_the_user_stay(
-    monkeypatch: pytest.MonkeyPatch, strategy: strategies.Strategy | str, options: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, strategy: strategies.Strategy
 ) -> None:
-    made = tf_libra.optimize(strategy, engine="horovod", **options)  # type: ignore[arg-type]
-    found = made.keywords["options"]
+    found = tf_libra.optimize(strategy, engine="horovod").keywords["options"]
     prepared(monkeypatch)
     assert found.with_backend_threads().strategy == found.strategy
 

@@ -168,7 +168,7 @@ import tf_libra
 hvd.init()
 weight = tf.Variable(tf.ones((64, 64)))
 
-@tf_libra.optimize("wfbp", stall_warning_seconds=0.5)
+@tf_libra.optimize("wfbp", faults=tf_libra.Faults(stall_warn_seconds=0.5))
 @tf.function
 def train_step(features):
     with tf.GradientTape() as tape:

@@ -23,7 +23,7 @@ class Declared:
         """What it does,
            on two lines.""",
     )
-    second: int = option(2, "int", positive, "More.", agreed=True, flat_name="two")
+    second: int = option(2, "int", positive, "More.", agreed=True)
 
     def __post_init__(self) -> None:
         check_all(self)
@@ -32,12 +32,11 @@ class Declared:
 def test_declaration_is_in_the_metadata_of_each_field() -> None:
     first, second = (one.metadata for one in dataclasses.fields(Declared))
     assert first["doc"] == "What it does, on two lines."
-    assert (first["agreed"], first["flat_name"]) == (False, "")
-    assert (second["agreed"], second["flat_name"]) == (True, "two")
+    assert (first["agreed"], second["agreed"]) == (False, True)
     for field in dataclasses.fields(Declared):
         metadata: Any = field.metadata
-        one = Option(field.name, field.default, **metadata)
-        assert one.keyword == (field.metadata["flat_name"] or field.name)
+        assert Option(field.name, field.default, **metadata).path == field.name
+        assert Option(field.name, 0, group="tuning", **metadata).path == f"tuning.{field.name}"
 
 
 def test_every_field_is_what_its_check_makes_of_it() -> None:

@@ -1,6 +1,7 @@
 """The declared options are those that functions take and their docstrings describe."""
 
 import inspect
+import pydoc
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tf_libra.decorator import optimize
 from tf_libra.runtime.strategy_kinds import all_options
 
 ALL = tuple(all_options())
+ARGUMENTS = tuple(option for option in ALL if not option.group)
 
 
 def functions() -> list[Any]:
@@ -19,20 +21,25 @@ def functions() -> list[Any]:
     return [optimize, of_keras]
 
 
-@pytest.mark.parametrize("option", ALL, ids=lambda one: one.keyword)
-def test_functions_take_every_option_and_say_what_it_does(option: config.Option) -> None:
-    name = option.keyword
+@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda one: one.name)
+def test_functions_take_and_describe_every_option(option: config.Option) -> None:
     for function in functions():
-        assert name in inspect.signature(function).parameters
-        told = " ".join(inspect.getdoc(function).split())
-        assert f" {name}: " in told
-        assert option.doc in told
+        assert option.name in inspect.signature(function).parameters
+        text = " ".join(inspect.getdoc(function).split())
+        assert f" {option.name}: " in text
+        assert option.doc in text
 
 
-def test_defaults_in_signatures_are_those_declared() -> None:
+def test_options_of_groups_are_no_arguments() -> None:
+    assert len(ALL) > len(ARGUMENTS)
+    names = set(inspect.signature(optimize).parameters)
+    assert not names & {option.name for option in ALL if option.group}
+
+
+def test_signatures_have_the_declared_defaults() -> None:
     ours, of_keras = (inspect.signature(function).parameters for function in functions())
     assert {name: one.default for name, one in ours.items()} == {
-        one.keyword: one.default for one in ALL
+        one.name: one.default for one in ARGUMENTS
     }
     others = {name for name in ours if ours[name].default != of_keras[name].default}
     assert others == {"progress"}
@@ -43,8 +50,14 @@ def test_static_checkers_know_every_option_as_declared() -> None:
     known = {
         name: one.__forward_arg__ for name, one in config.OptimizeKwargs.__annotations__.items()
     }
-    assert known == {one.keyword: one.kind for one in ALL if one.name != "strategy"}
+    assert known == {one.name: one.kind for one in ARGUMENTS if one.name != "strategy"}
+    assert list(known) == [one.name for one in ARGUMENTS if one.name != "strategy"]
     assert not config.OptimizeKwargs.__required_keys__
+
+
+def test_help_fits_one_screen() -> None:
+    text = pydoc.plain(pydoc.render_doc(optimize))
+    assert len(text.splitlines()) <= 50
 
 
 def test_strategy_alone_may_be_given_by_place() -> None:

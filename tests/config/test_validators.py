@@ -42,22 +42,17 @@ def test_seconds_are_given_or_of_the_environment(
 def test_what_a_value_means_stays_as_it_is() -> None:
     """Options are checked again where they are combined."""
     for check, given in (
-        (validators.check_threads, 4),
-        (validators.check_threads, [4, 1, 1]),
         (validators.check_engine, "lanes"),
         (validators.check_folder, "a/b"),
         (validators.check_plan, PLAN),
         (validators.check_local_variables, ["*/statistics"]),
-        (validators.one_of("raise", None), "raise"),
+        (validators.one_of("off", "raise"), "raise"),
+        (validators.one_of("off", "raise"), None),
+        (validators.check_broadcast_variables, True),
+        (validators.check_broadcast_variables, "first_use"),
     ):
         found = check("given", given)
         assert check("given", found) == found
-
-
-def test_threads_are_sorted_and_each_once() -> None:
-    assert validators.check_threads("threads", [4, 1, 1]) == (1, 4)
-    assert validators.check_threads("threads", 2.0) == (2,)
-    assert validators.check_threads("threads", None) is None
 
 
 def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from tf_libra.internal.systems import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 # For names that users import, which are looked up at first use.
-FACADES = ("__init__.py", "strategies.py")
+FACADES = ("__init__.py", "bursts.py", "pipelines.py", "strategies.py")
 # Quick tests of the remaining package: no worker, no TensorFlow.
 SELECTION = (
     "config/test_option_spec.py",
-    "config/test_resolve.py",
+    "config/test_option_groups.py",
     "config/test_validators.py",
     "planning/data_parallel/test_libra.py",
     "planning/data_parallel/test_mg_wfbp.py",
@@ -42,6 +42,8 @@ for name in ("spp", "deeppool"):
         raise AssertionError(name)
 assert not hasattr(strategies, "Spp") and not hasattr(strategies, "DeepPool")
 assert not hasattr(tf_libra, "make_pipeline_plan") and not hasattr(tf_libra, "boundary")
+assert not hasattr(tf_libra.pipelines, "boundary")
+assert not hasattr(tf_libra.bursts, "simulate_burst")
 assert not {"pipeline", "burst"} & {*KINDS, *CARDS} and "background" in CARDS
 assert main(["--help"]) == 0
 """

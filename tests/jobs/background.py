@@ -109,7 +109,8 @@ def not_while_tuning() -> Any:
     job = tf_libra.background(["touch", str(here)])
     model = models.HandWritten("float32", "sgd")
     strategy = tf_libra.strategies.Libra(threads=(1, 2), race=False)
-    step = tf_libra.optimize(strategy, max_tuning_steps=100, max_tuning_seconds=1e6)(
+    unlimited = tf_libra.Tuning(max_seconds=1e6)
+    step = tf_libra.optimize(strategy, max_tuning_steps=100, tuning=unlimited)(
         tf.function(model.step)
     )
     number = 0

@@ -229,7 +229,7 @@ def main() -> None:
     model = {"slow": WideModel, "stuck": Stuck}.get(HOW, Model)("float32", "sgd")
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
-        options = {"strategy": "libra", "threads": (1, 2)}
+        options = {"strategy": tf_libra.strategies.Libra(threads=(1, 2))}
     if HOW == "refused":
         options = {"strategy": "libra"}
         if RANK == LAST:  # what lanes and what Horovod's control find wrong before ranks meet
@@ -243,7 +243,7 @@ def main() -> None:
     if HOW == "stuck":
         options["timeout_seconds"] = 20.0  # its graph takes a while
     if HOW in ("late", "wait"):
-        options["stall_warning_seconds"] = 0.5
+        options["faults"] = tf_libra.Faults(stall_warn_seconds=0.5)
     step = tf_libra.optimize(**options)(tf.function(model.step))
     if HOW == "slow":
         return train_slowly(step, model)

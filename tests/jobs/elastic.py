@@ -37,7 +37,10 @@ def main() -> None:
     model = models.HandWritten("float64", "sgd")
     # Made for four workers.
     step = tf_libra.optimize(
-        "libra", threads=(1, 2), plan=sys.argv[1], engine=sys.argv[2], max_tuning_steps=4
+        tf_libra.strategies.Libra(threads=(1, 2)),
+        plan=sys.argv[1],
+        engine=sys.argv[2],
+        max_tuning_steps=4,
     )(tf.function(model.step))
     state = tf_libra.elastic.TensorFlowState(model.variables, step=0)
 

@@ -44,8 +44,10 @@ def main() -> None:
     hvd.init()
     [kind] = sys.argv[1:]
     stack = Stack()
-    strategy = tf_libra.strategies.Spp(num_microbatches=2, num_stages=2)
-    step = tf_libra.optimize(strategy, release_variables=kind != "ours")(tf.function(stack.step))
+    strategy = tf_libra.strategies.Spp(
+        num_microbatches=2, num_stages=2, release_variables=kind != "ours"
+    )
+    step = tf_libra.optimize(strategy)(tf.function(stack.step))
     state = state_of(kind, [*stack.weights, *stack.momenta])
 
     @hvd.elastic.run

@@ -102,8 +102,10 @@ def memory_shared_with_others() -> Any:
 def tuned_after_another() -> Any:
     """Strategies that measure: what the second tries out needs lanes that the first has not."""
     first, second = (models.HandWritten(DTYPE, "sgd") for _ in range(2))
-    narrow = tf_libra.optimize("mg-wfbp", threads=1, max_tuning_steps=3)(tf.function(first.step))
-    wide = tf_libra.optimize("libra", threads=(1, 4), max_tuning_steps=6)(tf.function(second.step))
+    narrow = tf_libra.optimize("mg-wfbp", max_tuning_steps=3)(tf.function(first.step))
+    wide = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 4)), max_tuning_steps=6)(
+        tf.function(second.step)
+    )
     for number in range(10):
         joint = part(models.batch(number, SIZE, DTYPE))
         narrow(*joint)
@@ -142,7 +144,7 @@ def all_reduces_at_once() -> Any:
 def two_at_once_as_measured() -> Any:
     """Runs ASC-WFBP with the default number of tuning steps."""
     joint = part(models.batch(0, SIZE, DTYPE))
-    step = tf_libra.optimize("asc-wfbp", max_tuning_seconds=600)(
+    step = tf_libra.optimize("asc-wfbp", tuning=tf_libra.Tuning(max_seconds=600))(
         tf.function(models.HandWritten(DTYPE, "sgd").step)
     )
     while step.plan is None:

@@ -82,10 +82,9 @@ def add(name: str, kind: str, dtype: str, optimizer: str, num_steps: int, **opti
 
 def tuned(name: str) -> dict[str, Any]:
     """A strategy with few threads to try, and few steps to try them in."""
-    several = hasattr(strategies.BY_NAME[name], "threads")
+    threads = (1, 2) if hasattr(strategies.BY_NAME[name], "threads") else (2,)
     return {
-        "strategy": name,
-        "threads": (1, 2) if several else 2,
+        "strategy": strategies.resolve(name).with_threads(threads),
         "max_tuning_steps": tuning_steps(name),
     }
 

@@ -212,7 +212,9 @@ def elsewhere_between_steps() -> Any:
             for phase, tuning_steps in (("tuning", 40), ("plan", 3)):
                 model = models.HandWritten("float32", "sgd")
                 step = tf_libra.optimize(
-                    "libra", threads=(1, 2), max_tuning_steps=tuning_steps, timeout_seconds=60.0
+                    tf_libra.strategies.Libra(threads=(1, 2)),
+                    max_tuning_steps=tuning_steps,
+                    timeout_seconds=60.0,
                 )(tf.function(model.step))
                 state = tf_libra.elastic.TensorFlowState(model.variables)
                 for number in range(6):
@@ -310,7 +312,8 @@ def differ_in_plan() -> Any:
 @cases
 def differ_in_threads() -> Any:
     """The engines have different numbers of lanes, before anything can be compared over them."""
-    one_step(threads=(1, 2, 4) if RANK == LAST else (1, 2))
+    threads = (1, 2, 4) if RANK == LAST else (1, 2)
+    one_step(strategy=tf_libra.strategies.Libra(threads=threads))
 
 
 @cases
@@ -540,7 +543,12 @@ def plan_that_is_left_for_another() -> Any:
         model = models.HandWritten("float64", "adam")
         step = tf.function(model.step)
         if not alone:
-            options = config.resolve({"threads": (1, 2), "tuning_again_share": 1.0})
+            options = config.resolve(
+                {
+                    "strategy": tf_libra.strategies.Libra(threads=(1, 2)),
+                    "tuning": tf_libra.Tuning(retune_overhead=1.0),
+                }
+            )
             step = Optimized(step, options, tries_and_concludes)
         for number in range(num_steps):
             joint = models.batch(number, SIZE, "float64")
@@ -703,7 +711,9 @@ def grappler_switched_off() -> Any:
             model = models.HandWritten("float64", "sgd")
             step = tf.function(model.step)
             if not alone:
-                step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(step)
+                step = tf_libra.optimize(
+                    tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=9
+                )(step)
             for number in range(12):
                 joint = models.batch(number, SIZE, "float64")
                 step(*(joint if alone else models.part(joint, RANK, SIZE)))
@@ -722,7 +732,9 @@ def profiler_session_of_the_user() -> Any:
     """A session is open during all of tuning; it must end as the user wants it to."""
     folder = FOLDER / f"user-profile.{RANK}"
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(tf.function(model.step))
+    step = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=9)(
+        tf.function(model.step)
+    )
     step(*shard())
     tf.profiler.experimental.start(str(folder))
     for number in range(1, 14):
@@ -739,7 +751,9 @@ def profiler_session_of_the_user() -> Any:
 def profiles_of_the_user_that_end() -> Any:
     """Profiles by hand and graphs that are collected: tuning goes on after them."""
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=40)(tf.function(model.step))
+    step = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=40)(
+        tf.function(model.step)
+    )
     folder = FOLDER / f"user-profiles.{RANK}"
     phases = []
     for number in range(60):
@@ -777,7 +791,9 @@ def short_budget() -> Any:
 def no_seconds_at_all() -> Any:
     """The budget of time is over before the first step."""
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize("libra", max_tuning_seconds=1e-6)(tf.function(model.step))
+    step = tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_seconds=1e-6))(
+        tf.function(model.step)
+    )
     step(*shard())
     step(*shard(1))
     return {"phase": str(step.phase), "notes": list(step.plan.notes)}
@@ -797,8 +813,9 @@ def next_job(
     """
     restart_engine()
     model = make()
-    options = {"threads": (1, 2), "max_tuning_seconds": 1e6} | o
-    step = tf_libra.optimize("libra", **options)(tf.function(model.step))
+    strategy = tf_libra.strategies.Libra(threads=(1, 2))
+    unlimited = tf_libra.Tuning(max_seconds=1e6)
+    step = tf_libra.optimize(strategy, tuning=unlimited, **o)(tf.function(model.step))
     phases: list[str] = []
     for number in range(num_steps):
         step(*shard(number, dtype))

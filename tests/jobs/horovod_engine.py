@@ -14,6 +14,7 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases, restart_engine
 
 import tf_libra
+from tf_libra import strategies
 from tf_libra.backends import backend, engine_selection
 from tf_libra.backends.external_op_backend import ExternalOpBackend
 from tf_libra.coordination import control_plane
@@ -242,7 +243,7 @@ def told_toy() -> Any:
     """Returns the calls that the toy received in the case before, and the error that it raises."""
     refused = ""
     try:
-        tf_libra.optimize("libra", engine="toy", threads=4)
+        tf_libra.optimize(strategies.Libra(threads=(4,)), engine="toy")
     except ValueError as error:
         refused = str(error)
     return {"begun": len(begun), "applied": [one.to_json() for one in applied], "refused": refused}
@@ -280,6 +281,7 @@ if __name__ == "__main__":
     add("script", (hand, script), "float64", 3, plan="by hand")
     add("loop", (HalfInALoop, HalfInALoop), "float32", 2, plan="by hand")
     add("bfloat16", (HalfInBfloat16, HalfInBfloat16), "float32", 2, plan="by hand")
+    unlimited = tf_libra.Tuning(max_seconds=1e6)
     for name in ("libra", "mg-wfbp"):
         add(
             name,
@@ -288,10 +290,14 @@ if __name__ == "__main__":
             TUNING_STEPS + 4,
             strategy=name,
             max_tuning_steps=TUNING_STEPS,
-            max_tuning_seconds=1e6,
+            tuning=unlimited,
         )
-    tuned = {"max_tuning_steps": TUNING_STEPS, "max_tuning_seconds": 1e6, "threads": (1, 3)}
-    add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", strategy="libra", **tuned)
+    tuned = {
+        "strategy": strategies.Libra(threads=(1, 3)),
+        "max_tuning_steps": TUNING_STEPS,
+        "tuning": unlimited,
+    }
+    add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", **tuned)
     cases.add("told_toy", told_toy)
     cases.add("condition_of_one_rank", condition_of_one_rank)
     cases.run()

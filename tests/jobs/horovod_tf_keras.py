@@ -63,8 +63,10 @@ class Applying(horovod_scripts.Script):
 def accumulating_tuned() -> Any:
     """Tunes with steps of which every other one only accumulates."""
     model = Accumulating()
-    options = {"threads": 1, "max_tuning_steps": 16, "max_tuning_seconds": 1e6}
-    step = tf_libra.optimize("mg-wfbp", **options)(tf.function(model.step))
+    unlimited = tf_libra.Tuning(max_seconds=1e6)
+    step = tf_libra.optimize("mg-wfbp", max_tuning_steps=16, tuning=unlimited)(
+        tf.function(model.step)
+    )
     for number in range(24):
         step(*models.part(models.batch(number, SIZE, "float64"), RANK, SIZE))
     return {"phase": step.phase, "explained": step.explain()}
@@ -79,7 +81,7 @@ def accumulating_in_several() -> Any:
         for batch in batches:
             once(*batch)
 
-    step = tf_libra.optimize("mg-wfbp", threads=1, max_tuning_steps=4)(tf.function(steps))
+    step = tf_libra.optimize("mg-wfbp", max_tuning_steps=4)(tf.function(steps))
     shards = [models.part(models.batch(n, SIZE, "float64"), RANK, SIZE) for n in range(60)]
     number = 0
     while not step.settled:

@@ -102,7 +102,10 @@ def fit(name: str, **options: Any) -> Any:
     make, short = ALONE[name]
     ours = compiled(make, **options)
     fitting = tf_libra.keras.optimize(
-        ours, "libra", threads=(1, 2), max_tuning_steps=TUNING_STEPS, max_tuning_seconds=1e6
+        ours,
+        tf_libra.strategies.Libra(threads=(1, 2)),
+        max_tuning_steps=TUNING_STEPS,
+        tuning=tf_libra.Tuning(max_seconds=1e6),
     )
     calls: list[int] = []
     history = ours.fit(
@@ -168,9 +171,8 @@ def twice() -> Any:
     fitting = tf_libra.keras.optimize(
         model,
         "mg-wfbp",
-        threads=1,
         max_tuning_steps=TUNING_STEPS,
-        max_tuning_seconds=1e6,
+        tuning=tf_libra.Tuning(max_seconds=1e6),
         broadcast_variables=True,
     )
     phases = [str(fitting.phase), fitting.explain()]
@@ -236,7 +238,9 @@ def on_batch() -> Any:
 def before_compile() -> Any:
     """`optimize` waits for `compile`; a second `compile` after training starts over."""
     alone, ours = compiled(plain_model), plain_model()
-    fitting = tf_libra.keras.optimize(ours, "wfbp", threads=2, max_tuning_steps=6)
+    fitting = tf_libra.keras.optimize(
+        ours, tf_libra.strategies.Wfbp(num_threads=2), max_tuning_steps=6
+    )
     ours.set_weights(alone.get_weights())
     told = []
     for seed in range(2):
@@ -307,7 +311,7 @@ def odd_batches() -> Any:
 
     alone, ours = make(), make()
     alone.fit(odd(True), epochs=EPOCHS, verbose=0)
-    fitting = tf_libra.keras.optimize(ours, "wfbp", threads=1, max_tuning_steps=6)
+    fitting = tf_libra.keras.optimize(ours, "wfbp", max_tuning_steps=6)
     ours.fit(odd(False), epochs=EPOCHS, verbose=0)
     save(alone, ours)
     return fitting.settled
@@ -391,7 +395,10 @@ def attempt(call: Callable[[], Any]) -> list[str]:
 def trained(tuning_steps: int) -> Any:
     model = compiled(plain_model)
     tf_libra.keras.optimize(
-        model, "libra", threads=(1, 2), max_tuning_steps=tuning_steps, timeout_seconds=60.0
+        model,
+        tf_libra.strategies.Libra(threads=(1, 2)),
+        max_tuning_steps=tuning_steps,
+        timeout_seconds=60.0,
     )
     return model
 

@@ -15,7 +15,7 @@ cases = Cases()
 @cases
 def default_threads() -> Any:
     model = models.HandWritten("float64", "adam")
-    budget = {"max_tuning_steps": 20, "max_tuning_seconds": 1e6}
+    budget = {"max_tuning_steps": 20, "tuning": tf_libra.Tuning(max_seconds=1e6)}
     step = tf_libra.optimize("libra", engine="horovod", **budget)(tf.function(model.step))
     for number in range(24):
         step(*models.part(models.batch(number, SIZE, "float64"), RANK, SIZE))

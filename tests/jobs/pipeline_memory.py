@@ -33,10 +33,11 @@ def memory():
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
-    strategy = GPipe(num_microbatches=2, num_stages=2)  # the same number of layers on each rank
     found = {}
     for what, release in (("before", False), ("released", True)):
-        step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
+        # The same number of layers on each rank.
+        strategy = GPipe(num_microbatches=2, num_stages=2, release_variables=release)
+        step = tf_libra.optimize(strategy)(tf.function(train_step))
         for _ in range(3):
             step(tf.ones([2, WIDE]))
         found[what] = harness.resident_bytes()

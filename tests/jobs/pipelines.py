@@ -53,8 +53,8 @@ def add(name, strategy, make=None, **options):
     cases.add(name, lambda: train(make or models.EVERY[name], strategy, **options))
 
 
-def in_stages(count):
-    return Spp(num_microbatches=MICROBATCHES, num_stages=count)
+def in_stages(count, **arguments):
+    return Spp(num_microbatches=MICROBATCHES, num_stages=count, **arguments)
 
 
 # No batch normalization: it depends on the examples that a replica computes at a time.
@@ -78,7 +78,7 @@ if harness.SIZE != 3:
 def released():
     """Releases variables of other stages between steps, and synchronizes them on request."""
     trained = build_model(models.deep)
-    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.flagged))
+    step = tf_libra.optimize(in_stages(2, release_variables=True))(tf.function(trained.flagged))
     sizes = []
 
     def run(images, labels, **flag):
@@ -134,7 +134,7 @@ if harness.SIZE == 4:
     cases.add("grouped", grouped)
 
 
-def short_batches(**options):
+def short_batches(*, release=False):
     """Trains with last batches that microbatches, or replicas, do not divide.
 
     The step is a method, decorated in its class.
@@ -144,7 +144,7 @@ def short_batches(**options):
         def __init__(self):
             self.trained = build_model(models.deep)
 
-        @tf_libra.optimize(in_stages(2), **options)
+        @tf_libra.optimize(in_stages(2, release_variables=release))
         @tf.function
         def step(self, images, labels):
             return self.trained.step(images, labels)
@@ -160,7 +160,7 @@ def short_batches(**options):
 
 if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not divide all batches
     cases.add("short_batches", short_batches)
-    cases.add("short_batches_released", lambda: short_batches(release_variables=True))
+    cases.add("short_batches_released", lambda: short_batches(release=True))
 
 
 def objects_in_turns():
@@ -221,14 +221,14 @@ def adversarial():
     return variables, step_of(discriminator, 1.0), step_of(generator, -1.0)
 
 
-def in_turns(**options):
+def in_turns(*, release=False):
     """Alternates steps with shared variables, in stages and data-parallel."""
     expected, *steps = adversarial()
     alone = [tf.function(step) for step in (*steps, steps[1])]
     variables, first, second = adversarial()
     decorated = [
-        tf_libra.optimize(in_stages(2), **options)(tf.function(first)),
-        tf_libra.optimize(in_stages(2), **options)(tf.function(second)),
+        tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(first)),
+        tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(second)),
         tf_libra.optimize("syneasgd", **AT_ONCE)(tf.function(second)),
     ]
     start = [variable.numpy() for variable in expected]
@@ -295,7 +295,7 @@ def committed():
     ours = tf_libra.elastic.TensorFlowState(every)
     plain = hvd.elastic.TensorFlowState(every)
     keras = hvd.elastic.TensorFlowKerasState(model, optimizer)
-    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
+    step = tf_libra.optimize(in_stages(2, release_variables=True))(tf.function(stack.step))
 
     def differs():
         return max(
@@ -354,7 +354,7 @@ if harness.SIZE == 2:
     cases.add("ends", ends)
     cases.add("in_turns", in_turns)
     cases.add("objects_in_turns", objects_in_turns)
-    cases.add("in_turns_released", lambda: in_turns(release_variables=True))
+    cases.add("in_turns_released", lambda: in_turns(release=True))
     cases.add("broadcast_after_batches", broadcast_after_batches)
 
 
@@ -383,8 +383,10 @@ if harness.SIZE == 2:
         "more_stages_than_workers",
         lambda: refused(models.deep, Spp(num_microbatches=2, num_stages=3)),
     )
-    small = {"memory_bytes": 64.0}
-    cases.add("a_layer_too_large", lambda: refused(models.deep, Spp(num_microbatches=2), **small))
+    cases.add(
+        "a_layer_too_large",
+        lambda: refused(models.deep, Spp(num_microbatches=2, memory_bytes=64.0)),
+    )
     cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
     cases.add("evaluated_in_other_stages", lambda: in_other_stages(is_trained=False))
     cases.add("trained_in_other_stages", lambda: in_other_stages(is_trained=True))
@@ -491,7 +493,7 @@ def join(jobs, places):
 def released_when_ranks_were_lost():
     """Trains a released variable that was not restored after a loss of ranks."""
     stack = Stack()
-    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
+    step = tf_libra.optimize(in_stages(2, release_variables=True))(tf.function(stack.step))
     share = [harness.own(tensor) for tensor in batch(0)]
     step(*share)
     change_places()

@@ -292,16 +292,15 @@ def two_updates_in_one_step() -> Any:
 
 @cases
 def planner_from_outside() -> Any:
-    """A planner is registered here, and trained with by its name."""
+    """Registers a planner, and trains with it."""
     strategies.register(Halves)
     step = against_alone(
         lambda: models.HandWritten("float64", "sgd"),
         joint_or_shard("float64"),
         num_steps=20,
-        strategy="halves",
-        threads=2,
+        strategy=Halves(num_threads=2),
         max_tuning_steps=18,
-        max_tuning_seconds=1e6,
+        tuning=tf_libra.Tuning(max_seconds=1e6),
     )
     assert step.plan is not None
     return {
@@ -327,8 +326,7 @@ def loop_inside_of_the_step() -> Any:
         lambda: Looping("float64", "sgd"),
         joint_or_shard("float64"),
         num_steps=16,
-        strategy="libra",
-        threads=(1, 2),
+        strategy=tf_libra.strategies.Libra(threads=(1, 2)),
         max_tuning_steps=10,
     )
     return str(step.phase)
@@ -426,7 +424,9 @@ def plain_function() -> Any:
 def two_decorated_functions() -> Any:
     """Two models in turns, as for a GAN; the second asks for fewer threads."""
     first, second = (models.HandWritten("float64", "sgd", seed) for seed in (1, 2))
-    one = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(tf.function(first.step))
+    one = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), max_tuning_steps=9)(
+        tf.function(first.step)
+    )
     other = tf_libra.optimize("wfbp", max_tuning_steps=6)(tf.function(second.step))
     for number in range(14):
         one(*shard(number, "float64"))

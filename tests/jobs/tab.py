@@ -37,7 +37,7 @@ def variables() -> list[tf.Variable]:
 def train(**options: Any) -> Any:
     weights = variables()
 
-    @tf_libra.optimize("libra", threads=(1, 2), logdir=logdir, **options)
+    @tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)), logdir=logdir, **options)
     @tf.function
     def train_step(inputs):
         with tf.GradientTape() as tape:
@@ -67,7 +67,7 @@ def told(step: Any) -> dict[str, Any]:
 
 @cases
 def made() -> dict[str, Any]:
-    return told(train(max_tuning_seconds=300))
+    return told(train(tuning=tf_libra.Tuning(max_seconds=300)))
 
 
 @cases

@@ -42,7 +42,7 @@ if RANK == 0:
 
 hvd.init()
 model = models.HandWritten("float32", "sgd")
-step = tf_libra.optimize("libra", threads=(1, 2))(tf.function(model.step))
+step = tf_libra.optimize(tf_libra.strategies.Libra(threads=(1, 2)))(tf.function(model.step))
 steps_left = 12
 for number in range(120):
     if number == 3 and RANK == 0:  # a step whose data come late

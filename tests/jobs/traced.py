@@ -65,7 +65,7 @@ def keras_callback():
     """Steps of `fit` under the callback of Keras."""
     model = models.Keras("float32", "sgd").model
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    fitting = tf_libra.keras.optimize(model, "syneasgd", threads=1, max_tuning_steps=8)
+    fitting = tf_libra.keras.optimize(model, "syneasgd", max_tuning_steps=8)
     batches = [data(number) for number in range(20)]
     dataset = tf.data.Dataset.from_generator(
         lambda: batches,
@@ -92,7 +92,7 @@ def hostile_name():
         variable.assign_sub(tape.gradient(loss, variable))
         return loss
 
-    step = tf_libra.optimize("wfbp", threads=1, max_tuning_steps=1)(tf.function(train))
+    step = tf_libra.optimize("wfbp", max_tuning_steps=1)(tf.function(train))
     for _ in range(WARM_UP):
         step(tf.constant([1.0, 2.0]))
     tf.profiler.experimental.start(str(FOLDER / f"hostile.{RANK}"))

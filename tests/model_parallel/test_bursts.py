@@ -185,7 +185,7 @@ def test_amplification_limit_below_1_raises() -> None:
         DeepPool(device_counts=(2, 4))
 
 
-@pytest.mark.parametrize("option", [{"threads": 2}, {"cache_dir": "somewhere"}])
+@pytest.mark.parametrize("option", [{"max_tuning_steps": 2}, {"cache_dir": "somewhere"}])
 def test_data_parallel_option_of_a_burst_raises(option) -> None:
     (name,) = option
     with pytest.raises(ValueError, match=f"^{name} is no option of bursts"):

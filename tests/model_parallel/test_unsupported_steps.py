@@ -509,13 +509,12 @@ def test_missing_num_microbatches_raises():
 @pytest.mark.parametrize(
     "option",
     [
-        {"threads": 2},
         {"cache_dir": "somewhere"},
         {"local_variables": ["*"]},
         {"inner_gradients": "local"},
         {"check_numerics": "raise"},
         {"max_tuning_steps": 7},
-        {"tuning": tf_libra.Tuning(max_steps=7)},
+        {"tuning": tf_libra.Tuning(max_seconds=7)},
     ],
 )
 def test_data_parallel_option_of_a_model_parallel_step_raises(option):
@@ -523,19 +522,9 @@ def test_data_parallel_option_of_a_model_parallel_step_raises(option):
     with pytest.raises(ValueError, match=f"^{name} .* pipelines"):
         tf_libra.optimize(Spp(num_microbatches=2), **option)
     with pytest.raises(ValueError, match=r"^check_numerics .* bursts, got 'skip'"):
-        tf_libra.optimize("deeppool", faults=tf_libra.Faults(check_numerics="skip"))
+        tf_libra.optimize("deeppool", check_numerics="skip")
 
 
 def test_fault_options_of_a_pipeline_are_supported():
-    faults = tf_libra.Faults(timeout_seconds=5, liveness_seconds=7)
-    assert callable(tf_libra.optimize(Spp(num_microbatches=2), faults=faults))
-    assert callable(tf_libra.optimize(Spp(num_microbatches=2), liveness_seconds=7))
-
-
-def test_model_parallel_option_of_a_data_parallel_step_raises():
-    with pytest.raises(ValueError, match=r"^release_variables is no option of data .*'libra'"):
-        tf_libra.optimize("libra", release_variables=True)
-    with pytest.raises(ValueError, match=r"^memory_bytes is no option of data .* got 1"):
-        tf_libra.optimize("libra", memory_bytes=1e9)
-    with pytest.raises(ValueError, match=r"^memory_bytes must be"):
-        tf_libra.optimize(Spp(num_microbatches=2), memory_bytes=0)
+    faults = tf_libra.Faults(liveness_seconds=7)
+    assert callable(tf_libra.optimize(Spp(num_microbatches=2), timeout_seconds=5, faults=faults))

@@ -247,7 +247,7 @@ def two_networks_two_steps(by: By) -> Any:
     make, judge = generator(), discriminator()
     make_optimizer, judge_optimizer = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)
 
-    @by.optimize(strategy="mg-wfbp", threads=1)
+    @by.optimize(strategy="mg-wfbp")
     @tf.function
     def train_discriminator(images: Any, noise: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -257,7 +257,7 @@ def two_networks_two_steps(by: By) -> Any:
         judge_optimizer.apply_gradients(zip(gradients, judge.trainable_variables, strict=True))
         return loss
 
-    @by.optimize(strategy="libra", threads=(1, 2, 4))
+    @by.optimize(strategy="libra")
     @tf.function
     def train_generator(noise: Any) -> Any:
         with tf.GradientTape() as tape:

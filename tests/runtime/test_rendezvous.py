@@ -7,7 +7,7 @@ import pytest
 from horovod.common import elastic
 
 from tests.runtime.alone import ONE
-from tf_libra import config
+from tf_libra import config, strategies
 from tf_libra.internal.process_state import STATE
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.rendezvous import Rendezvous
@@ -59,7 +59,7 @@ def test_default_thread_counts_are_the_backends() -> None:
     one.join(reporter)
     lanes = one.options.backend
     assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
-    asked, reporter = meeting(threads=(1, 3))
+    asked, reporter = meeting(strategy=strategies.Libra(threads=(1, 3)))
     asked.join(reporter)
     assert asked.options.strategy.allowed_threads == (1, 3)
 

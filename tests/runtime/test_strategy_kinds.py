@@ -56,10 +56,9 @@ def test_options_hold_the_strategy_of_their_kind() -> None:
 @pytest.mark.parametrize(
     ("strategy", "given"),
     [
-        ("libra", {"memory_bytes": 1e9}),
         ("spp", {"plan": "plan.json"}),
         ("spp", {"max_tuning_steps": 10}),
-        ("deeppool", {"release_variables": True}),
+        ("deeppool", {"cache_dir": "somewhere"}),
     ],
 )
 def test_option_of_another_kind_is_an_error_unless_it_is_the_default(
@@ -68,7 +67,7 @@ def test_option_of_another_kind_is_an_error_unless_it_is_the_default(
     [name] = given
     with pytest.raises(ValueError, match=rf"^{name} is no option of .*{strategy!r}, got "):
         resolve(strategy, **given)
-    defaults = {option.keyword: option.default for option in all_options()}
+    defaults = {option.name: option.default for option in all_options()}
     assert resolve(strategy, **{name: defaults[name]}) == resolve(strategy)
 
 
@@ -86,6 +85,6 @@ def test_unknown_option_is_a_type_error() -> None:
 
 
 def test_every_option_is_listed_once() -> None:
-    names = [option.keyword for option in all_options()]
-    assert len(names) == len(set(names))
-    assert {"strategy", "threads", "memory_bytes", "release_variables"} < set(names)
+    paths = [option.path for option in all_options()]
+    assert len(paths) == len(set(paths))
+    assert paths[0] == "strategy" and {"check_numerics", "tuning.max_seconds"} < set(paths)

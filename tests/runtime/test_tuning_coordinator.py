@@ -49,7 +49,7 @@ def watching(engine: Engine, seconds: float, source: PlanSource) -> TuningCoordi
             yield Trial(Phase.RACE, tried.plan, traced=False)
         return tried
 
-    options = config.resolve({"tuning_again_share": 1.0, "engine": "lanes"})
+    options = config.resolve({"tuning": config.Tuning(retune_overhead=1.0), "engine": "lanes"})
     tensors = (TensorSpec("w", 8, "float32"),)
     found = TuningCoordinator(engine, options, RunReporter(options), tensors, {}, tuner)
     found.on_activated(tried, source, is_watched=True)

@@ -41,7 +41,7 @@ DISAGREEMENTS = {
     "differ_in_threads": "strategy is 'Libra(threads=(1, 2), ",
     "differ_in_strategy": "strategy is 'Libra(",
     "differ_in_having_a_plan": "plan is None on rank 0 and ",
-    "differ_in_broadcast_variables": "broadcast_variables is False on rank 0 and True on rank 1",
+    "differ_in_broadcast_variables": "broadcast_variables is 'never' on rank 0 and ",
     "differ_in_local_variables": "number of local_variables is 0 on rank 0 and 1 on rank 1",
     "differ_in_grappler": "Grappler switched off is False on rank 0 and True on rank 1",
     "differ_in_a_variable": "variable['w1'] is ",

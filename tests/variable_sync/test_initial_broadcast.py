@@ -76,13 +76,13 @@ def test_variables_that_flow_into_weights_are_broadcast(job: Job) -> None:
 
 
 REFUSED = {
-    "unequal_starts_refused": ["variable['w0']", "broadcast_variables=False"],
+    "unequal_starts_refused": ["variable['w0']", "broadcast_variables='never'"],
     "changed_before_a_new_trace_is_refused": [
         "variable['w0']",
         "they were equal before",
         "broadcast_variables=True",
     ],
-    "variables_as_arguments_refused": ["variable['b0']", "broadcast_variables=False"],
+    "variables_as_arguments_refused": ["variable['b0']", "broadcast_variables='never'"],
     "variables_as_arguments_checked": ["variable['b0']"],
 }
 

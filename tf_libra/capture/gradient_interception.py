@@ -76,7 +76,7 @@ def intercept_gradients(
                 is_inner = not policy.by_strategy and tf_internal.could_possibly_record()
                 if is_inner and policy.inner_gradients == "local":
                     return gradients
-                is_ambiguous = is_inner and policy.inner_gradients is None
+                is_ambiguous = is_inner and policy.inner_gradients == "reject"
                 if is_ambiguous:
                     higher_order.reject_forward_derivative(step_name, sources, gradients)
                 results = _reduce(step_name, policy, tape, sources, gradients, registry, excluded)

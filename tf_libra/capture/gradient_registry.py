@@ -62,8 +62,8 @@ class ReductionPolicy:
     Attributes:
         function: identity of the training function, unique in this process.
         sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
-        inner_gradients: treatment of gradients that an outer tape differentiates again: "average"
-            or "local"; None rejects them.
+        inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
+            "local" or "reject".
         place: returns rank and world size; called if something is gathered.
         watch: checks all gradients for finite values; None for no check.
         by_strategy: whether a TensorFlow strategy reduces gradients: its inputs are all-reduced,
@@ -74,7 +74,7 @@ class ReductionPolicy:
 
     function: str = ""
     sparse_as_dense: bool = False
-    inner_gradients: str | None = None
+    inner_gradients: str = "reject"
     place: Callable[[], tuple[int, int]] = _single_process
     watch: FiniteCheck | None = None
     by_strategy: bool = False

@@ -1,17 +1,15 @@
 """Options that a user may pass to `optimize`, checked before anything runs."""
 
-from tf_libra.config.optimize_kwargs import OptimizeKwargs
-from tf_libra.config.option_spec import Option
+from tf_libra.config.option_groups import Faults, Tuning
+from tf_libra.config.option_spec import Option, with_option_signature
 from tf_libra.config.options import (
     DataParallelOptions,
-    Faults,
+    OptimizeKwargs,
     Options,
-    Tuning,
     declared,
     resolve,
     resolve_as,
 )
-from tf_libra.config.signature import with_option_signature
 from tf_libra.config.validators import TIMEOUT_VARIABLE, load_plan
 
 __all__ = [

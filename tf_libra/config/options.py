@@ -1,139 +1,58 @@
 """Options of `optimize`: the only place that declares them.
 
 Each kind of strategy has a dataclass of options; those of data parallelism are here. The
-declarations give the signature and the documentation of `optimize` (`signature.py`), the checks of
-values, and the options that must be the same on all ranks.
+declarations give the signature and the documentation of `optimize` (`option_spec.py`), the checks
+of values, and the options that must be the same on all ranks.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 from tf_libra.autotune import Budget, tuner_for
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
 from tf_libra.config import validators
+from tf_libra.config.option_groups import (
+    GROUPS,
+    LEAST_STEPS,
+    Faults,
+    Tuning,
+    check_names,
+    strategy_defaults,
+)
 from tf_libra.config.option_spec import Option, check_all, option
-from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal import validation
 from tf_libra.planning import data_parallel as strategies
-from tf_libra.planning.strategy import StrategyBase
 from tf_libra.specs.plan import Plan
 
+if TYPE_CHECKING:
+    import os
+
+    from tf_libra.specs.burst import BurstPlan
+
 _Options = TypeVar("_Options", bound="Options")
-# Steps that show when gradients are produced; tuning takes them if its seconds are unlimited.
-LEAST_STEPS = 5
 
 
-def _wanted(limit: str) -> str:
-    """Lists the default of a limit: the usual one, and those of strategies that differ."""
-    usual = getattr(StrategyBase, limit)
-    wanted = {name: getattr(kind, limit) for name, kind in strategies.BY_NAME.items()}
-    others = [f"of `{name}` {value:g}" for name, value in wanted.items() if value != usual]
-    return ", ".join([f"{usual:g}", *others])
+class OptimizeKwargs(TypedDict, total=False):
+    """Keyword arguments of `optimize` for static checkers, in the order of the documentation."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """Limits of the tuning before a plan is active, and of the cost model that may make it.
-
-        @tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_steps=40))
-
-    Raises:
-        ValueError: an option is out of its range.
-    """
-
-    max_steps: int = option(
-        None,
-        "int | None",
-        validators.check_optional_steps,
-        f"""steps that may go by before a plan is in force; by default what the strategy wants:
-        {_wanted("tuning_steps")}.""",
-        flat_name="max_tuning_steps",
-    )
-    max_seconds: float | None = option(
-        None,
-        "float | None",
-        validators.check_optional_above_0,
-        f"""seconds that may, likewise; whichever comes first. By default what the strategy wants:
-        {_wanted("tuning_seconds")}; but {LEAST_STEPS} steps, however long these take.""",
-        flat_name="max_tuning_seconds",
-    )
-    max_model_error: float = option(
-        MAX_MODEL_ERROR,
-        "float",
-        validators.check_above_0,
-        """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
-        instead, and what the model proposes may race against that; likewise where the budget leaves
-        no steps to test it on.""",
-        flat_name="max_model_error",
-    )
-
-    again_share: float = option(
-        0.02,
-        "float",
-        validators.check_share,
-        """share of the steps' time that tuning again may cost: where steps take a quarter more or
-        less than expected for long, plans are tried out and raced anew, in small doses; 0 never
-        does.""",
-        agreed=True,
-        flat_name="tuning_again_share",
-    )
-
-    def __post_init__(self) -> None:
-        check_all(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faults:
-    """Treatment of ranks that are late, and of gradients that are NaN or infinite.
-
-        @tf_libra.optimize("libra", faults=tf_libra.Faults(check_numerics="skip"))
-
-    Raises:
-        ValueError: an option is out of its range.
-    """
-
-    timeout_seconds: float = option(
-        None,
-        "float | None",
-        validators.check_timeout,
-        f"""how long to wait for another rank at most; by default what {validators.TIMEOUT_VARIABLE}
-        says, else {validators.DEFAULT_TIMEOUT_SECONDS:g}.""",
-        flat_name="timeout_seconds",
-    )
-    stall_warning_seconds: float = option(
-        30.0,
-        "float",
-        validators.check_wait,
-        "after how long to warn that another rank has not arrived.",
-        flat_name="stall_warning_seconds",
-    )
-    liveness_seconds: float = option(
-        None,
-        "float | None",
-        validators.check_liveness,
-        f"""after how long a link counts as dead whose other end, or host, answers no more; by
-        default what {validators.LIVENESS_VARIABLE} says, else
-        {validators.DEFAULT_LIVENESS_SECONDS:g}. Between {validators.LIVENESS_RANGE[0]:g} and
-        {validators.LIVENESS_RANGE[1]:g}, of lanes alone.""",
-        flat_name="liveness_seconds",
-    )
-    check_numerics: str | None = option(
-        None,
-        "str | None",
-        validators.one_of(None, "raise", "skip"),
-        """what happens where a gradient of any rank is NaN or infinite: "raise" raises
-        FloatingPointError, "skip" warns and goes on; either way on all ranks, in the same step,
-        which leaves no trace in any variable. None looks at nothing.""",
-        agreed=True,
-        flat_name="check_numerics",
-    )
-
-    def __post_init__(self) -> None:
-        check_all(self)
+    engine: "str"
+    plan: "Plan | BurstPlan | str | os.PathLike[str] | None"
+    logdir: "str | os.PathLike[str] | None"
+    cache_dir: "str | os.PathLike[str] | None"
+    broadcast_variables: "bool | str"
+    local_variables: "Sequence[Any]"
+    sparse_as_dense: "bool"
+    inner_gradients: "str"
+    check_numerics: "str"
+    timeout_seconds: "float | None"
+    max_tuning_steps: "int | None"
+    progress: "bool"
+    tuning: "Tuning | None"
+    faults: "Faults | None"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,54 +67,65 @@ class Options:
         "libra",
         "strategies.Strategy | str",
         lambda name, value: value,
-        "a name or an object of `tf_libra.strategies`.",
+        "a name, or an object of `tf_libra.strategies` with arguments.",
         agreed=True,
     )
     engine: str = option(
         "auto",
         "str",
         validators.check_engine,
-        """what executes all-reduces: "lanes"; "horovod", which opens no connection of ours, for a
-        Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which
-        is lanes but where Horovod can what they cannot, and says why.""",
+        """executor of all-reduces: "lanes", "horovod", a registered backend, or "auto": lanes,
+        unless only Horovod can reduce the gradients.""",
         agreed=True,
     )
     logdir: Path | None = option(
         None,
         "str | os.PathLike[str] | None",
         validators.check_folder,
-        """folder for profile, cost model and plan as JSON, written by rank 0, and for what
-        TensorBoard shows.""",
+        "folder for TensorBoard, and for profile, cost model and plan as JSON.",
     )
-    broadcast_variables: bool | None = option(
-        None,
-        "bool | None",
-        validators.check_optional_boolean,
-        """what happens where variables that training keeps equal differ between ranks. None copies
-        rank 0's values to all when the step first uses a variable, and refuses what differs later;
-        True copies at every trace that gets a plan of its own; False refuses.""",
+    broadcast_variables: str = option(
+        "first_use",
+        "bool | str",
+        validators.check_broadcast_variables,
+        """treatment of replicated variables that differ between ranks: "first_use" copies rank 0's
+        values at the first use, and later raises; "always", or True, also copies for each new plan;
+        "never", or False, raises.""",
         agreed=True,
     )
     sparse_as_dense: bool = option(
         False,
         "bool",
         validation.boolean,
-        """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
-        gathering their rows.""",
+        "plan `IndexedSlices` of embeddings as dense gradients instead of gathering rows.",
         agreed=True,
+    )
+    check_numerics: str = option(
+        "off",
+        "str",
+        validators.one_of("off", "raise", "skip"),
+        """treatment of NaN and infinite gradients of any rank: "raise" raises FloatingPointError,
+        "skip" warns; both on all ranks, without any update of variables.""",
+        agreed=True,
+    )
+    timeout_seconds: float = option(
+        None,
+        "float | None",
+        validators.check_timeout,
+        f"""longest wait for another rank. None: {validators.TIMEOUT_VARIABLE}, else
+        {validators.DEFAULT_TIMEOUT_SECONDS:g}.""",
     )
     progress: bool = option(
         True,
         "bool",
         validation.boolean,
-        """show on a terminal every phase that takes longer than a second, in a line that goes when
-        it is over.""",
+        "show phases that take longer than a second on a terminal, in a transient line.",
     )
     faults: Faults = option(
         None,
         "Faults | None",
         validators.group(Faults),
-        "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
+        "a `tf_libra.Faults`: further deadlines for late ranks.",
     )
 
     def __post_init__(self) -> None:
@@ -232,7 +162,7 @@ class Options:
         return ()
 
     def with_backend_threads(self) -> Self:
-        """Returns the options with the backend's thread counts if the user gave none."""
+        """Returns the options with the backend's thread counts if the strategy has its defaults."""
         return self
 
     def agreed(self) -> dict[str, Any]:
@@ -252,79 +182,74 @@ class DataParallelOptions(Options):
         "libra",
         "strategies.Strategy | str",
         lambda name, value: strategies.resolve(value),
-        "a name or an object of `tf_libra.strategies`.",
+        "a name, or an object of `tf_libra.strategies` with arguments.",
         agreed=True,
-    )
-    threads: tuple[int, ...] | None = option(
-        None,
-        "int | Sequence[int] | None",
-        validators.check_threads,
-        """the allowed thread counts R, instead of the strategy's own; one number for a strategy
-        that does not choose.""",
     )
     plan: Plan | None = option(
         None,
         "Plan | BurstPlan | str | os.PathLike[str] | None",
         validators.check_plan,
-        "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
+        "a plan (`BurstPlan` for bursts) or the path of its JSON, to follow without tuning.",
     )
     cache_dir: Path | None = option(
         None,
         "str | os.PathLike[str] | None",
         validators.check_folder,
-        """folder in which they are kept for the next job of the same model, machines and versions,
-        and settings for jobs that are alike.""",
+        "folder of the plan cache: later jobs of this model and machines skip tuning.",
     )
     local_variables: tuple[Any, ...] = option(
         (),
         "Sequence[Any]",
         validators.check_local_variables,
-        """names, patterns such as "*/statistics", or variables that are each rank's own: never
-        compared or copied, and their gradients stay as they are. Variables that the step computes
-        of a rank's own data (moving averages, metrics), random states, and untrainable ones that
-        it only reads need not be named.""",
+        """rank-local variables: names, patterns such as "*/statistics", or objects. They are never
+        compared or copied, and their gradients not averaged (docs/scripts.md).""",
         agreed=True,
     )
-    inner_gradients: str | None = option(
-        None,
-        "str | None",
-        validators.one_of(None, "average", "local"),
-        """what becomes of gradients of variables that an outer tape differentiates again:
-        "average" takes those of all ranks' data, "local" leaves them as they are; None refuses
-        them.""",
+    inner_gradients: str = option(
+        "reject",
+        "str",
+        validators.one_of("reject", "average", "local"),
+        """treatment of gradients that an outer tape differentiates again: "average" reduces them
+        over all ranks, "local" does not, "reject" raises.""",
         agreed=True,
+    )
+    max_tuning_steps: int = option(
+        None,
+        "int | None",
+        validators.check_optional_steps,
+        f"""most steps before a plan is active. None: the limit of the strategy
+        ({strategy_defaults("tuning_steps")}).""",
     )
     tuning: Tuning = option(
         None,
         "Tuning | None",
         validators.group(Tuning),
-        "a `tf_libra.Tuning`: how long tuning may take.",
+        "a `tf_libra.Tuning`: further limits of tuning.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tuner_for(self.strategy)
-        if self.tuning.max_steps is None:
-            steps = self.strategy.tuning_steps
-            object.__setattr__(self, "tuning", dataclasses.replace(self.tuning, max_steps=steps))
-        if self.threads is not None:
-            object.__setattr__(self, "strategy", self.strategy.with_threads(self.threads))
+        if self.max_tuning_steps is None:
+            object.__setattr__(self, "max_tuning_steps", self.strategy.tuning_steps)
         if self.plan is not None:
             self.backend.check_plan(self.plan)
         most = self.backend.max_threads
         streams = self.strategy.num_streams if self.backend.runs_streams else 1
         if streams > most:
-            raise ValueError(f"streams must be at most {most} at once, got {streams}")
+            raise ValueError(f"streams must be at most {most}, got {streams}")
         for count in self.strategy.allowed_threads:
             if not 1 <= count <= most // streams:
-                at_once = f" for {streams} all-reduces at once" if streams > 1 else ""
-                allowed = f"between 1 and {most // streams}{at_once}"
-                raise ValueError(f"threads must be {allowed}, got {count}")
+                concurrent = f" for {streams} concurrent all-reduces" if streams > 1 else ""
+                allowed = f"between 1 and {most // streams}{concurrent}"
+                raise ValueError(
+                    f"threads of strategy {self.strategy.name!r} must be {allowed}, got {count}"
+                )
 
     @property
     def budget(self) -> Budget:
-        """The steps and seconds that may go by before a plan is active."""
-        steps, seconds = self.tuning.max_steps, self.tuning.max_seconds
+        """Limits of tuning in steps and seconds."""
+        steps, seconds = self.max_tuning_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
         return Budget(steps, self.strategy.tuning_seconds, LEAST_STEPS)
@@ -335,24 +260,16 @@ class DataParallelOptions(Options):
         return self.strategy.num_lanes if self.plan is None else self.plan.num_lanes
 
     @property
-    def max_tuning_steps(self) -> int:
-        """Most steps before a plan is active."""
-        return self.tuning.max_steps
-
-    @property
     def all_reduce_plan(self) -> Plan | None:
         """User-provided plan of all-reduces."""
         return self.plan
 
     def with_backend_threads(self) -> Self:
-        """Returns the options with the backend's thread counts if the user gave none."""
+        """Returns the options with the backend's thread counts if the strategy has its defaults."""
         chosen = self.strategy
-        if self.threads is not None or chosen.allowed_threads != type(chosen)().allowed_threads:
+        if chosen.allowed_threads != type(chosen)().allowed_threads:
             return self
         return dataclasses.replace(self, strategy=self.backend.default_threads(chosen))
-
-
-GROUPS: dict[str, type] = {"tuning": Tuning, "faults": Faults}
 
 
 def declared(kind: type[Options] = DataParallelOptions) -> Iterator[Option]:
@@ -379,26 +296,15 @@ def resolve_as(kind: type[_Options], given: Mapping[str, Any]) -> _Options:
 
     Args:
         kind: the options of the strategy's kind.
-        given: values by keyword. An option of a group may be given flat, without its group.
+        given: values by keyword.
 
     Raises:
         TypeError: there is no such option.
         ValueError: names the option, its value and what is allowed.
     """
-    own = {option.name for option in declared(kind) if not option.group}
-    flat = {option.flat_name: option for option in declared(kind) if option.group}
-    values = {name: value for name, value in given.items() if name in own}
-    grouped: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
-        if name in own:
-            continue
-        if name not in flat:
+    check_names("optimize", given)
+    names = {field.name for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in names:
             raise TypeError(f"optimize() got an unexpected keyword argument {name!r}")
-        option = flat[name]
-        if values.get(option.group) is not None:
-            raise ValueError(
-                f"{name} must not be given with {option.group}, which has it as {option.name}"
-            )
-        # Checked by the name that the user wrote.
-        grouped.setdefault(option.group, {})[option.name] = option.check(name, value)
-    return kind(**values | {group: GROUPS[group](**found) for group, found in grouped.items()})
+    return kind(**given)

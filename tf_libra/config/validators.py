@@ -12,7 +12,6 @@ from typing import Any
 from tf_libra.backends import backend
 from tf_libra.config.option_spec import Check
 from tf_libra.internal import validation
-from tf_libra.planning.strategy import check_allowed_threads
 from tf_libra.specs.plan import Plan
 
 AUTO_ENGINE = "auto"
@@ -26,17 +25,30 @@ LIVENESS_RANGE = (5.0, 86400.0)
 MAX_SECONDS = 1e8
 
 
-def one_of(*allowed: str | None) -> Check:
-    """One of these."""
+def one_of(default: str, *others: str) -> Check:
+    """Returns a check for one of these names; None stands for the default."""
+    allowed = (default, *others)
 
-    def check(name: str, value: Any) -> str | None:
+    def check(name: str, value: Any) -> str:
+        if value is None:
+            return default
         # An array would compare element by element.
-        if not (value is None or isinstance(value, str)) or value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             choices = ", ".join(repr(choice) for choice in allowed)
             raise ValueError(f"{name} must be one of {choices}, got {value!r}")
-        return None if value is None else str(value)
+        return str(value)
 
     return check
+
+
+_check_broadcast = one_of("first_use", "always", "never")
+
+
+def check_broadcast_variables(name: str, value: Any) -> str:
+    """Returns "first_use", "always" or "never"; True is "always" and False is "never"."""
+    if isinstance(value, bool):
+        value = "always" if value else "never"
+    return _check_broadcast(name, value)
 
 
 def group(kind: type) -> Check:
@@ -60,29 +72,13 @@ def check_engine(name: str, value: Any) -> str:
     return value if value == AUTO_ENGINE else backend.resolve(value).name
 
 
-def check_threads(name: str, value: Any) -> tuple[int, ...] | None:
-    """Thread counts, or a single one; None for those of the strategy."""
-    if value is None:
-        return None
-    several = (value,) if isinstance(value, (int, float)) else value
-    if isinstance(several, str) or not isinstance(several, Iterable):
-        raise ValueError(
-            f"{name} must be a number such as 4, or several as (1, 2, 4), got {value!r}"
-        )
-    several = tuple(several)
-    for count in several:
-        if isinstance(count, int) and count < 1:  # how many at most depends on the engine
-            raise ValueError(f"{name} must be at least 1, got {count}")
-    return check_allowed_threads(name, several)
-
-
 def check_steps(name: str, value: Any) -> int:
     """A number of steps, at least 1."""
     return validation.integer(name, value, minimum=1)
 
 
 def check_optional_steps(name: str, value: Any) -> int | None:
-    """A number of steps, at least 1; None where the strategy is to say."""
+    """A number of steps, at least 1; None for the default of the strategy."""
     return None if value is None else check_steps(name, value)
 
 
@@ -139,11 +135,6 @@ def _of_environment(variable: str, default: float, check: Callable[[str, float],
     except ValueError:
         raise ValueError(f"{variable} must be a number of seconds, got {text!r}") from None
     return check(variable, seconds)
-
-
-def check_optional_boolean(name: str, value: Any) -> bool | None:
-    """True, false or None."""
-    return None if value is None else validation.boolean(name, value)
 
 
 def check_folder(name: str, value: Any) -> Path | None:

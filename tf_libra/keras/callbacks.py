@@ -15,7 +15,7 @@ from tf_libra.keras import multi_worker_fit
 class BroadcastVariables(keras.callbacks.Callback):
     """Copies rank 0's variables of model and optimizer to all ranks before training.
 
-    Use it for weights that only rank 0 has loaded. `optimize(..., broadcast_variables=True)` does
+    Use it for weights that only rank 0 has loaded. `broadcast_variables="always"` does
     the same before the first step after `compile`; this callback does it before every `fit`. States
     of random number generators stay rank-local, so that dropout differs. A
     `MultiWorkerMirroredStrategy` makes its variables equal by itself.

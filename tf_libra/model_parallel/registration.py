@@ -17,9 +17,9 @@ def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) 
     from tf_libra.model_parallel.runtime.staged_step import StagedTraining
 
     def make_planner() -> PipelinePlanner:
-        return PipelinePlanner(options.strategy, options.memory_bytes)
+        return PipelinePlanner(options.strategy)
 
-    return StagedTraining(function, make_planner, options, options.release_variables)
+    return StagedTraining(function, make_planner, options, options.strategy.release_variables)
 
 
 def _make_burst_step(function: Callable[..., Any], options: BurstOptions) -> TrainingStep:

@@ -30,16 +30,19 @@ class Argument:
     in_training: bool = False
 
 
-def argument(default: Any, doc: str, *, in_training: bool = False) -> Any:
+def argument(
+    default: Any, doc: str, *, in_training: bool = False, is_rank_local: bool = False
+) -> Any:
     """Declares a field of a strategy.
 
     Args:
       default: default value.
       doc: description, in help texts and in `docs/options.md`.
       in_training: True for a field without effect on planning from files: it becomes no flag.
+      is_rank_local: True if ranks may pass different values, which the `repr` then leaves out.
     """
     metadata = {_DOC: doc, _IN_TRAINING: in_training}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not is_rank_local)
 
 
 def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:

@@ -97,8 +97,7 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in given.items() if name in fields}
 
 
-check_allowed_threads = ascending_counts("number of communication threads")
-ThreadCounts = Annotated[tuple[int, ...], check_allowed_threads]
+ThreadCounts = Annotated[tuple[int, ...], ascending_counts("number of communication threads")]
 StreamCounts = Annotated[tuple[int, ...], ascending_counts("number of streams")]
 
 

@@ -120,7 +120,7 @@ class RunReporter:
         if self._rank == 0:
             self.log.info(
                 "variables: broadcast %d of %d replicated variables from rank 0, because initial"
-                " values differed (first: %r). Pass broadcast_variables=False to raise instead.",
+                " values differed (first: %r). Pass broadcast_variables='never' to raise.",
                 len(names),
                 num_compared,
                 names[0],

@@ -88,7 +88,7 @@ class Rendezvous:
                 cannot run here.
             EngineError: a rank is gone, or did not arrive in time.
         """
-        timeout_seconds = self._requested.faults.timeout_seconds
+        timeout_seconds = self._requested.timeout_seconds
         job = self.job = current_job.get_job()
         world = self._world = job.world(timeout_seconds)
         job.call_on_reset(self._on_reset)
@@ -155,7 +155,7 @@ class Rendezvous:
     def end(self) -> None:
         """Closes connections to the ranks of an earlier job, and forgets them."""
         assert self.job is not None
-        self._close_earlier(self.job.world(self._requested.faults.timeout_seconds))
+        self._close_earlier(self.job.world(self._requested.timeout_seconds))
         self._begin_job()
 
     def _be_alone(self, job: Job, world: World, reporter: RunReporter) -> None:
@@ -207,8 +207,8 @@ class Rendezvous:
             backend = self.options.backend
             terms = control_plane.ControlConfig(
                 backend.num_lanes(self.options.num_lanes),
-                self.options.faults.timeout_seconds,
-                self.options.faults.stall_warning_seconds,
+                self.options.timeout_seconds,
+                self.options.faults.stall_warn_seconds,
                 self.options.faults.liveness_seconds,
             )
             mine = {"offer": transport.offer(world, terms)}

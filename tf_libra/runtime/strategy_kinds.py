@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tf_libra.config import DataParallelOptions, Option, Options, declared, resolve_as
+from tf_libra.config import (
+    DataParallelOptions,
+    OptimizeKwargs,
+    Option,
+    Options,
+    declared,
+    resolve_as,
+)
 from tf_libra.internal.registry import ClassRegistry, Registry
 from tf_libra.internal.systems import load_systems
 from tf_libra.planning import data_parallel
@@ -74,29 +81,34 @@ def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:
         TypeError: no kind has such an option.
         ValueError: names the option, its value and what is allowed.
     """
-    own = {option.keyword for option in declared(kind.options)}
+    own = {option.name for option in declared(kind.options) if not option.group}
     accepted = dict(given)
     for option in all_options():
-        if option.keyword in own or option.keyword not in accepted:
+        if option.group or option.name in own or option.name not in accepted:
             continue
-        value = accepted.pop(option.keyword)
+        value = accepted.pop(option.name)
         if value != option.default:
             allowed = ", ".join(sorted(own - {"strategy"}))
             raise ValueError(
-                f"{option.keyword} is no option of {kind.name}, such as strategy"
+                f"{option.name} is no option of {kind.name}, such as strategy"
                 f" {given['strategy'].name!r}, got {value!r}; allowed are {allowed}"
             )
     return resolve_as(kind.options, accepted)
 
 
 def all_options() -> Iterator[Option]:
-    """Yields the options of all kinds, each once; options in groups come last."""
+    """Yields the options of all kinds, each once, in the order of `OptimizeKwargs`."""
     found: dict[str, Option] = {}
     for kind in KINDS.values():
         for option in declared(kind.options):
-            found.setdefault(option.keyword, option)
-    yield from (option for option in found.values() if not option.group)
-    yield from (option for option in found.values() if option.group)
+            found.setdefault(option.path, option)
+    order = ["strategy", *OptimizeKwargs.__annotations__]
+
+    def position(option: Option) -> tuple[bool, int]:
+        known = option.name in order
+        return bool(option.group), order.index(option.name) if known else len(order)
+
+    yield from sorted(found.values(), key=position)
 
 
 def strategy_classes() -> dict[str, type[Any]]:

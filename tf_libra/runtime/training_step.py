@@ -244,7 +244,7 @@ class TrainingFunction:
     def _join(self) -> None:
         """Meets the other ranks, if there are any."""
         self._rendezvous.join(self._reporter)
-        if self._options.faults.check_numerics is not None and not self._rendezvous.is_alone:
+        if self._options.check_numerics != "off" and not self._rendezvous.is_alone:
             self._watch = finite_check.FiniteCheck()
 
     def _run(self, control: Control, session: TuningSession, call: StepCall, num_steps: int) -> Any:
@@ -274,7 +274,7 @@ class TrainingFunction:
                 f"step {self._step} of {self._name} does not count, and no variable was changed:"
                 f" {finite_check.culprits(control, first)}"
             )
-            if self._options.faults.check_numerics == "raise":
+            if self._options.check_numerics == "raise":
                 raise finite_check.NotFiniteError(message)
             self._reporter.log.warning("%s", message)
         return result

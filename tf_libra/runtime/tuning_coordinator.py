@@ -108,8 +108,8 @@ class TuningCoordinator:
             return self._new_tuner(
                 self._options.budget, active_plan=active_plan, find_warm_start=start
             )
-        # Retuning bursts may lie far apart; `again_share` limits their cost.
-        budget = Budget(self._options.tuning.max_steps, math.inf)
+        # Retuning bursts may lie far apart; `retune_overhead` limits their cost.
+        budget = Budget(self._options.max_tuning_steps, math.inf)
         return self._new_tuner(budget, active_plan=active_plan)
 
     def decide(
@@ -162,7 +162,7 @@ class TuningCoordinator:
         if not is_watched:
             self._retuner = None
         elif self._retuner is None:
-            share = self._options.tuning.again_share
+            share = self._options.tuning.retune_overhead
             is_cached = source is PlanSource.CACHED
             self._retuner = Retuner(share, result, self._new_retuning_tuner, is_cached)
 

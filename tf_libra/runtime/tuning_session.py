@@ -275,7 +275,7 @@ class TuningSession:
         is_cached = source is PlanSource.CACHED
         # The measured trials of a cached result show whether it still fits this network.
         is_comparable = self._options.strategy.races or (is_cached and conclusion.race is not None)
-        is_limited = self._options.tuning.again_share == 0
+        is_limited = self._options.tuning.retune_overhead == 0
         self._is_watched = is_comparable and not is_limited and source is not PlanSource.USER
         self._calls_since_check = 0
         if not self._is_watched:

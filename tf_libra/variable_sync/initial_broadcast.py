@@ -53,7 +53,7 @@ class InitialBroadcast:
     """
 
     local: Sequence[Any] = ()
-    policy: bool | None = None
+    policy: str = "first_use"
     _entries: dict[int, _Entry] = field(default_factory=dict, init=False)
     _names: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -216,18 +216,18 @@ class InitialBroadcast:
 
     def _may_copy(self, name: str, everyone: Sequence[Mapping[str, tuple[Any, ...]]]) -> bool:
         is_new = not all(rank[name][5] for rank in everyone)
-        return self.policy is True or (self.policy is None and is_new)
+        return self.policy == "always" or (self.policy == "first_use" and is_new)
 
     def _advice(self) -> str:
-        if self.policy is False:
+        if self.policy == "never":
             return (
-                "; broadcast_variables=False rejects this: leave it out to copy rank 0's values to"
-                " all ranks, or list rank-local variables in local_variables"
+                "; broadcast_variables='never' rejects this: leave it out to copy rank 0's values"
+                " to all ranks, or list rank-local variables in local_variables"
             )
         return (
             "; they were equal before, so one rank has changed them, as by restoring a checkpoint:"
-            " restore it on all ranks, pass broadcast_variables=True to copy rank 0's values, or"
-            " list rank-local variables in local_variables"
+            " restore it on all ranks, pass broadcast_variables='always' to copy rank 0's values,"
+            " or list rank-local variables in local_variables"
         )
 
     def _remember(

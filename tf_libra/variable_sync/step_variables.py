@@ -28,7 +28,7 @@ class StepVariables:
     """Makes replicated variables equal before the first step that touches them."""
 
     def __init__(
-        self, local: Sequence[Any], policy: bool | None, weights: Callable[[], Sequence[Any]]
+        self, local: Sequence[Any], policy: str, weights: Callable[[], Sequence[Any]]
     ) -> None:
         """Begins without variables.
 

@@ -268,7 +268,7 @@ class StageVariables:
                 different.append(variable)
         if different and not may_copy:
             raise ValueError(
-                f"broadcast_variables=False, but the initial value of variable"
+                "broadcast_variables='never', but the initial value of variable"
                 f" {different[0].name!r} differs between ranks; initialize it equally"
             )
         for variable in different:

@@ -36,12 +36,11 @@ class PipelinePlanner:
 
     has_branches = False
 
-    def __init__(self, strategy: PipelineStrategy, memory_bytes: float | None = None) -> None:
+    def __init__(self, strategy: PipelineStrategy) -> None:
         """Start without a plan.
 
         Args:
             strategy: planner with its arguments.
-            memory_bytes: this rank's memory for parameters and their gradients; None: unlimited.
 
         Raises:
             ValueError: the number of microbatches is missing.
@@ -55,7 +54,6 @@ class PipelinePlanner:
         self.requested = repr(strategy)
         self.num_microbatches: int = strategy.num_microbatches
         self._strategy = strategy
-        self._memory_bytes = memory_bytes
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None
         self._layout: Layout | None = None
@@ -91,7 +89,7 @@ class PipelinePlanner:
         mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
-        memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
+        memory = [one for one in control.all_gather(self._strategy.memory_bytes) if one is not None]
         cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)

@@ -271,7 +271,7 @@ class StagedTraining:
 
     def _share(self, traces: SizedTraces) -> None:
         """Broadcast the initial values of all variables from rank 0."""
-        may_copy = self._options.broadcast_variables is not False
+        may_copy = self._options.broadcast_variables != "never"
         self._held |= traces.variables
         copied, count = self._holding.broadcast_initial_values(
             self._control, traces.captured_variables.values(), may_copy

@@ -17,9 +17,9 @@ from tf_libra.model_parallel.planning.pipeline.spp import Spp
 from tf_libra.model_parallel.planning.pipeline.strategy import (
     BY_NAME,
     REGISTRY,
-    Microbatches,
     PipelineDraft,
     PipelineStrategy,
+    PipelineStrategyBase,
     register,
     resolve,
 )
@@ -30,10 +30,10 @@ __all__ = [
     "DataParallel",
     "GPipe",
     "HetPipe",
-    "Microbatches",
     "PipeDream",
     "PipelineDraft",
     "PipelineStrategy",
+    "PipelineStrategyBase",
     "Spp",
     "make_pipeline_plan",
     "make_pipeline_plans",

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tf_libra.internal.values import Int32Count
 from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.pipeline.strategy import (
-    Microbatches,
     PipelineDraft,
+    PipelineStrategyBase,
     register,
 )
 from tf_libra.planning.arguments import argument
@@ -30,7 +30,7 @@ _NODE_RATIO = 1.5
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class GPipe(Microbatches):
+class GPipe(PipelineStrategyBase):
     """GPipe: balanced numbers of layers per device, all forward computation before any backward.
 
     Stages are not replicated. Devices are taken in the order of their numbers; surplus devices stay
@@ -61,7 +61,7 @@ class GPipe(Microbatches):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PipeDream(Microbatches):
+class PipeDream(PipelineStrategyBase):
     """PipeDream, with a barrier: minimizes the largest stage time, alternates forward and backward.
 
     PipeDream's dynamic program runs twice: first stages and replicas within a node for every range
@@ -101,7 +101,7 @@ class PipeDream(Microbatches):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class HetPipe(Microbatches):
+class HetPipe(PipelineStrategyBase):
     """HetPipe, with a barrier: one pipeline per node, data parallelism between nodes.
 
     Each device of a node has one stage, without replicas in the node, and the largest time of a
@@ -129,7 +129,7 @@ class HetPipe(Microbatches):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DataParallel(Microbatches):
+class DataParallel(PipelineStrategyBase):
     """Data parallelism: the whole model on every device, and one all-reduce per iteration."""
 
     name: ClassVar[str] = "data-parallel"

@@ -12,8 +12,8 @@ from tf_libra.model_parallel.planning.pipeline.device_ordering import device_ord
 from tf_libra.model_parallel.planning.pipeline.execution_order import execution_orders
 from tf_libra.model_parallel.planning.pipeline.partitioning import Partitions, StageRange
 from tf_libra.model_parallel.planning.pipeline.strategy import (
-    Microbatches,
     PipelineDraft,
+    PipelineStrategyBase,
     register,
 )
 from tf_libra.model_parallel.simulation.pipeline import simulate_pipeline
@@ -25,7 +25,7 @@ from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Spp(Microbatches):
+class Spp(PipelineStrategyBase):
     """SPP: the least bottleneck for each number of stages, then the shortest iteration.
 
     Every device has a stage or a replica of a stage.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal.registry import ClassRegistry
-from tf_libra.internal.values import Int32Count, Value
+from tf_libra.internal.values import Int32Count, Positive, Value
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -44,6 +44,16 @@ class PipelineStrategy(Protocol):
         """Fixed number of stages; None: the strategy chooses. 1 needs no partition."""
         ...
 
+    @property
+    def memory_bytes(self) -> float | None:
+        """This rank's memory for parameters and their gradients; None: unlimited."""
+        ...
+
+    @property
+    def release_variables(self) -> bool:
+        """True if training frees the variables that only other ranks update."""
+        ...
+
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Plan stages and orders; a cluster that allows no plan is a `ValueError`.
 
@@ -59,12 +69,25 @@ class PipelineStrategy(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Microbatches(Value):
-    """Defaults of strategies: microbatches and a single draft."""
+class PipelineStrategyBase(Value):
+    """Defaults of most strategies: arguments that pipelines share, and a single draft."""
 
     num_microbatches: Int32Count | None = argument(
         None,
         "M, number of microbatches; None: an argument of the call.",
+    )
+    memory_bytes: Positive | None = argument(
+        None,
+        "memory of this rank for the parameters of its stage and their gradients; the smallest of"
+        " all ranks counts. None: unlimited.",
+        in_training=True,
+        is_rank_local=True,
+    )
+    release_variables: bool = argument(
+        False,
+        "in training, free variables that only the stages of other ranks use, until"
+        " `synchronize_variables()`.",
+        in_training=True,
     )
 
     @property
@@ -80,7 +103,9 @@ class Microbatches(Value):
 
 
 REGISTRY: ClassRegistry[PipelineStrategy] = ClassRegistry(
-    "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy, bases=(Microbatches,)
+    "a pipeline strategy of tf_libra.strategies",
+    protocol=PipelineStrategy,
+    bases=(PipelineStrategyBase,),
 )
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
