@@ -7,10 +7,20 @@ are not installed.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tf_libra.internal.lazy_names import lazy_getattr as _lazy_getattr
 from tf_libra.launcher import worker_hooks as _worker
 
 if TYPE_CHECKING:
-    from tf_libra import collectives, elastic, keras, nccl, strategies
+    from tf_libra import (
+        bursts,
+        collectives,
+        elastic,
+        keras,
+        nccl,
+        pipelines,
+        planning,
+        strategies,
+    )
     from tf_libra.background_jobs.manager import background
     from tf_libra.config import Faults, Tuning
     from tf_libra.cost_model import (
@@ -55,6 +65,7 @@ __all__ = [
     "__version__",
     "background",
     "boundary",
+    "bursts",
     "collectives",
     "cost_model_from_json",
     "elastic",
@@ -64,12 +75,23 @@ __all__ = [
     "make_plan",
     "nccl",
     "optimize",
+    "pipelines",
+    "planning",
     "simulate",
     "simulate_pipeline",
     "strategies",
 ]
 
-_MODULES = ("collectives", "elastic", "keras", "nccl", "strategies")
+_MODULES = (
+    "bursts",
+    "collectives",
+    "elastic",
+    "keras",
+    "nccl",
+    "pipelines",
+    "planning",
+    "strategies",
+)
 
 _HOME = {
     "BackwardProfile": "tf_libra.specs.backward_profile",
@@ -99,6 +121,9 @@ _HOME = {
 }
 
 
+_from_home = _lazy_getattr(__name__, _HOME)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib import metadata  # takes longer to import than the rest of this module
@@ -106,16 +131,7 @@ def __getattr__(name: str) -> Any:
         return metadata.version("tf-libra")
     if name in _MODULES:
         return importlib.import_module(f"tf_libra.{name}")
-    if name in _HOME:
-        try:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        except ModuleNotFoundError as error:
-            system = ".".join(_HOME[name].split(".")[:2])
-            if error.name != system:
-                raise
-            message = f"module {__name__!r} has no attribute {name!r}: {system} is not installed"
-            raise AttributeError(message) from None
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _from_home(name)
 
 
 _worker.begin()
