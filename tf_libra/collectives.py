@@ -29,12 +29,12 @@ _SUM, _AVERAGE = "sum", "average"
 _SHOWN = 200  # characters of a set of ranks, in an error
 
 
-def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0) -> None:
+def connect(timeout_seconds: float = 600.0, stall_warn_seconds: float = 30.0) -> None:
     """Connects all ranks, unless a step of an optimized function has done so.
 
     Args:
         timeout_seconds: maximum duration of any wait for another rank.
-        stall_warning_seconds: duration of a wait after which a warning is logged.
+        stall_warn_seconds: duration of a wait after which a warning is logged.
 
     Raises:
         ValueError: there is no job: `hvd.init()` has not been called, and no
@@ -45,7 +45,7 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
     for running in control_plane.left_over(job.world(timeout_seconds)):
         running.close(control_plane.LEFT)
     if engine_lib.running() is None:
-        terms = control_plane.ControlConfig(1, timeout_seconds, stall_warning_seconds)
+        terms = control_plane.ControlConfig(1, timeout_seconds, stall_warn_seconds)
         engine = lanes_bootstrap.meet(job, terms)
         atexit.register(lambda: engine.close(control_plane.why_program_ends()))
 

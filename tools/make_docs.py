@@ -174,8 +174,8 @@ def api() -> str:
         if name not in elsewhere and name not in (*_NAMESPACES, "__version__")
     ]
     lines += [
-        "The names of `tf_libra.planning`, `tf_libra.pipelines` and `tf_libra.bursts` that"
-        " `tf_libra.__all__` lists can also be imported from `tf_libra`.\n"
+        "Most names of `tf_libra.planning`, `tf_libra.pipelines` and `tf_libra.bursts` can also be"
+        " imported from `tf_libra`.\n"
     ]
     lines += _section("tf_libra", ((name, getattr(tf_libra, name)) for name in names))
     for namespace in _NAMESPACES:

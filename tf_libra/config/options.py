@@ -67,7 +67,7 @@ class Options:
         "libra",
         "strategies.Strategy | str",
         lambda name, value: value,
-        "a name, or an object of `tf_libra.strategies` with arguments.",
+        "a name or an object of `tf_libra.strategies`.",
         agreed=True,
     )
     engine: str = option(
@@ -182,7 +182,7 @@ class DataParallelOptions(Options):
         "libra",
         "strategies.Strategy | str",
         lambda name, value: strategies.resolve(value),
-        "a name, or an object of `tf_libra.strategies` with arguments.",
+        "a name or an object of `tf_libra.strategies`.",
         agreed=True,
     )
     plan: Plan | None = option(
