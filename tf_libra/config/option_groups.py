@@ -13,12 +13,12 @@ from tf_libra.planning.strategy import StrategyBase
 # Steps that show when gradients are produced; tuning takes them if its seconds are unlimited.
 LEAST_STEPS = 5
 
-# The place of arguments that belong to another object, by the object that got them.
+# How to pass arguments that belong to another object, by the object that got them.
 PLACES = {
     "optimize": {
-        "threads": "of the strategy, as Libra(threads=(1, 2)) or Wfbp(num_threads=2)",
-        "memory_bytes": "of pipeline strategies, as Spp(memory_bytes=16e9)",
-        "release_variables": "of pipeline strategies, as Spp(release_variables=True)",
+        "threads": "tf_libra.strategies.Libra(threads=(1, 2)) or Wfbp(num_threads=2)",
+        "memory_bytes": "tf_libra.strategies.Spp(memory_bytes=...)",
+        "release_variables": "tf_libra.strategies.Spp(release_variables=True)",
         "max_tuning_seconds": "tuning=tf_libra.Tuning(max_seconds=...)",
         "max_model_error": "tuning=tf_libra.Tuning(max_model_error=...)",
         "tuning_again_share": "tuning=tf_libra.Tuning(retune_overhead=...)",
@@ -26,23 +26,23 @@ PLACES = {
         "liveness_seconds": "faults=tf_libra.Faults(liveness_seconds=...)",
     },
     "Tuning": {
-        "max_steps": "max_tuning_steps of tf_libra.optimize",
+        "max_steps": "tf_libra.optimize(max_tuning_steps=...)",
         "again_share": "tf_libra.Tuning(retune_overhead=...)",
     },
     "Faults": {
-        "timeout_seconds": "timeout_seconds of tf_libra.optimize",
-        "check_numerics": "check_numerics of tf_libra.optimize",
+        "timeout_seconds": "tf_libra.optimize(timeout_seconds=...)",
+        "check_numerics": "tf_libra.optimize(check_numerics=...)",
         "stall_warning_seconds": "tf_libra.Faults(stall_warn_seconds=...)",
     },
 }
 
 
 def check_names(taker: str, given: Iterable[str]) -> None:
-    """Raises `TypeError` for a misplaced argument, and names its place."""
+    """Raises `TypeError` for an argument that belongs to another object, and names that object."""
     for name in given:
         place = PLACES[taker].get(name)
         if place is not None:
-            raise TypeError(f"{name!r} is not an argument of {taker}, but {place}")
+            raise TypeError(f"{taker}() takes no argument {name!r}: write {place}")
 
 
 def strategy_defaults(limit: str) -> str:
