@@ -80,7 +80,7 @@ REFUSED = {
     "changed_before_a_new_trace_is_refused": [
         "variable['w0']",
         "they were equal before",
-        "broadcast_variables=True",
+        "broadcast_variables='always'",
     ],
     "variables_as_arguments_refused": ["variable['b0']", "broadcast_variables='never'"],
     "variables_as_arguments_checked": ["variable['b0']"],
