@@ -103,7 +103,7 @@ def test_gamma_without_concurrent_all_reduces_is_arbitrary() -> None:
     [plan] = random_plans(PROFILE, (1,), NUM_WORKERS, 1)
     found = measured_contention(PROFILE, [usual(plan, MODEL, 2.0, [0.0])], MODEL)
     assert found >= 1
-    with pytest.raises(ValueError, match="steps must hold at least one plan's"):
+    with pytest.raises(ValueError, match=r"steps.*plan's"):
         measured_contention(PROFILE, [], MODEL)
 
 

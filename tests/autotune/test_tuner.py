@@ -108,7 +108,7 @@ def test_unknown_tuner_is_named_before_training() -> None:
     )
     strategies.register(lost)
     try:
-        with pytest.raises(ValueError, match=r"tuned_by must be one of model, .*got 'luck'"):
+        with pytest.raises(ValueError, match=r"tuned_by.*'luck'"):
             tf_libra.optimize("lost")
     finally:
         REGISTRY.forget("lost")

@@ -57,7 +57,7 @@ def test_a_plan_that_it_cannot_execute_is_rejected_beforehand(toy: type) -> None
 
 
 def test_names_are_taken_once(toy: type) -> None:
-    with pytest.raises(ValueError, match="engine: name must be new, got 'lanes'"):
+    with pytest.raises(ValueError, match=r"engine:.*'lanes'"):
         backend.register(type("Other", (toy,), {"name": "lanes"}))
 
 

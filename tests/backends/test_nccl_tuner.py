@@ -34,7 +34,7 @@ def plan_of(
 
 def test_plan_without_prepared_environment_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_NTHREADS", raising=False)
-    with pytest.raises(ValueError, match=r"NCCL_NTHREADS must be one of .* call prepare\(\)"):
+    with pytest.raises(ValueError, match=r"NCCL_NTHREADS.*prepare\(\)"):
         nccl_tuner.apply(plan_of(([4], 128)))
     monkeypatch.setenv("NCCL_NTHREADS", "128")
     nccl_tuner.apply(plan_of(([4], 128), ([8], 256)))

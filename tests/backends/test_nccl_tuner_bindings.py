@@ -18,7 +18,7 @@ def plugin() -> Iterator[TunerLibrary]:
 
 
 def test_plugin_that_was_not_built_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=r"missing\.so was not built"):
+    with pytest.raises(ImportError, match=r"missing\.so"):
         nccl_tuner_bindings.load(tmp_path / "missing.so")
 
 

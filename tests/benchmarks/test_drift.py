@@ -53,7 +53,7 @@ def test_a_stage_is_reported_by_its_steps_without_trials() -> None:
     assert told["first_step_seconds"] == 1.0 and told["last_step_seconds"] == 4.0
     assert told["tried_steps"] == 16 and told["tried_share"] == pytest.approx(16 / 90)
     assert drift.summary([1.0] * 20, [False] * 20)["tried_share"] == 0
-    with pytest.raises(ValueError, match=r"all 20 steps .* --steps is too few"):
+    with pytest.raises(ValueError, match=r"all 20 steps"):
         drift.summary([1.0] * 20, [True] * 20)
 
 

@@ -145,7 +145,7 @@ def test_tapes_outside_of_a_trace_are_left_alone(fails: bool) -> None:
 
 
 def test_step_compiled_by_xla_is_rejected() -> None:
-    with pytest.raises(ValueError, match="step is compiled with jit_compile=True"):
+    with pytest.raises(ValueError, match=r"step.*jit_compile=True"):
 
         def step() -> None:
             pass

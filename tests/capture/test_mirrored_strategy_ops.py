@@ -119,7 +119,7 @@ def test_fit_trains_as_under_the_plain_strategy_and_a_plan(job: Job, case: str) 
 
 
 def test_several_replicas_in_a_worker_are_rejected() -> None:
-    with pytest.raises(ValueError, match=r"^step runs .* with 2 replicas in each worker \(a, b\)"):
+    with pytest.raises(ValueError, match=r"^step.*2.*\(a, b\)"):
         reject_several_replicas("step", ["a", "b"])
     reject_several_replicas("step", ["a"])
 

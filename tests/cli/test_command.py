@@ -106,7 +106,7 @@ def test_documents_are_read_from_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[1]")
     for named in (tmp_path, tmp_path / "plan.json"):
         assert command.read_flag(values_of(file=str(named)), "file", json.loads, "plan.json") == [1]
-    with pytest.raises(ValueError, match=r"file must be given: --file FILE\.json"):
+    with pytest.raises(ValueError, match=r"file.*FILE\.json"):
         command.read_flag(values_of(), "file", json.loads)
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(ValueError, match=r"plan\.json: Expecting"):

@@ -70,9 +70,7 @@ def test_flags_of_the_command_have_precedence() -> None:
 def test_argument_with_the_name_of_a_command_flag_is_an_error() -> None:
     values = flags.FlagValues()
     flags.DEFINE_string("out", None, "the command's own", flag_values=values)
-    with pytest.raises(
-        ValueError, match=r"^out of strategy 'one' must have another name .* got 'out'$"
-    ):
+    with pytest.raises(ValueError, match=r"^out.*'one'.*'out'$"):
         define_arguments(values, KINDS)
 
 

@@ -44,5 +44,5 @@ def test_every_field_is_what_its_check_makes_of_it() -> None:
     made = Declared(*given)
     assert made == Declared(1, 7) and type(made.second) is int
     assert Declared() == Declared(1, 2)
-    with pytest.raises(ValueError, match="second must be positive, got 0"):
+    with pytest.raises(ValueError, match=r"second.*0"):
         Declared(1, 0)

@@ -86,12 +86,12 @@ def test_what_is_no_file_of_a_plan_is_said(tmp_path: Path) -> None:
 
 def test_shares_and_groups() -> None:
     assert validators.check_share("share", 1) == 1.0
-    with pytest.raises(ValueError, match=r"share must be at most 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"share.*1,.*1\.5"):
         validators.check_share("share", 1.5)
     kind = type("Faults", (), {})
     given = kind()
     check = validators.group(kind)
     assert check("faults", given) is given
     assert isinstance(check("faults", None), kind)
-    with pytest.raises(ValueError, match=r"faults must be a tf_libra\.Faults, got 3"):
+    with pytest.raises(ValueError, match=r"faults.*tf_libra\.Faults,.*3"):
         check("faults", 3)

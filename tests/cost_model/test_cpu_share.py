@@ -167,5 +167,5 @@ def test_document_without_hops_has_one_level_of_lanes() -> None:
 
 def test_lane_weight_without_computation_is_rejected() -> None:
     model = ProcessorModel(2, 1e-4, 2.0**-30, lane_weight=1e17)
-    with pytest.raises(ValueError, match="compute: 1 - u/p must be positive at r = 2, got"):
+    with pytest.raises(ValueError, match=r"compute: 1.*u/p.*= 2,"):
         model.compute_rate(2)

@@ -215,11 +215,11 @@ def test_wrong_argument_is_named():
         fit([], 2)
     with pytest.raises(ValueError, match="num_workers must be from 2"):
         fit(samples, 1)
-    with pytest.raises(ValueError, match="exponent must be greater than 0"):
+    with pytest.raises(ValueError, match=r"exponent.*0"):
         fit(samples, 2, exponent=0)
     with pytest.raises(ValueError, match="power of exponent"):
         fit(samples, 2, exponent=2000)
     with pytest.raises(ValueError, match=r"samples\[0\] must be a OverlapSample, got int"):
         fit([1, 2], 2)
-    with pytest.raises(ValueError, match="num_workers must be at least 2"):
+    with pytest.raises(ValueError, match=r"num_workers.*2"):
         prediction_errors(TRUE.with_workers(1), samples)

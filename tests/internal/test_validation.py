@@ -79,7 +79,7 @@ def test_bounds_are_named() -> None:
 
 def test_columns_have_an_entry_per_row() -> None:
     validation.same_length("sizes", [1, 2], "tensor", 2)
-    with pytest.raises(ValueError, match="sizes must have one entry per tensor: 3, got 2"):
+    with pytest.raises(ValueError, match=r"sizes.*3,.*2"):
         validation.same_length("sizes", [1, 2], "tensor", 3)
 
 
@@ -111,5 +111,5 @@ def test_document_is_returned_without_its_header() -> None:
 def test_wrong_document_is_named(text: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         validation.json_document("plan", 2, text)
-    with pytest.raises(ValueError, match="plan must have at most 16777216 characters"):
+    with pytest.raises(ValueError, match=r"plan.*16777216"):
         validation.json_document("plan", 2, " " * (validation.MAX_JSON_CHARACTERS + 1))

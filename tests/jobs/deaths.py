@@ -18,7 +18,7 @@ HOW is one of
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
   wait: SIGSTOP in the middle of a step; the others warn, and wait.
-  refused: its environment holds a wrong value, before it meets the others.
+  rejected: its environment holds a wrong value, before it meets the others.
   late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
   cut: it waits, in the middle of a step, for what happens to its network.
   slow: the same with a gradient of megabytes; no rank is lost.
@@ -230,7 +230,7 @@ def main() -> None:
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
         options = {"strategy": tf_libra.strategies.Libra(threads=(1, 2))}
-    if HOW == "refused":
+    if HOW == "rejected":
         options = {"strategy": "libra"}
         if RANK == LAST:  # what lanes and what Horovod's control find wrong before ranks meet
             os.environ |= {

@@ -72,5 +72,5 @@ def test_it_is_saved_with_a_model(adam_sgd) -> None:
     optimizer = adam_sgd.AdamSgd(RATE, mixing_steps=7, sgd_scale=2.0)
     again = adam_sgd.AdamSgd.from_config(optimizer.get_config())
     assert (again.mixing_steps, again.sgd_scale) == (7, 2.0)
-    with pytest.raises(ValueError, match="mixing_steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"mixing_steps.*1,.*0"):
         adam_sgd.AdamSgd(mixing_steps=0)

@@ -274,7 +274,7 @@ tf_libra.keras.optimize(model)
 def test_what_is_no_keras_model_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"must be a Keras 3 model, got int$"):
         tf_libra.keras.optimize(3)
-    with pytest.raises(ValueError, match="got Sequential of tf_keras; decorate a training step"):
+    with pytest.raises(ValueError, match=r"Sequential.*tf_keras;"):
         tf_libra.keras.optimize(tf_keras.Sequential())
     with pytest.raises(ValueError, match="strategy must be one of"):
         tf_libra.keras.optimize(compiled(), "horowod")

@@ -179,7 +179,7 @@ def test_fixed_number_of_ranks_is_measured_with_one_rank_only(trained: Job) -> N
 
 
 def test_amplification_limit_below_1_raises() -> None:
-    with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
+    with pytest.raises(ValueError, match=r"max_amplification.*1,.*0\.5"):
         DeepPool(max_amplification=0.5)
     with pytest.raises(ValueError, match="device_counts must begin with 1, got"):
         DeepPool(device_counts=(2, 4))
@@ -204,7 +204,7 @@ def test_plan_option_reads_a_file(tmp_path) -> None:
 def test_plan_of_another_strategy_kind_raises() -> None:
     group = tf_libra.TensorGroup(0, 1, 1)
     plan = tf_libra.Plan((group,), ("a",), (4,), 2, "wfbp")
-    with pytest.raises(ValueError, match="plan must be a BurstPlan under this strategy, got a Pla"):
+    with pytest.raises(ValueError, match=r"plan.*BurstPlan.*Pla"):
         tf_libra.optimize("deeppool", plan=plan)
-    with pytest.raises(ValueError, match="plan must be a Plan under this strategy, got a BurstPl"):
+    with pytest.raises(ValueError, match=r"plan.*Plan.*BurstPl"):
         tf_libra.optimize("libra", plan=make_burst_plan(["one", "two"], (1,), 2))

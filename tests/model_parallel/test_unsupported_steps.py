@@ -326,7 +326,7 @@ def test_horovod_reduction_that_stages_cannot_replace_raises(reduction: str, mes
 def test_step_with_other_ops_for_another_batch_size_raises():
     recorder = StepRecorder(tf.function(other_ops_by_batch_size()))
     graphs = [trace(recorder, IMAGES, LABELS, size) for size in (8, 16)]
-    with pytest.raises(ValueError, match=r"computes .* for a batch of 8 examples, but .* for 16"):
+    with pytest.raises(ValueError, match=r"computes.*8.*16"):
         BatchAxes(graphs[0], 8, graphs[1], 16)
 
 
@@ -387,7 +387,7 @@ def test_update_that_counts_examples_raises(counts):
     traces = SizedTraces(StepRecorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
     with contextlib.ExitStack() as stack:
         if counts:
-            stack.enter_context(pytest.raises(ValueError, match="'seen' depends on the batch size"))
+            stack.enter_context(pytest.raises(ValueError, match="'seen'"))
         traces.check_update()
 
 

@@ -100,7 +100,7 @@ def test_training_accepts_external_strategy(halves):
 
 
 def test_invalid_registration_is_named(halves):
-    with pytest.raises(ValueError, match="name must be new, got 'halves'"):
+    with pytest.raises(ValueError, match=r"name.*'halves'"):
         strategies.register(
             dataclasses.make_dataclass(
                 "Other", [], bases=(FixedThreads,), namespace={"name": "halves"}, frozen=True
@@ -119,7 +119,7 @@ def test_invalid_registration_is_named(halves):
 
     with pytest.raises(ValueError, match=r"must have a default for every argument: .*amount"):
         strategies.register(Demanding)
-    with pytest.raises(ValueError, match=r"strategy must be one of .*got 'demanding'"):
+    with pytest.raises(ValueError, match=r"strategy.*'demanding'"):
         REGISTRY.forget("demanding")
 
     @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def test_invalid_registration_is_named(halves):
 
 
 def test_unregistered_object_is_rejected():
-    with pytest.raises(ValueError, match=r"must be a name or an object of tf_libra\.strategies"):
+    with pytest.raises(ValueError, match=r"tf_libra\.strategies"):
         tf_libra.make_plan(PROFILE, COST, object())
 
 

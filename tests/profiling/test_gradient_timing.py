@@ -53,7 +53,7 @@ def test_branch_that_ran_is_the_producer() -> None:
 
 def test_producers_of_several_steps_are_rejected() -> None:
     trace = events(("then/ga", 0, 1), ("else/ga", 2, 3))
-    with pytest.raises(IncompleteTraceError, match="then/ga and else/ga, which produce a, both"):
+    with pytest.raises(IncompleteTraceError, match=r"then/ga.*else/ga,"):
         select_producers(trace, CHOICE, WINDOW, {})
 
 
@@ -231,13 +231,13 @@ def test_step_that_lacks_an_event_is_dropped() -> None:
 
 def test_profile_rejects_invalid_input() -> None:
     one = step({"a": 1, "b": 2})
-    with pytest.raises(IncompleteTraceError, match="2 steps were traced, at least 3"):
+    with pytest.raises(IncompleteTraceError, match=r"2 steps.*3"):
         measured_profile([one, one], BYTES)
     with pytest.raises(ValueError, match=r"steps\[1\]"):
         measured_profile([one, step({"b": 2, "a": 1})], BYTES, min_steps=2)
     with pytest.raises(ValueError, match="num_bytes lacks 'b'"):
         measured_profile([one], {"a": 4}, min_steps=1)
-    with pytest.raises(ValueError, match="min_steps must be at least 1"):
+    with pytest.raises(ValueError, match=r"min_steps.*1"):
         measured_profile([], BYTES, min_steps=0)
 
 

@@ -247,7 +247,7 @@ def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
 
 @pytest.mark.parametrize("engine", ["lanes", "horovod"])
 def test_error_on_one_rank_before_the_rendezvous_reaches_the_others(die: Die, engine: str) -> None:
-    with die("refused", env={"TF_LIBRA_JOB_ENGINE": engine}) as workers:
+    with die("rejected", env={"TF_LIBRA_JOB_ENGINE": engine}) as workers:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     named = "TF_LIBRA_PORTS must be a port" if engine == "lanes" else "NCCL_NTHREADS"

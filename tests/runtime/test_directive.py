@@ -29,7 +29,7 @@ def test_arrives_as_it_was_sent(directive: Directive) -> None:
 
 def test_directive_for_another_place_is_rejected() -> None:
     DIRECTIVES[0].check("step", 3, rank=1)
-    with pytest.raises(ValueError, match="rank 1 is at a step of other, rank 0 at a step of step"):
+    with pytest.raises(ValueError, match=r"rank 1.*rank 0"):
         DIRECTIVES[0].check("other", 3, rank=1)
     with pytest.raises(ValueError, match="rank 2 is at step 4, rank 0 at step 3"):
         DIRECTIVES[0].check("step", 4, rank=2)

@@ -39,7 +39,7 @@ def test_missing_all_reduces_are_counted_and_named() -> None:
 def test_additional_all_reduces_do_not_replace_missing_ones() -> None:
     execution_check.start_counting(FUNCTION)
     execute("a", "other")
-    with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
+    with pytest.raises(EngineError, match=r"steps 3.*4"):
         execution_check.check_executed(
             FUNCTION, certain("a", "b", has_conditional=True), step=4, num_steps=2
         )

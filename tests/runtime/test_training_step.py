@@ -52,7 +52,7 @@ def test_step_before_horovod_knows_the_job_is_rejected_every_time() -> None:
 def test_call_from_inside_of_another_function_is_rejected() -> None:
     one = training()
     outer = tf.function(lambda inputs: one.step((inputs,), {}))
-    with pytest.raises(ValueError, match=r"called inside another tf\.function"):
+    with pytest.raises(ValueError, match=r"called.*tf\.function"):
         outer(tf.constant(1.0))
 
 

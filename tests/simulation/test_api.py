@@ -186,7 +186,7 @@ def test_plan_of_other_tensors_is_rejected():
     profile = tf_libra.BackwardProfile.from_arrays([1, 2], [1.0, 1.0])
     other = tf_libra.BackwardProfile.from_arrays([1, 3], [1.0, 1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
-    with pytest.raises(ValueError, match="plan must be of the profile's 2 tensors"):
+    with pytest.raises(ValueError, match=r"plan.*profile's 2 tensors"):
         tf_libra.simulate(other, plan_of(profile, [2], [1]), cost)
 
 

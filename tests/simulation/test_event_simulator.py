@@ -124,18 +124,18 @@ def test_no_tasks_have_no_spans():
 
 @pytest.mark.parametrize("work", [-1.0, math.nan, math.inf])
 def test_work_must_be_finite_and_not_negative(work):
-    with pytest.raises(ValueError, match="work of a task of kind 'send'"):
+    with pytest.raises(ValueError, match=r"work.*'send'"):
         Task("send", work)
 
 
 def test_cycles_and_unknown_tasks_are_rejected():
     with pytest.raises(ValueError, match=r"in a circle: 2 of 3 never begin, among them 0 \(a\)"):
         simulate_tasks([Task("a", 1, after=(1,)), Task("b", 1, after_start=(0,)), Task("c", 1)])
-    with pytest.raises(ValueError, match=r"tasks\[0\] must wait for tasks from 0 to 0, got 1"):
+    with pytest.raises(ValueError, match=r"tasks\[0\].*0.*0,.*1"):
         simulate_tasks([Task("a", 1, after=(1,))])
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_rates_must_be_positive(rate):
-    with pytest.raises(ValueError, match=r"rate of task 0 \(send\) must be positive and finite"):
+    with pytest.raises(ValueError, match=r"rate.*0 \(send\)"):
         simulate_tasks([Task("send", 1.0)], lambda running: dict.fromkeys(running, rate))

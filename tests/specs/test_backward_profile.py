@@ -35,9 +35,9 @@ def test_updates_are_optional():
     assert profile.updates_before.tolist() == [0, 0, 0.25]
     assert profile.has_updates
     assert BackwardProfile.from_json(profile.to_json()) == profile
-    with pytest.raises(ValueError, match="update_seconds must have one entry per tensor"):
+    with pytest.raises(ValueError, match="update_seconds"):
         BackwardProfile.from_arrays([1, 2], [0, 0], update_seconds=[0])
-    with pytest.raises(ValueError, match="update_seconds must be at least 0"):
+    with pytest.raises(ValueError, match=r"update_seconds.*0"):
         BackwardProfile.from_arrays([1], [0], update_seconds=[-1])
 
 
@@ -82,7 +82,7 @@ def test_wrong_column_is_named(sizes, seconds, names, word):
 def test_wrong_tensor_is_named(tensors, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile(tensors)
-    with pytest.raises(ValueError, match="dtypes must be a list, got 'f'"):
+    with pytest.raises(ValueError, match=r"dtypes.*'f'"):
         BackwardProfile.from_arrays([1], [1], dtypes="f")
 
 

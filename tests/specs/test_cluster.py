@@ -75,5 +75,5 @@ def test_wrong_memory_is_rejected(memory):
 
 def test_wrong_json_is_rejected():
     value = json.loads(tf_libra.Cluster.from_bandwidth(RATES).to_json()) | {"version": 3}
-    with pytest.raises(ValueError, match="version of tf-libra cluster must be 1, got 3"):
+    with pytest.raises(ValueError, match=r"version.*1,.*3"):
         tf_libra.Cluster.from_json(json.dumps(value))

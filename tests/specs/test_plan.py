@@ -107,7 +107,7 @@ def test_tensor_kinds_follow_groups_and_streams():
 
 def test_executor_without_parts_rejects_cut_tensors():
     check_whole_tensors(PLAN, "x")
-    with pytest.raises(ValueError, match=r"groups\[0\] must be of whole tensors.* x .*'a'"):
+    with pytest.raises(ValueError, match=r"groups\[0\].*'a'"):
         check_whole_tensors(PARTS, "x")
 
 

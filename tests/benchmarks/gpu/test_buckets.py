@@ -40,14 +40,14 @@ def test_buckets_tile_the_buffer_in_the_plans_order(plan: Plan) -> None:
 def test_a_plan_that_cuts_tensors_is_rejected() -> None:
     profile = BackwardProfile.from_arrays([16], [0.0])
     groups = (TensorGroup(0, 1, 128, stop_byte=8), TensorGroup(0, 1, 128, start_byte=8))
-    with pytest.raises(ValueError, match=r"groups\[0\] must be of whole tensors"):
+    with pytest.raises(ValueError, match=r"groups\[0\]"):
         buckets(Plan.for_profile(profile, groups, 2, "test"), ITEM)
 
 
 def test_a_part_of_an_element_is_rejected() -> None:
     profile = BackwardProfile.from_arrays([8, 6], [0.0, 0.0], ["a", "b"])
     plan = Plan.for_profile(profile, (TensorGroup(0, 2, 128),), 2, "test")
-    with pytest.raises(ValueError, match="num_bytes of 'b' must be a multiple of 4"):
+    with pytest.raises(ValueError, match=r"num_bytes.*'b'.*4"):
         buckets(plan, ITEM)
 
 

@@ -49,5 +49,5 @@ def test_without_a_compiler_that_works_the_text_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(RuntimeError, match="false failed with status 1"):
+    with pytest.raises(RuntimeError, match=r"false.*status 1"):
         build(tmp_path)

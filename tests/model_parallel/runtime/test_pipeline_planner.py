@@ -50,7 +50,7 @@ def test_a_number_of_stages_that_is_not_possible_is_passed_over():
     assert [(one.start, one.stop) for one in plan.stages] == [(0, 1), (1, 3)]
     tight = complete(2, memory_bytes=6e9)
     layers = chain([3e9, 3e9, 3e9])
-    with pytest.raises(ValueError, match="no plan of all 2 devices has stages"):
+    with pytest.raises(ValueError, match="2 devices"):
         plan_for(layers, tight, Spp(), 2, no_check)
 
 

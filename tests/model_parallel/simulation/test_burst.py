@@ -70,7 +70,7 @@ def test_a_plan_without_all_that_layers_do_is_rejected():
         with pytest.raises(ValueError, match=f"spans must hold one .* of layer .*{span.layer}"):
             simulate_burst(scaling, dataclasses.replace(plan, spans=left))
     spans = (*plan.spans, dataclasses.replace(plan.spans[-1], after=()))
-    with pytest.raises(ValueError, match=r"spans must hold one .* got 2"):
+    with pytest.raises(ValueError, match=r"spans.*2"):
         simulate_burst(scaling, dataclasses.replace(plan, spans=spans))
 
 
@@ -78,15 +78,15 @@ def test_other_layers_are_rejected():
     scaling = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [])
     plan = tf_libra.make_burst_plan(scaling)
     other = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [], names=["other"])
-    with pytest.raises(ValueError, match="plan must be of the profile's 1 layers"):
+    with pytest.raises(ValueError, match=r"plan.*profile's 1 layers"):
         simulate_burst(other, plan)
-    with pytest.raises(ValueError, match="plan must be a BurstPlan, got NoneType"):
+    with pytest.raises(ValueError, match=r"plan.*BurstPlan,.*NoneType"):
         simulate_burst(other, None)
     pair = tf_libra.ScalingProfile.chain(
         [1, 2], [[1.0, 0.5]] * 2, np.zeros((2, 2)), np.zeros((1, 2, 2))
     )
     lone = tf_libra.ScalingProfile.chain([1], [[1.0]] * 2, np.zeros((2, 1)), np.zeros((1, 1, 1)))
-    with pytest.raises(ValueError, match=r"num_devices must be one of \(1,\), got 2"):
+    with pytest.raises(ValueError, match=r"num_devices.*\(1,\),.*2"):
         simulate_burst(lone, tf_libra.make_burst_plan(pair))
     apart = tf_libra.ScalingProfile.graph(
         [1, 2], [[1.0, 0.5]] * 2, np.zeros((2, 2)), [], np.zeros((0, 2, 2))

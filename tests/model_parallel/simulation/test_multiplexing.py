@@ -167,7 +167,7 @@ def test_utilization_says_what_is_left():
 )
 def test_no_more_operators_than_can_be_gone_through(outstanding, operators, iterations, slowdown):
     how = Multiplexing(max_outstanding=outstanding, launch_seconds=0.0)
-    with pytest.raises(ValueError, match=r"operator_seconds must be at least .* 1000000 operators"):
+    with pytest.raises(ValueError, match=r"operator_seconds.*1000000"):
         simulate_multiplexing(
             ONE,
             BackgroundJob(operators, 1),

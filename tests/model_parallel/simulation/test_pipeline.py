@@ -159,9 +159,9 @@ def test_plans_of_other_layers_or_devices_are_rejected():
     layers, cluster = chain_of_two(1)
     plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 2))
     other = tf_libra.LayerGraph.chain([1], [1], [1], [])
-    with pytest.raises(ValueError, match="plan must be of the 1 layers given"):
+    with pytest.raises(ValueError, match=r"plan.*1 layers"):
         tf_libra.simulate_pipeline(other, plan, cluster)
-    with pytest.raises(ValueError, match="devices from 0 to 0, those of the cluster, got 1"):
+    with pytest.raises(ValueError, match=r"devices.*0.*0,.*1"):
         tf_libra.simulate_pipeline(layers, plan, tf_libra.Cluster.from_bandwidth([[0]]))
 
 

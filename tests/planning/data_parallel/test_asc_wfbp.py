@@ -47,9 +47,9 @@ def test_no_all_reduce_waits_for_a_tensor():
 
 
 def test_unknown_rule_is_named():
-    with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
+    with pytest.raises(ValueError, match=r"rule.*equation-40"):
         strategies.AscWfbp(rule="eq")
-    with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
+    with pytest.raises(ValueError, match=r"rule.*equation-40"):
         strategies.AscWfbp(rule=np.zeros(2))
 
 

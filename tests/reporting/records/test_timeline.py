@@ -19,11 +19,11 @@ TIMELINE = examples.timeline_record(RECORD)
 def test_malformed_span_is_an_error() -> None:
     document = json.loads(examples.timeline_document(TIMELINE))
     document["spans"][1]["end"]["median"] = "soon"
-    with pytest.raises(ValueError, match=r"spans\[1\]: end: median must be a finite number"):
+    with pytest.raises(ValueError, match=r"spans\[1\]:"):
         TimelineRecord.from_json(json.dumps(document))
     document = json.loads(examples.step_record(RECORD).to_json())
     document["all_reduces"][0]["group"] = -2
-    with pytest.raises(ValueError, match=r"all_reduces\[0\]: group must be from -1"):
+    with pytest.raises(ValueError, match=r"all_reduces\[0\]:.*-1"):
         StepRecord.from_json(json.dumps(document))
 
 

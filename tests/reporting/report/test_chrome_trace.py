@@ -293,7 +293,7 @@ def test_several_runs_need_a_name(tmp_path: Path) -> None:
         read_run(tmp_path)
     assert len(read_run(tmp_path / "first").steps) == 4
     assert len(read_run(tmp_path, "later/again").steps) == 4
-    with pytest.raises(ValueError, match=r"run must be one of .*'first', 'later/again', got '\.'"):
+    with pytest.raises(ValueError, match=r"run.*'first', 'later/again',.*'\.'"):
         read_run(tmp_path, ".")
     assert len(read_run(tmp_path / "later").steps) == 4
 
@@ -302,7 +302,7 @@ def test_outer_run_is_named_by_a_dot(tmp_path: Path) -> None:
     record, other = examples.plan_record(), examples.plan_record(step=99)
     written(tmp_path, record)
     written(tmp_path / "again", other)
-    with pytest.raises(ValueError, match=r"holds 2 runs, name one with --run: '\.', 'again'"):
+    with pytest.raises(ValueError, match=r"holds 2.*'\.', 'again'"):
         read_run(tmp_path)
     assert {step.step for step in read_run(tmp_path, ".").steps} == {61, 62}
     assert {step.step for step in read_run(tmp_path, "again").steps} == {99, 100}

@@ -23,7 +23,7 @@ def test_arguments_have_the_types_of_the_answer() -> None:
     assert parse_arguments(ROUTES["timeline"].answer, given) == arguments
     del given["threads"], arguments["threads"]
     assert parse_arguments(ROUTES["timeline"].answer, given) == arguments
-    with pytest.raises(ValueError, match="threads must be an integer, got '1_0'"):
+    with pytest.raises(ValueError, match=r"threads.*'1_0'"):
         parse_arguments(ROUTES["timeline"].answer, given | {"threads": ["1_0"]})
-    with pytest.raises(ValueError, match="threads must be given once, got 0"):
+    with pytest.raises(ValueError, match=r"threads.*0"):
         parse_arguments(ROUTES["timeline"].answer, given | {"threads": []})

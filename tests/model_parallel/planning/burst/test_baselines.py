@@ -105,7 +105,7 @@ def test_numbers_of_devices_that_are_given():
     plan = burst.given_devices(branching, [1, 2, 1])
     assert plan.num_devices == (1, 2, 1) and set(plan.lanes) == {0}
     assert plan.iteration_seconds == pytest.approx(1.1 * (4.0 + 2.0 + 2.0) + 0.5 + 0.25)
-    with pytest.raises(ValueError, match="num_devices must be one of"):
+    with pytest.raises(ValueError, match="num_devices"):
         burst.given_devices(chain, [2, 3, 2])
-    with pytest.raises(ValueError, match="num_devices must have one entry per layer: 3, got 2"):
+    with pytest.raises(ValueError, match=r"num_devices.*3,.*2"):
         burst.given_devices(chain, [2, 1])

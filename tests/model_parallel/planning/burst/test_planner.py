@@ -46,7 +46,7 @@ def test_what_the_call_says_goes_before_what_the_strategy_says():
 def test_an_argument_that_it_does_not_have_is_named(name):
     with pytest.raises(ValueError, match=f"num_devices is no argument of {name}, .* got 2"):
         tf_libra.make_burst_plan(SCALING, name, num_devices=2)
-    with pytest.raises(ValueError, match="max_amplification must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"max_amplification.*1,.*0"):
         burst.BY_NAME[name](max_amplification=0)
 
 
@@ -75,7 +75,7 @@ def test_a_planner_from_outside(tmp_path, capsys):
         deeppool = dataclasses.make_dataclass(
             "Other", [], bases=(OneDevice,), namespace={"name": "deeppool"}, frozen=True
         )
-        with pytest.raises(ValueError, match="name must be new, got 'deeppool'"):
+        with pytest.raises(ValueError, match=r"name.*'deeppool'"):
             burst.register(deeppool)
     finally:
         REGISTRY.forget("one-device")
@@ -91,7 +91,7 @@ def test_what_a_planner_lacks_is_named():
 def test_device_counts_of_a_strategy_are_those_of_the_profile():
     same = strategies.DeepPool(device_counts=(1, 2))
     assert tf_libra.make_burst_plan(SCALING, same) == tf_libra.make_burst_plan(SCALING)
-    with pytest.raises(ValueError, match=r"device_counts must be those of the profile, \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"device_counts.*\(1, 2\)"):
         tf_libra.make_burst_plan(SCALING, strategies.DeepPool(device_counts=(1, 4)))
 
 
@@ -157,5 +157,5 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
 
 def test_a_limit_that_allows_no_plan_is_rejected() -> None:
     """The error also appears if data parallelism with fixed devices has a plan."""
-    with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
+    with pytest.raises(ValueError, match=r"max_amplification.*1,.*0\.5"):
         compare(COMPARED, {name: kind() for name, kind in BY_NAME.items()}, [2.0, 0.5])

@@ -82,7 +82,7 @@ def test_gpipe_ends_all_forward_before_any_backward(layers, cluster, M):
 
 @pytest.mark.parametrize("num_stages", [4, 8])
 def test_gpipe_cannot_have_more_stages_than_layers_or_devices(num_stages):
-    with pytest.raises(ValueError, match="num_stages must be at most the number of"):
+    with pytest.raises(ValueError, match="num_stages"):
         plan(uniform(7), servers([3]), GPipe(num_stages=num_stages), 4)
 
 

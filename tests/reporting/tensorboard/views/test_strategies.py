@@ -65,6 +65,6 @@ def test_scale_out_begins_at_the_world_size_of_the_plan(workers: int) -> None:
 
 
 def test_other_world_sizes_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"workers must be one of 2, 4, .*, got 3"):
+    with pytest.raises(ValueError, match=r"workers.*2, 4,.*3"):
         strategies_view(RECORD, 3)
     assert scale_out(examples.given_record(RECORD.plan, RECORD.strategy)) == []
