@@ -26,7 +26,7 @@ def test_ratios_without_noise_are_exact_at_any_speed(case, pace: float) -> None:
     np.testing.assert_allclose(found.log_seconds, expected, atol=1e-6)
     for plan in range(count):
         for other in range(count):
-            ratio, _ = found.ratio_and_p_value(plan, other)
+            ratio = found.ratio(plan, other)
             assert ratio == pytest.approx(true[plan] / true[other], rel=1e-5)
 
 
@@ -67,6 +67,32 @@ def test_p_value_tests_a_given_ratio() -> None:
     assert found.p_value(0, 1) < 0.01
     assert found.p_value(0, 1, log_ratio=np.log(1.05)) < 0.01
     assert found.p_value(0, 1, log_ratio=np.log(1.15)) > 0.99
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.9, 1.1), st.floats(0.001, 0.1))
+def test_confidence_limits_exclude_one_for_significant_differences(
+    seed: int, ratio: float, error: float
+) -> None:
+    random = np.random.default_rng(seed)
+    plans = [index for _ in range(6) for index in random.permutation(3).tolist()]
+    seconds = np.exp(0.02 * random.standard_normal(18)) * np.where(np.array(plans) == 0, ratio, 1)
+    found = estimate_paired_timings(plans, seconds.tolist(), 3)
+    low, high = found.ratio_limits(0, 1, error)
+    assert low < found.ratio(0, 1) < high
+    assert (low > 1) == (found.p_value(0, 1) < error)
+    assert (high < 1) == (found.p_value(1, 0) < error)
+
+
+def test_confidence_limits_hold_the_true_ratio() -> None:
+    missed, count = 0, 300
+    for seed in range(count):
+        random = np.random.default_rng(seed)
+        plans = [index for _ in range(8) for index in random.permutation(4).tolist()]
+        seconds = np.exp(0.03 * random.standard_normal(32)) * (1 + 0.1 * np.array(plans))
+        low, high = estimate_paired_timings(plans, seconds.tolist(), 4).ratio_limits(3, 0, 0.05)
+        missed += not low <= 1.3 <= high
+    assert missed / count < 0.17
 
 
 def test_too_few_steps_are_not_significant() -> None:

@@ -42,7 +42,7 @@ def test_portfolio_notes_name_the_winner_and_the_others() -> None:
         one.fingerprint for one in new
     }
     assert tuned.plan.strategy == tuned.race.winner.plan.strategy
-    said = next(note for note in tuned.notes if note.startswith("race over"))
+    said = next(note for note in tuned.notes if note.startswith("interleaved trials over"))
     assert all(name in said for name in raced)
 
 

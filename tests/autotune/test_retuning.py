@@ -190,7 +190,7 @@ def test_active_plan_stays_if_none_is_faster() -> None:
     [plan] = run.plans
     now = run.conclusion.predicted(plan)
     assert now is not None and plan.predicted_seconds == now.backward_seconds
-    assert len([note for note in plan.notes if note.startswith("race over")]) == 1
+    assert len([note for note in plan.notes if note.startswith("interleaved trials over")]) == 1
 
 
 @pytest.mark.parametrize("name", ["aiacc", "auto"])
@@ -198,13 +198,13 @@ def test_searched_active_plan_is_predicted_again(name: str) -> None:
     """The machine becomes three times slower after the race."""
     before, _ = drive(Machine(), name, Budget(150, 1e6), runs_streams=True)
     of_then = replace(before.plan, predicted_seconds=9.0)
-    assert any(note.startswith("race over") for note in of_then.notes)
+    assert any(note.startswith("interleaved trials over") for note in of_then.notes)
     machine = Machine(model=replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3))
     now, _ = drive(machine, name, Budget(150, 1e6), runs_streams=True, active_plan=of_then)
     assert now.race is not None
     [raced] = [o.plan for o in now.race.candidates if o.plan.fingerprint == of_then.fingerprint]
     assert raced.predicted_seconds != 9.0
-    assert not any(note.startswith("race over") for note in raced.notes)
+    assert not any(note.startswith("interleaved trials over") for note in raced.notes)
 
 
 def test_model_error_is_no_drift() -> None:

@@ -1,15 +1,17 @@
-"""Race: interleaved trials of the plans with the best predictions, which select the fastest.
+"""Race: interleaved trials of the plans with the best predictions, which select one of them.
 
 Every step trains. A round holds one step of each plan, so that disturbances of the machine affect
 all plans. The order is random in every other round and reversed in the next one, which cancels
 drift. Steps are compared with their neighbours in time (`paired_timing.py`).
 
-A plan that is significantly slower than the best is eliminated. The race ends when no plan can be
-faster than the best by more than a further round is worth. Among the plans that steps cannot
-separate, the prediction decides, weighted by the noise of the steps and the error of the model.
+The preferred plan, such as that of the requested strategy, wins unless another plan is
+significantly faster. A plan leaves the race when it is significantly slower than the best, or too
+slow to replace the preferred plan with a gain that is worth a further round. Without a preferred
+plan, the prediction decides among plans that steps cannot separate, weighted by the noise of the
+steps and the error of the model.
 """
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,16 @@ from tf_libra.autotune.paired_timing import (
     estimate_paired_timings,
 )
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
-from tf_libra.autotune.trial_comparison import MIN_ROUNDS, SIGNIFICANCE, Candidate, Race
+from tf_libra.autotune.trial_comparison import (
+    MIN_ROUNDS,
+    SIGNIFICANCE,
+    Candidate,
+    Race,
+    error_per_comparison,
+)
 from tf_libra.specs.plan import Plan
 
-MAX_ROUNDS = 12
+MAX_ROUNDS = 16
 # Rounds before the first elimination. Every later round tests again, so the error probability
 # exceeds SIGNIFICANCE; eliminating a plan as good as the best loses little.
 ROUNDS_BEFORE_ELIMINATION = 4
@@ -42,6 +50,7 @@ def race(
     seed: int = 0,
     error: float | None = None,
     known: Collection[str] = (),
+    preferred: Sequence[str] = (),
 ) -> Generator[Trial, TrialResult | None, Race]:
     """Yields trials in rounds until one plan is left or the budget is spent; sent their results.
 
@@ -54,15 +63,17 @@ def race(
       seed: seed of the order within rounds.
       error: median relative error of the predicted steps; None to ignore the predictions.
       known: fingerprints of plans whose graphs are instantiated already.
+      preferred: fingerprints of candidates. The first one wins that no other candidate is
+        significantly faster than.
     """
     if not candidates:
         raise ValueError("candidates must hold at least one plan, got none")
-    predicted = [seconds for _, seconds in candidates]
+    fingerprints = [plan.fingerprint for plan, _ in candidates]
+    favourites = [fingerprints.index(each) for each in preferred if each in fingerprints]
     random = np.random.default_rng(seed)
     steps: list[tuple[int, float]] = []  # candidate and seconds, of complete rounds in time order
     running = list(range(len(candidates)))
-    eliminated: list[int] = []
-    new = [index for index in running if candidates[index][0].fingerprint not in known]
+    new = [index for index in running if fingerprints[index] not in known]
     over = len(running) == 1 or (yield from _round(candidates, new, budget, is_first=True)) is None
     order: list[int] = []
     num_rounds = 0
@@ -78,17 +89,20 @@ def race(
         num_rounds += 1
         if num_rounds >= ROUNDS_BEFORE_ELIMINATION:
             timings = _timings_of(steps, len(candidates))
-            running, slower = _eliminate(running, timings)
-            eliminated = slower + eliminated
-            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings)
-    if 0 < num_rounds < ROUNDS_BEFORE_ELIMINATION:
-        timings = _timings_of(steps, len(candidates))
+            default = _default(favourites, timings)
+            running = _eliminate(running, timings, default)
+            over = num_rounds >= MAX_ROUNDS or _is_decided(running, timings, default)
+    ranking = [*favourites[:1], *(index for index in running if index not in favourites[:1])]
     if num_rounds:
-        trusted_error = error if num_rounds >= MIN_ROUNDS else None
-        running = _select(running, timings, predicted, trusted_error)
-    return Race(
-        tuple(_candidate(index, candidates[index], steps) for index in [*running, *eliminated])
-    )
+        timings = _timings_of(steps, len(candidates))
+        winner = _default(favourites, timings)
+        if winner is None:
+            trusted_error = error if num_rounds >= MIN_ROUNDS else None
+            predicted = [seconds for _, seconds in candidates]
+            winner = _select(running, timings, predicted, trusted_error)
+        others = (index for index in range(len(candidates)) if index != winner)
+        ranking = [winner, *_by_step_time(others, timings)]
+    return Race(tuple(_candidate(index, candidates[index], steps) for index in ranking))
 
 
 def _candidate(
@@ -126,23 +140,49 @@ def _round(
     return measured
 
 
-def _eliminate(running: Sequence[int], timings: PairedTimings) -> tuple[list[int], list[int]]:
-    """Returns the remaining plans, and those significantly slower than the best, slowest last."""
-    best, *others = _ranked(running, timings)
-    slower = [index for index in others if timings.p_value(index, best) < SIGNIFICANCE]
-    return [index for index in running if index not in slower], slower
+def _default(favourites: Sequence[int], timings: PairedTimings) -> int | None:
+    """Returns the first preferred plan that no plan is significantly faster than."""
+    plans = range(len(timings.log_seconds))
+    level = error_per_comparison(len(plans))
+    for index in favourites:
+        if all(timings.p_value(index, other) >= level for other in plans if other != index):
+            return index
+    return None
 
 
-def _is_decided(running: Sequence[int], timings: PairedTimings) -> bool:
-    """Returns whether no plan can beat the best by more than a further round is worth."""
-    best, *others = _ranked(running, timings)
-    gain = float(np.log1p(_WORTHWHILE_GAIN))
-    return all(timings.p_value(index, best, -gain) < SIGNIFICANCE for index in others)
+def _eliminate(running: Sequence[int], timings: PairedTimings, default: int | None) -> list[int]:
+    """Returns the plans that may still win, in the same order.
+
+    Args:
+      running: plans in the race.
+      timings: comparison of their steps.
+      default: plan that wins unless another is significantly faster; None for the fastest.
+    """
+    best = _by_step_time(running, timings)[0]
+
+    def may_win(index: int) -> bool:
+        if index == default:
+            return True
+        may_be_best = index == best or timings.p_value(index, best) >= SIGNIFICANCE
+        return may_be_best and (default is None or _may_gain(index, default, timings))
+
+    return [index for index in running if may_win(index)]
 
 
-def _ranked(running: Sequence[int], timings: PairedTimings) -> list[int]:
+def _is_decided(running: Sequence[int], timings: PairedTimings, default: int | None) -> bool:
+    """Returns whether no plan can replace the default, or else the best, with a worthwhile gain."""
+    target = _by_step_time(running, timings)[0] if default is None else default
+    return not any(_may_gain(index, target, timings) for index in running if index != target)
+
+
+def _may_gain(plan: int, other: int, timings: PairedTimings) -> bool:
+    """Returns whether a plan may be faster than another by more than a further round is worth."""
+    return timings.p_value(plan, other, -float(np.log1p(_WORTHWHILE_GAIN))) >= SIGNIFICANCE
+
+
+def _by_step_time(plans: Iterable[int], timings: PairedTimings) -> list[int]:
     """Returns the plans by measured step time, the fastest first."""
-    return sorted(running, key=lambda index: float(timings.log_seconds[index]))
+    return sorted(plans, key=lambda index: float(timings.log_seconds[index]))
 
 
 def _select(
@@ -150,21 +190,20 @@ def _select(
     timings: PairedTimings,
     predicted: Sequence[float | None],
     error: float | None,
-) -> list[int]:
-    """Returns the best plan first; predictions order the plans that steps cannot separate."""
-    ranked = _ranked(running, timings)
+) -> int:
+    """Returns the best plan; predictions decide among the plans that steps cannot separate."""
+    ranked = _by_step_time(running, timings)
     known = [seconds for index in ranked if (seconds := predicted[index])]
     if error is None or len(known) < len(ranked):
-        return ranked
-    best = ranked[0]
+        return ranked[0]
     tied = [
-        best,
-        *(index for index in ranked[1:] if timings.p_value(index, best) >= SIGNIFICANCE),
+        index
+        for index in ranked
+        if all(timings.p_value(index, other) >= SIGNIFICANCE for other in ranked if other != index)
     ]
     combined = _combine(ranked, timings, np.log(known), error)
     estimates = dict(zip(ranked, combined, strict=True))
-    tied.sort(key=lambda index: estimates[index])
-    return [*tied, *(index for index in ranked if index not in tied)]
+    return min(tied or ranked[:1], key=lambda index: estimates[index])
 
 
 def _combine(

@@ -97,7 +97,10 @@ def race_candidates(
     problem: TuningProblem,
     searched: Sequence[Plan] = (),
 ) -> Tuner:
-    """Races the candidates; replaces the active plan only by a clearly faster one.
+    """Races the candidates; a clearly faster plan replaces the active or the requested one.
+
+    The active plan wins unless another is clearly faster. Without an active plan, that of the
+    requested strategy does, except after a search, whose plans are all of that strategy.
 
     The first candidates and the active plan take part, as many as the budget affords `MIN_ROUNDS`
     rounds of. If it affords fewer than two plans, there is no race. A race that ended before
@@ -111,15 +114,24 @@ def race_candidates(
     """
     known = {plan.fingerprint for plan in searched}
     affordable = _affordable(candidates, problem, known)
+    active_plan = problem.active_plan
+    requested: list[str] = []
+    if active_plan is None and not searched:
+        requested = [
+            plan.fingerprint for plan, _ in affordable if plan.strategy == problem.strategy.name
+        ]
     if len(affordable) == len(candidates) or len(affordable) > 1:
         found = yield from race(
-            affordable, problem.budget, error=result.held_out_error, known=known
+            affordable,
+            problem.budget,
+            error=result.held_out_error,
+            known=known,
+            preferred=requested if active_plan is None else [active_plan.fingerprint],
         )
-        num_rounds = found.num_rounds
-        if problem.active_plan is not None:
-            found = found.preferring(problem.active_plan)
-        result = result.with_race(found)
-        if num_rounds >= MIN_ROUNDS or not problem.budget.ended_early:
+        # One round separates nothing: the planner's decision stands.
+        if found.num_rounds >= MIN_ROUNDS or not requested:
+            result = result.with_race(found)
+        if found.num_rounds >= MIN_ROUNDS or not problem.budget.ended_early:
             return result
     is_reliable = result.cost_model is None or is_trusted(
         result.held_out_error, problem.max_model_error

@@ -17,8 +17,16 @@ from tf_libra.specs.plan import Plan
 
 # Fewer rounds cannot separate two plans from noise.
 MIN_ROUNDS = 2
-# Error probability below which a plan counts as slower.
+# Error probability below which a plan counts as slower while a race eliminates plans.
 SIGNIFICANCE = 0.02
+# Probability that a plan counts as faster than the active one although none is, over all plans.
+# Confidence limits and the choice of the active plan share it.
+_ERROR = 0.005
+
+
+def error_per_comparison(num_plans: int) -> float:
+    """Returns the error probability of one comparison, if each plan is compared with one plan."""
+    return _ERROR / max(num_plans - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -52,21 +60,20 @@ class Race(Value):
     """Result of a race: interleaved trials of several plans.
 
     Attributes:
-      candidates: the winner, then the others that ran in all rounds, then the eliminated ones, the
-        last to be eliminated first.
+      candidates: the winner, then the others by the measured time of their steps.
     """
 
     candidates: tuple[Candidate, ...]
 
     @property
     def winner(self) -> Candidate:
-        """Candidate with the shortest step by measurement and prediction."""
+        """Candidate that the race selected."""
         return self.candidates[0]
 
     @property
     def num_rounds(self) -> int:
         """Number of complete rounds."""
-        return len(self.winner.seconds)
+        return max(len(candidate.seconds) for candidate in self.candidates)
 
     @property
     def median_error(self) -> float | None:
@@ -78,18 +85,30 @@ class Race(Value):
         ]
         return float(np.median(errors)) if errors else None
 
-    def ratio_and_p_value(self, candidate: Candidate) -> tuple[float, float] | None:
-        """Compares a candidate's step with the winner's.
+    def compare(
+        self, candidate: Candidate, other: Candidate | None = None
+    ) -> "TrialComparison | None":
+        """Compares the steps of two plans.
+
+        Args:
+          candidate: plan that is compared.
+          other: plan that it is compared with; None for the winner.
 
         Returns:
-          The ratio of their seconds and its p-value between equal plans; None with fewer than
-          `MIN_ROUNDS` rounds.
+          The comparison; None with fewer than `MIN_ROUNDS` rounds of one of them.
         """
-        rounds = min(len(candidate.seconds), self.num_rounds)
-        if rounds < MIN_ROUNDS or candidate is self.winner:
+        other = self.winner if other is None else other
+        rounds = min(len(candidate.seconds), len(other.seconds))
+        if rounds < MIN_ROUNDS or candidate is other:
             return None
-        index = next(i for i, other in enumerate(self.candidates) if other is candidate)
-        return self._timings.ratio_and_p_value(index, 0)
+        plan, reference = (
+            next(i for i, each in enumerate(self.candidates) if each is wanted)
+            for wanted in (candidate, other)
+        )
+        num_plans = sum(bool(each.seconds) for each in self.candidates)
+        low, high = self._timings.ratio_limits(plan, reference, error_per_comparison(num_plans))
+        ratio = self._timings.ratio(plan, reference)
+        return TrialComparison(candidate, other, rounds, low, ratio, high)
 
     @cached_property
     def _timings(self) -> PairedTimings:
@@ -107,58 +126,15 @@ class Race(Value):
         _, plans, seconds = zip(*steps, strict=True)
         return estimate_paired_timings(plans, seconds, count)
 
-    def is_noise(self, candidate: Candidate) -> bool:
-        """Returns whether a candidate of all rounds is not significantly slower than the winner."""
-        compared = self.ratio_and_p_value(candidate)
-        if compared is None or len(candidate.seconds) != self.num_rounds:
-            return False
-        _, p_value = compared
-        return p_value > SIGNIFICANCE
-
-    @property
-    def _won_by_prediction(self) -> bool:
-        """True if the prediction decided against plans with shorter measured steps."""
-        predicted = self.winner.predicted_seconds
-        faster = [
-            candidate.predicted_seconds
-            for candidate in self.candidates[1:]
-            if (compared := self.ratio_and_p_value(candidate)) is not None and compared[0] < 1
-        ]
-        return bool(faster) and all(
-            predicted and seconds and seconds > predicted for seconds in faster
-        )
-
-    def preferring(self, plan: Plan) -> "Race":
-        """Returns the race with this plan as the winner unless the winner is clearly faster.
-
-        With fewer than `MIN_ROUNDS` rounds no plan is clearly faster.
-        """
-        for candidate in self.candidates:
-            if candidate.plan.fingerprint == plan.fingerprint and (
-                self.num_rounds < MIN_ROUNDS or self.is_noise(candidate)
-            ):
-                others = (other for other in self.candidates if other is not candidate)
-                return Race((candidate, *others))
-        return self
-
     def describe(self) -> str:
-        """Returns one line with the times of all candidates."""
-        texts = []
-        for candidate in self.candidates:
-            groups, seconds = len(candidate.plan.groups), candidate.median_seconds
-            text = f"{candidate.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
-            if seconds is not None:
-                text += f" {formatting.time(seconds)}"
-            if candidate.predicted_seconds is not None:
-                text += f" (predicted {formatting.time(candidate.predicted_seconds)})"
-            if (compared := self.ratio_and_p_value(candidate)) is not None:
-                text += f", {formatting.change(compared[0] - 1)} against the winner"
-            if self.is_noise(candidate):
-                text += f", {formatting.NO_DIFFERENCE}"
-            elif candidate is self.winner and self._won_by_prediction:
-                text += ", predicted faster than plans with no significant difference"
-            texts.append(text)
-        return f"race over {self.num_rounds} rounds: {'; '.join(texts)}"
+        """Returns one line with every plan's step relative to the winner's."""
+        texts = [f"{name_plan(self.winner)} is active"]
+        for candidate in self.candidates[1:]:
+            compared = self.compare(candidate)
+            ratio = "too few rounds" if compared is None else compared.describe_ratio()
+            texts.append(f"{name_plan(candidate)} {ratio}")
+        rounds = f"{self.num_rounds} round{'' if self.num_rounds == 1 else 's'}"
+        return f"interleaved trials over {rounds}: {'; '.join(texts)}"
 
     def to_document(self) -> Any:
         """Returns the list of candidates as JSON values, which `parse` reads back unchanged."""
@@ -175,16 +151,15 @@ class Race(Value):
 
 @dataclass(frozen=True)
 class TrialComparison:
-    """Comparison of two plans' steps, in the rounds that both ran.
+    """Comparison of two plans' steps, paired with their neighbours in time.
 
     Attributes:
       plan: plan that is compared.
       other: plan that it is compared with.
       num_rounds: number of rounds that both ran.
-      low: first quartile of the ratio of their seconds (`plan` / `other`) over the rounds.
-      ratio: median of this ratio.
-      high: third quartile of this ratio.
-      is_noise: True if the difference is not significant.
+      low: lower confidence limit of the ratio of their seconds (`plan` / `other`).
+      ratio: estimate of this ratio.
+      high: upper confidence limit of this ratio.
     """
 
     plan: Candidate
@@ -193,29 +168,24 @@ class TrialComparison:
     low: float
     ratio: float
     high: float
-    is_noise: bool
+
+    @property
+    def is_noise(self) -> bool:
+        """True if the difference is not significant."""
+        return self.low <= 1 <= self.high
+
+    def describe_ratio(self) -> str:
+        """Returns the change of the step with its confidence limits."""
+        low, high = (formatting.change(limit - 1) for limit in (self.low, self.high))
+        return f"{formatting.change(self.ratio - 1)} ({low} to {high})"
 
     def describe(self) -> str:
         """Returns the comparison as a phrase."""
-        middle = formatting.change(self.ratio - 1)
-        spread = (
-            f"quartiles {formatting.change(self.low - 1)} to {formatting.change(self.high - 1)},"
-            f" {self.num_rounds} interleaved rounds"
-        )
-        other = describe_plan(self.other)
+        against = f"against {describe_plan(self.other)}"
+        rounds = f"in {self.num_rounds} interleaved rounds"
         if self.is_noise:
-            return f"{formatting.NO_DIFFERENCE} against {other} ({middle}, {spread})"
-        return f"{middle} against {other} ({spread})"
-
-
-def compare_with_winner(race: Race, other: Candidate) -> TrialComparison | None:
-    """Compares the winner with another plan; None with fewer than `MIN_ROUNDS` rounds of both."""
-    rounds = min(len(other.seconds), race.num_rounds)
-    if rounds < MIN_ROUNDS or other is race.winner:
-        return None
-    ratios = np.divide(race.winner.seconds[:rounds], other.seconds[:rounds])
-    low, middle, high = (float(ratio) for ratio in np.quantile(ratios, (0.25, 0.5, 0.75)))
-    return TrialComparison(race.winner, other, rounds, low, middle, high, race.is_noise(other))
+            return f"{formatting.NO_DIFFERENCE} {against}: {self.describe_ratio()} {rounds}"
+        return f"{self.describe_ratio()} {against} {rounds}"
 
 
 def compare_with_one_all_reduce(race: Race | None) -> TrialComparison | None:
@@ -224,15 +194,15 @@ def compare_with_one_all_reduce(race: Race | None) -> TrialComparison | None:
     one_group = [other for other in others if len(other.plan.groups) == 1]
     if race is None or not one_group or len(race.winner.plan.groups) == 1:
         return None
-    return compare_with_winner(race, one_group[0])
+    return race.compare(race.winner, one_group[0])
 
 
 def compare_with_requested(race: Race | None, requested: str) -> TrialComparison | None:
-    """Compares the winner with the best plan of the requested strategy; None if it is one."""
+    """Compares the best plan of the requested strategy with the winner; None if it is one."""
     if race is None or race.winner.plan.strategy == requested:
         return None
     others = [other for other in race.candidates[1:] if other.plan.strategy == requested]
-    return compare_with_winner(race, others[0]) if others else None
+    return race.compare(others[0]) if others else None
 
 
 def describe_plan(candidate: Candidate) -> str:
@@ -241,6 +211,16 @@ def describe_plan(candidate: Candidate) -> str:
     if groups == 1:
         return "one all-reduce after backward"
     return f"{candidate.plan.strategy} in {groups} groups"
+
+
+def name_plan(candidate: Candidate) -> str:
+    """Returns a plan's strategy, groups and threads, which tell similar plans apart."""
+    groups = len(candidate.plan.groups)
+    threads = sorted({group.num_threads for group in candidate.plan.groups})
+    return (
+        f"{candidate.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
+        f" (r = {', '.join(map(str, threads))})"
+    )
 
 
 def explain_strategy_change(
@@ -258,20 +238,15 @@ def explain_strategy_change(
         return None
     head = f"Active plan: {planned} instead of the requested {requested}"
     compared = compare_with_requested(race, requested)
-    if compared is not None:
-        step, other = compared.plan.median_seconds, compared.other.median_seconds
-        text = (
-            f"{head}: in interleaved trials its step took {formatting.time(step)}, that of"
-            f" {describe_plan(compared.other)} {formatting.time(other)}"
+    if compared is not None and not compared.is_noise:
+        return (
+            f"{head}: in interleaved trials, steps of {describe_plan(compared.plan)} took"
+            f" {compared.describe_ratio()} in comparison."
         )
-        return f"{text}, {formatting.NO_DIFFERENCE}." if compared.is_noise else f"{text}."
     reasons = [
         note for note in notes if f"instead of {requested}" in note or "one all-reduce" in note
     ]
     if race is not None and race.num_rounds:
-        medians = [candidate.median_seconds for candidate in race.candidates]
-        if race.winner.median_seconds == min(seconds for seconds in medians if seconds is not None):
-            return f"{head}: its step was the shortest in interleaved trials."
-        # The prediction decided, or the plan was active before.
+        # The plan was active before, or the strategy has no single plan.
         return f"{head}: no plan was clearly faster in interleaved trials."
     return f"{head}: {reasons[0]}." if reasons else f"{head}."

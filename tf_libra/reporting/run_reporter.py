@@ -238,12 +238,15 @@ class RunReporter:
             self.log.info("plan: %s", another)
         trials = None if conclusion.race is None else conclusion.race.describe()
         if trials in conclusion.notes:
-            self.log.warning("note: %s", trials)
+            self.log.info("trials: %s", trials)
         if conclusion.is_fitted:
             self.log.info("fit: %s", fit_line(conclusion))
+        # After a complete tuning with a trusted model, notes ask for nothing; `explain` has them.
+        is_sound = conclusion.is_complete and not conclusion.evidence.caveat
+        level = logging.DEBUG if is_sound else logging.WARNING
         for note in conclusion.notes:
             if note != trials:
-                self.log.warning("note: %s", note)
+                self.log.log(level, "note: %s", note)
         self.log.info(
             "plan: %s made %d group(s) of %d tensors",
             plan.strategy,

@@ -8,10 +8,11 @@ import numpy as np
 
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.autotune.trial_comparison import (
+    Candidate,
     Race,
     compare_with_one_all_reduce,
-    describe_plan,
     explain_strategy_change,
+    name_plan,
 )
 from tf_libra.backends import backend, nccl_environment, nccl_tuner
 from tf_libra.internal import formatting
@@ -209,32 +210,44 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def race_table(race: Race) -> str:
-    """Returns a table of the plans in interleaved trials, the active one first."""
+    """Returns a table of the plans in interleaved trials, the active one first.
+
+    Steps of the other plans are relative to the active plan's, as the plans were compared.
+    """
     rows: list[tuple[str, ...]] = [
-        ("plan", "step", "middle half", "against active", "predicted", "rounds")
+        ("plan", "step", "99 % confidence", "verdict", "predicted", "rounds")
     ]
+    winner = race.winner
     for candidate in race.candidates:
-        spread = [float(value) for value in np.quantile(candidate.seconds or (0.0,), (0.25, 0.75))]
-        lead = race.ratio_and_p_value(candidate)
-        if candidate is race.winner:
-            verdict = "active"
-        elif lead is None:
-            verdict = formatting.NONE
-        else:
-            verdict = "noise" if race.is_noise(candidate) else formatting.change(lead[0] - 1)
+        compared = race.compare(candidate)
+        step, limits, verdict = formatting.NONE, formatting.NONE, formatting.NONE
+        if candidate is winner:
+            step, verdict = formatting.time(winner.median_seconds), "active"
+        elif compared is not None:
+            step = formatting.change(compared.ratio - 1)
+            limits = " to ".join(
+                formatting.change(limit - 1) for limit in (compared.low, compared.high)
+            )
+            faster = "slower" if compared.ratio > 1 else "faster"
+            verdict = "as fast" if compared.is_noise else faster
         rows.append(
             (
-                describe_plan(candidate),
-                formatting.time(candidate.median_seconds),
-                f"{formatting.time(spread[0])} to {formatting.time(spread[1])}"
-                if candidate.seconds
-                else "-",
+                name_plan(candidate),
+                step,
+                limits,
                 verdict,
-                formatting.time(candidate.predicted_seconds),
+                _predicted_step(candidate, winner),
                 str(len(candidate.seconds)),
             )
         )
     return _aligned(rows)
+
+
+def _predicted_step(candidate: Candidate, winner: Candidate) -> str:
+    """Returns the winner's predicted step, or the predicted change of another plan's."""
+    if candidate is winner or not (candidate.predicted_seconds and winner.predicted_seconds):
+        return formatting.time(candidate.predicted_seconds)
+    return formatting.change(candidate.predicted_seconds / winner.predicted_seconds - 1)
 
 
 def times(run: RunSnapshot) -> list[str]:

@@ -128,7 +128,7 @@ def test_plan_view_has_trials(backend: Backend, plan: dict[str, str], tmp_path: 
     other = make_plan(
         RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.SynEasgd()
     )
-    seconds = [(0.050, 0.052, 0.049, 0.051), (0.060, 0.063, 0.058, 0.061), ()]
+    seconds = [(0.050, 0.051, 0.050, 0.051) * 2, (0.060, 0.061, 0.060, 0.061) * 2, ()]
     race = Race(
         (
             Candidate(RECORD.plan, 0.048, seconds[0]),
@@ -140,13 +140,13 @@ def test_plan_view_has_trials(backend: Backend, plan: dict[str, str], tmp_path: 
     write(tmp_path / "first", raced)
     won, lost, never = Backend(tmp_path).answer("plan", **plan)["race"]
     assert won["fingerprint"] == RECORD.plan.fingerprint
-    assert won["step"]["median"] == pytest.approx(0.0505)
-    assert won["step"]["low"] <= won["step"]["median"] <= won["step"]["high"]
-    assert (won["num_rounds"], won["predicted_seconds"], won["ratio"]) == (4, 0.048, None)
+    assert won["seconds"] == pytest.approx(0.0505)
+    assert 1 < lost["low"] < lost["ratio"] < lost["high"]
+    assert (won["num_rounds"], won["predicted_seconds"], won["ratio"]) == (8, 0.048, None)
     assert lost["ratio"] == pytest.approx(1.2, rel=0.02)
     assert not lost["is_noise"]
     assert (lost["num_groups"], lost["predicted_seconds"]) == (1, None)
-    assert (never["step"], never["ratio"]) == (None, None)
+    assert (never["seconds"], never["ratio"]) == (None, None)
 
 
 def test_steps_view_compares_trials_only(plan: dict[str, str], tmp_path: Path) -> None:

@@ -102,8 +102,18 @@ def test_measurements_are_above_predictions(tab: Tab, made: dict[str, Any], addr
     ]
     assert raced[0]["fingerprint"] == made["plan"].fingerprint
     first = [cell.text for cell in rows[0].find_elements(By.CSS_SELECTOR, "td")]
-    assert first[2] == ms(raced[0]["step"]["median"])
+    assert first[2] == ms(raced[0]["seconds"])
     assert first[4] == "active"
+    # Each other plan has its ratio and interval in one row; none is shown as faster.
+    for row, trial in zip(rows[1:], raced[1:], strict=True):
+        cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "td")]
+        change, limits = (
+            formatting.change(trial["ratio"] - 1),
+            " to ".join(formatting.change(trial[end] - 1) for end in ("low", "high")),
+        )
+        assert cells[2:4] == [change, limits]
+        assert (cells[4] == formatting.NO_DIFFERENCE) == trial["is_noise"]
+        assert cells[4] != "faster"
     assert tab.one("#race").location["y"] < tab.one("#where").location["y"]
 
 

@@ -67,11 +67,23 @@ export function signedPercent(share, digits = 1) {
   return `${sign}${text} %`;
 }
 
+/** Step of a plan in interleaved trials, relative to the active plan's; the latter has index 0. */
+export function trialStep(trial, index) {
+  if (index === 0) return time(trial.seconds);
+  return trial.ratio === null ? NONE : signedPercent(trial.ratio - 1);
+}
+
+/** Confidence limits of `trialStep`. */
+export function trialLimits(trial) {
+  return trial.ratio === null ? NONE : `${signedPercent(trial.low - 1)} to ${signedPercent(trial.high - 1)}`;
+}
+
 /** Result of a plan in interleaved trials against the active plan, which has index 0. */
 export function verdict(trial, index) {
   if (index === 0) return 'active';
   if (trial.ratio === null) return NONE;
-  return trial.is_noise ? NO_DIFFERENCE : signedPercent(trial.ratio - 1);
+  if (trial.is_noise) return NO_DIFFERENCE;
+  return trial.ratio > 1 ? 'slower' : 'faster';
 }
 
 // Origins of plans, by their value in records.

@@ -2,7 +2,7 @@
 
 import {h, longList, s} from './dom.js';
 import {hasGraphs, showInGraphs} from './graph.js';
-import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time, verdict} from './format.js';
+import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time, trialLimits, trialStep, verdict} from './format.js';
 
 export async function planView(place, context) {
   const plan = await context.ask('plan', context.plan);
@@ -130,25 +130,25 @@ function about(plan, context) {
 
 /** Card of interleaved trials before the activation. */
 function race(plan) {
-  if (plan.race === null || plan.race[0].step === null) return '';
+  if (plan.race === null || plan.race[0].seconds === null) return '';
   const [winner, ...others] = plan.race;
   const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
   return h('section', {class: 'card', id: 'race'},
     h('h2', {}, 'Measured: interleaved trials'),
     h('p', {class: 'lead'},
-      `Training steps alternated between ${plural(plan.race.length, 'plan')}; clearly slower plans dropped out. Median step of ${named(winner)}: ${time(winner.step.median)} over ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? `; ${NO_DIFFERENCE} to the others` : ''}.`),
+      `Training steps alternated between ${plural(plan.race.length, 'plan')}; plans that cannot win dropped out. Median step of ${named(winner)}, the active plan: ${time(winner.seconds)}. Steps of the others are relative to adjacent steps of the active plan${others.every((one) => one.is_noise) ? `: ${NO_DIFFERENCE}` : ''}.`),
     h('div', {class: 'scroll'}, h('table', {id: 'race-table'},
       h('thead', {}, h('tr', {}, [
-        ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', 'middle half'], ['left', 'against the active plan'],
+        ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', '99 % confidence'], ['left', 'against the active plan'],
         ['', 'Step, predicted'], ['', 'Rounds'],
       ].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, plan.race.map((one, index) => h('tr', {'data-fingerprint': one.fingerprint},
         h('td', {class: 'left'}, named(one)),
         h('td', {}, one.threads.join(', ')),
-        h('td', {'data-seconds': one.step?.median}, time(one.step?.median)),
-        h('td', {}, one.step === null ? '-' : `${time(one.step.low)} to ${time(one.step.high)}`),
+        h('td', {'data-ratio': one.ratio}, trialStep(one, index)),
+        h('td', {}, trialLimits(one)),
         h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, index === 0 ? h('span', {class: 'badge'}, verdict(one, index)) : verdict(one, index)),
-        h('td', {}, time(one.predicted_seconds)),
+        h('td', {}, index > 0 && one.predicted_ratio !== null ? signedPercent(one.predicted_ratio - 1) : time(one.predicted_seconds)),
         h('td', {}, String(one.num_rounds))))))));
 }
 
@@ -265,7 +265,7 @@ function gainOf(question, plan, raced, predicted) {
   if (comparison === null) {
     const best = raced[0];
     const told = best.is_noise ? NO_DIFFERENCE : signedPercent(1 / best.ratio - 1);
-    return fact(question, told, `Measured in interleaved trials: ${time(plan.race[0].step.median)} against ${time(best.step.median)} under ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')}. ${predicted}`, '', 'gain');
+    return fact(question, told, `Measured in interleaved trials: steps of ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')} take ${signedPercent(best.ratio - 1)} (${trialLimits(best)}) against the active plan. ${predicted}`, '', 'gain');
   }
   const told = comparison.is_noise ? NO_DIFFERENCE : signedPercent(comparison.ratio - 1);
   const kind = comparison.is_noise ? '' : comparison.ratio < 1 ? 'good' : 'bad';

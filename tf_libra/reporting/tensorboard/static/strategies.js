@@ -2,7 +2,7 @@
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
-import {plural, short, signedPercent, strategy, time, verdict} from './format.js';
+import {plural, short, signedPercent, strategy, time, trialLimits, trialStep, verdict} from './format.js';
 import {color, strategyColors} from './theme.js';
 
 const PART_MILLISECONDS = 500; // between drawings of partial results
@@ -171,10 +171,10 @@ function table(view, context) {
 /** Measured steps of a strategy: first interleaved trials, the only comparable ones. */
 function measuredSteps(name, view) {
   const trials = (view.race ?? []).map((one, index) => [one, index])
-    .filter(([one]) => one.strategy === name && one.step !== null)
+    .filter(([one]) => one.strategy === name && one.num_rounds > 0)
     .map(([one, index]) => h('div', {class: 'in-trials'},
-      `${time(one.step.median)}, r = ${one.threads.join(', ')}, trials: ${verdict(one, index)} `,
-      h('span', {class: 'name'}, `(middle half ${time(one.step.low)} to ${time(one.step.high)}, ${plural(one.num_rounds, 'round')})`)));
+      `${trialStep(one, index)}, r = ${one.threads.join(', ')}, trials: ${verdict(one, index)} `,
+      h('span', {class: 'name'}, `(${index === 0 ? '' : `${trialLimits(one)}, `}${plural(one.num_rounds, 'round')})`)));
   const apart = view.measured.filter((one) => one.strategy === name).map((one) => h('div', {class: 'not-in-trials'},
     `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
     h('span', {class: 'name', title: one.run},

@@ -5,20 +5,21 @@ from typing import Any
 
 from tf_libra.autotune.search.result import Search
 from tf_libra.autotune.trial_comparison import Race, compare_with_one_all_reduce
-from tf_libra.reporting.records.timeline import Spread
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:
     """Returns the plans of interleaved trials, the active one first; None without trials.
 
-    `ratio` is a plan's step to the winner's, from adjacent steps; `is_noise` marks a difference
-    that is not significant. Both have no meaning for the winner.
+    `seconds` is the active plan's median step. `ratio` is another plan's step to the active plan's,
+    from adjacent steps, with confidence limits `low` and `high`; `is_noise` marks a difference that
+    is not significant. Predictions are compared in the same way.
     """
     if race is None:
         return None
+    winner = race.winner
     rows = []
     for candidate in race.candidates:
-        lead = race.ratio_and_p_value(candidate)
+        compared = race.compare(candidate)
         rows.append(
             {
                 "strategy": candidate.plan.strategy,
@@ -26,12 +27,15 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
                 "num_groups": len(candidate.plan.groups),
                 "threads": sorted({group.num_threads for group in candidate.plan.groups}),
                 "num_rounds": len(candidate.seconds),
-                "step": dataclasses.asdict(Spread.from_values(candidate.seconds))
-                if candidate.seconds
-                else None,
+                "seconds": candidate.median_seconds if candidate is winner else None,
+                "low": None if compared is None else compared.low,
+                "ratio": None if compared is None else compared.ratio,
+                "high": None if compared is None else compared.high,
+                "is_noise": compared is not None and compared.is_noise,
                 "predicted_seconds": candidate.predicted_seconds,
-                "ratio": None if lead is None else lead[0],
-                "is_noise": race.is_noise(candidate),
+                "predicted_ratio": candidate.predicted_seconds / winner.predicted_seconds
+                if candidate.predicted_seconds and winner.predicted_seconds
+                else None,
             }
         )
     return rows
