@@ -95,6 +95,14 @@ def under_tf_config(world_size: int) -> Iterator[list[dict[str, str]]]:
     yield tf_configs(free_addresses(world_size))
 
 
+@contextlib.contextmanager
+def launched(world_size: int) -> Iterator[list[dict[str, str]]]:
+    """Lets workers meet by variables such as torchrun's, without Horovod."""
+    address, _, port = free_addresses(1)[0].rpartition(":")
+    job = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": address, "MASTER_PORT": port}
+    yield [job | {"RANK": str(rank)} for rank in range(world_size)]
+
+
 class Workers:
     """The worker processes of one running job, each in a session of its own.
 
@@ -199,6 +207,22 @@ def wait_for_output(workers: Workers, rank: int, text: str, deadline_seconds: fl
         time.sleep(0.05)
 
 
+# Beginnings of variables by which a launcher tells a process its place.
+_OF_A_JOB = (
+    "HOROVOD_",
+    "TF_LIBRA_",
+    "TF_CONFIG",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "MASTER_",
+    "SLURM_",
+    "PMI",
+    "OMPI_",
+    "KERAS_DISTRIBUTION_",
+)
+
+
 def worker_environment() -> dict[str, str]:
     """The environment of a worker: this one's, without what belongs to another job.
 
@@ -206,11 +230,7 @@ def worker_environment() -> dict[str, str]:
     That takes a sixth of a core each, and more than many a job computes. Workers import the package
     of this tree, as the tests do, whichever tree the interpreter's environment was installed from.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HOROVOD_", "TF_LIBRA_", "TF_CONFIG"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
         "PYTHONPATH": os.pathsep.join(paths),

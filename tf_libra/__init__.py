@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tf_libra.model_parallel.planning.pipeline import make_pipeline_plan
     from tf_libra.model_parallel.simulation import simulate_pipeline
     from tf_libra.planning import make_plan
+    from tf_libra.ranks import local_rank, local_size, rank, size
     from tf_libra.simulation import simulate
     from tf_libra.specs.backward_profile import BackwardProfile, GradientTensor
     from tf_libra.specs.burst import BurstPlan
@@ -70,6 +71,8 @@ __all__ = [
     "cost_model_from_json",
     "elastic",
     "keras",
+    "local_rank",
+    "local_size",
     "make_burst_plan",
     "make_pipeline_plan",
     "make_plan",
@@ -77,8 +80,10 @@ __all__ = [
     "optimize",
     "pipelines",
     "planning",
+    "rank",
     "simulate",
     "simulate_pipeline",
+    "size",
     "strategies",
 ]
 
@@ -112,12 +117,16 @@ _HOME = {
     "background": "tf_libra.background_jobs.manager",
     "boundary": "tf_libra.model_parallel.capture.trace_hooks",
     "cost_model_from_json": "tf_libra.cost_model",
+    "local_rank": "tf_libra.ranks",
+    "local_size": "tf_libra.ranks",
     "make_burst_plan": "tf_libra.model_parallel.planning.burst",
     "make_pipeline_plan": "tf_libra.model_parallel.planning.pipeline",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
+    "rank": "tf_libra.ranks",
     "simulate": "tf_libra.simulation",
     "simulate_pipeline": "tf_libra.model_parallel.simulation",
+    "size": "tf_libra.ranks",
 }
 
 

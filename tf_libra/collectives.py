@@ -37,8 +37,8 @@ def connect(timeout_seconds: float = 600.0, stall_warn_seconds: float = 30.0) ->
         stall_warn_seconds: duration of a wait after which a warning is logged.
 
     Raises:
-        ValueError: there is no job: `hvd.init()` has not been called, and no
-            `MultiWorkerMirroredStrategy` was made.
+        ValueError: the job is not known: a variable of the launcher is invalid, or `hvd.init()`
+            has not been called in a script that imports Horovod.
         EngineError: a rank cannot be reached in time.
     """
     job = current_job.get_job()

@@ -17,7 +17,10 @@ from typing import Any
 
 # Set by tests/worker_processes.py for jobs without Horovod; lists workers only.
 _TASK = json.loads(os.environ.get("TF_CONFIG", "{}"))
-if _TASK:
+_IS_LAUNCHED = "RANK" in os.environ
+if _IS_LAUNCHED:
+    RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+elif _TASK:
     RANK = int(_TASK["task"]["index"])
     SIZE = len(_TASK["cluster"]["worker"])
 else:
@@ -35,12 +38,12 @@ import tensorflow as tf  # noqa: E402
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
 
-if not _TASK:
+if not _TASK and not _IS_LAUNCHED:
     import horovod.tensorflow as hvd
 
 from tensorflow.python.eager import context as tf_context  # noqa: E402
 
-from tf_libra.coordination import control_plane  # noqa: E402
+from tf_libra.coordination import control_plane, current_job  # noqa: E402
 
 _BARRIERS = itertools.count()
 
@@ -116,7 +119,7 @@ class Cases:
 
 def restart_engine() -> None:
     """Ends this rank's engine, once every rank is done with it."""
-    if _TASK or hvd.is_initialized():
+    if _TASK or _IS_LAUNCHED or hvd.is_initialized():
         barrier()
     for running in control_plane.running():
         running.close()
@@ -124,6 +127,9 @@ def restart_engine() -> None:
 
 def barrier() -> None:
     """Returns when every rank has called it."""
+    if _IS_LAUNCHED:
+        current_job.get_job().exchange_json({}, 600.0)
+        return
     if _TASK:
         tf_context.context().wait_at_barrier(f"test {next(_BARRIERS)}", 60_000)
         return

@@ -1,7 +1,7 @@
 """Bootstrap of the lanes: exchange of addresses and of the job's secret.
 
-Horovod or TensorFlow's coordination service carries this exchange. All later messages between
-ranks go over the lanes.
+The job carries this exchange: Horovod, TensorFlow's coordination service, or the rendezvous at rank
+0. All later messages between ranks go over the lanes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def listening_host(world: World) -> str:
     """Returns the address to listen on: a Unix socket on a single host, else of an interface.
 
     TF_LIBRA_INTERFACE names the interface, on a single host too; else HOROVOD_GLOO_IFACE does. If
-    both are unset, the address is the one that TF_CONFIG gives for this host, if any.
+    both are unset, the address is the one that the launcher gives for this host, if any, or by
+    which this host reached rank 0.
 
     Raises:
         ValueError: several hosts, and no interface is named in the environment; or the name of
@@ -163,7 +164,8 @@ def listening_host(world: World) -> str:
     if not interface:
         raise ValueError(
             "the workers run on several hosts, and neither TF_LIBRA_INTERFACE nor"
-            " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0)"
+            " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0); the"
+            " launcher's address of rank 0 is a loopback address or none"
         )
     return engine_lib.interface_address(interface)
 
@@ -186,13 +188,13 @@ def _numeric(host: str) -> str:
         found = sorted({(one[0], str(one[4][0])) for one in socket.getaddrinfo(host, None)})
     except OSError as error:
         raise ValueError(
-            f"TF_CONFIG calls this host {host!r}, unknown here ({error}): {advice}"
+            f"the launcher calls this host {host!r}, unknown here ({error}): {advice}"
         ) from error
     others = [address for _, address in found if not ipaddress.ip_address(address).is_loopback]
     if not others:
         raise ValueError(
-            f"TF_CONFIG calls this host {host!r}, which is {found[0][1]} here, where other hosts do"
-            f" not reach it: {advice}"
+            f"the launcher calls this host {host!r}, which is {found[0][1]} here, where other hosts"
+            f" do not reach it: {advice}"
         )
     return others[0]
 

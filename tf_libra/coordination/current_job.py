@@ -8,35 +8,102 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from tf_libra.coordination import control_plane, horovod_job, mwms_job
+from tf_libra.coordination import control_plane, horovod_job, launcher_environment, mwms_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.job import Job
+from tf_libra.coordination.launched_job import LaunchedJob
+from tf_libra.coordination.launcher_environment import LauncherEnvironment
 from tf_libra.coordination.signal_handling import step_interrupts
+from tf_libra.internal import log_utils
+from tf_libra.internal.process_state import STATE
 
 _Result = TypeVar("_Result")
 
 
 def get_job() -> Job:
-    """Returns the job of the `MultiWorkerMirroredStrategy`, if there is one, else Horovod's.
+    """Returns the job of this process.
+
+    A `MultiWorkerMirroredStrategy` or an initialized Horovod decides by itself. Otherwise the
+    variables of the launcher do, and without any the process is a job of one.
 
     Raises:
-        ValueError: there are both, or the strategy knows no other workers.
+        ValueError: there are two jobs, the strategy knows no other workers, or a variable of the
+            launcher is invalid.
     """
     cluster = mwms_job.joined()
+    if cluster is None and mwms_job.is_made() and not horovod_job.is_known():
+        raise ValueError(
+            "a MultiWorkerMirroredStrategy was made while TF_CONFIG was not set, and so it"
+            " knows no other workers: set TF_CONFIG in the environment of every worker, such as"
+            f" {mwms_job.EXAMPLE}, before the strategy is made"
+        )
     if cluster is None:
-        if mwms_job.is_made() and not horovod_job.is_known():
-            raise ValueError(
-                "a MultiWorkerMirroredStrategy was made while TF_CONFIG was not set, and so it"
-                " knows no other workers: set TF_CONFIG in the environment of every worker, such as"
-                f" {mwms_job.EXAMPLE}, before the strategy is made"
-            )
-        return horovod_job.HorovodJob()
+        return _horovod_or_launched()
     if horovod_job.is_known():
         raise ValueError(
             "this process is a rank of Horovod, by hvd.init(), and a worker of TF_CONFIG, by"
             f" MultiWorkerMirroredStrategy ({cluster.name(cluster.rank)}): use one of them"
         )
     return mwms_job.MultiWorkerJob(cluster)
+
+
+def _horovod_or_launched() -> Job:
+    if horovod_job.is_known():
+        _check_horovod_is_not_alone()
+        return horovod_job.HorovodJob()
+    if horovod_job.has_been_used():  # between a shutdown and the next initialization
+        return horovod_job.HorovodJob()
+    found = launcher_environment.detect()
+    if found is None:
+        if launcher_environment.is_horovod_selected() or horovod_job.is_expected():
+            return horovod_job.HorovodJob()
+        found = LauncherEnvironment(launcher_environment.ONE_PROCESS, 0, 1)
+    _log_once(found)
+    return LaunchedJob(found)
+
+
+def _check_horovod_is_not_alone() -> None:
+    """Rejects a Horovod of one process in a job of several, which would train without the others.
+
+    Raises:
+        ValueError: the launcher has started several ranks, and Horovod knows one.
+    """
+    if horovod_job.world().size > 1:
+        return
+    found = launcher_environment.detect()
+    if found is not None and found.world_size > 1:
+        raise ValueError(
+            f"hvd.init() found one process, and the variables of {found.name} name"
+            f" {found.world_size}: start the script with tf-libra run or horovodrun, or"
+            f" remove hvd.init(); {launcher_environment.SELECT}=horovod ignores the variables"
+        )
+
+
+@STATE.value()
+def _logged() -> set[LauncherEnvironment]:
+    """Returns the decisions that this process has logged."""
+    return set()
+
+
+def _log_once(found: LauncherEnvironment) -> None:
+    if found in _logged():
+        return
+    _logged().add(found)
+    log = log_utils.logger(found.rank)
+    if found.world_size == 1:
+        log.debug("job: one process (launcher %s)", found.name)
+        return
+    last = "" if found.num_ports == 1 else f"-{found.port + found.num_ports - 1}"
+    at = f"[{found.address}]" if ":" in found.address else found.address
+    log.info(
+        "job: rank %d of %d by the variables of %s; ranks meet at %s:%d%s",
+        found.rank,
+        found.world_size,
+        found.name,
+        at,
+        found.port,
+        last,
+    )
 
 
 def get_control() -> Control | None:

@@ -5,6 +5,7 @@ Horovod carries the messages as uint8 tensors, never as pickled objects.
 
 import contextlib
 import json
+import os
 import struct
 import sys
 from collections.abc import Callable
@@ -27,8 +28,8 @@ def _horovod() -> Any:
     except ImportError as error:
         raise ImportError(
             "Horovod is not built for the TensorFlow that is installed; build it with"
-            f" tools/build_horovod.py of tf-libra's sources ({error}). Without it, make a"
-            " MultiWorkerMirroredStrategy before the first training step"
+            f" tools/build_horovod.py of tf-libra's sources ({error}). Without it, start the script"
+            " by a launcher of docs/launchers.md, such as torchrun, Slurm or MPI"
         ) from error
     return hvd
 
@@ -45,8 +46,8 @@ def world() -> World:
         raise ValueError(
             "Horovod is not initialized: call hvd.init() (import horovod.tensorflow as hvd)"
             " before the first training step, and start the script under a launcher:"
-            " tf-libra run -np 2 python train.py. Without Horovod, set TF_CONFIG and make a"
-            " MultiWorkerMirroredStrategy before that step"
+            " tf-libra run -np 2 python train.py. A script without Horovod must not import it, and"
+            " is started by another launcher (docs/launchers.md)"
         )
     job = _jobs().num_ended
     return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size(), job=job)
@@ -108,6 +109,16 @@ def broadcast_variables(variables: list[Any]) -> None:
 def is_known() -> bool:
     """Returns whether Horovod has been imported in this process, and initialized."""
     return "horovod.tensorflow" in sys.modules and bool(_horovod().is_initialized())
+
+
+def has_been_used() -> bool:
+    """Returns whether this process has been a rank of Horovod, which may have been shut down."""
+    return _jobs.is_created
+
+
+def is_expected() -> bool:
+    """Returns whether Horovod's launcher started this process, or the script imports Horovod."""
+    return "HOROVOD_RANK" in os.environ or "horovod.tensorflow" in sys.modules
 
 
 def gather(payload: bytes, name: str) -> list[bytes]:
@@ -205,6 +216,15 @@ class HorovodJob:
     by_strategy: ClassVar[bool] = False
     engines: ClassVar[tuple[str, ...]] = ()
     how_to_start: ClassVar[str] = "start workers with tf-libra run -np 2 python train.py"
+
+    def place(self) -> tuple[int, int]:
+        """Returns rank and world size."""
+        found = world()
+        return found.rank, found.size
+
+    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+        """Returns local rank and local size."""
+        return int(_horovod().local_rank()), world().local_size
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks of the job."""

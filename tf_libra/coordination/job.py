@@ -27,6 +27,26 @@ class Job(Protocol):
     engines: ClassVar[tuple[str, ...]]
     how_to_start: ClassVar[str]
 
+    def place(self) -> tuple[int, int]:
+        """Returns the rank of this process and the world size; waits for no other rank.
+
+        Raises:
+            ValueError: there is no job yet.
+        """
+        ...
+
+    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+        """Returns the rank among the processes of this host, and their number.
+
+        Args:
+            timeout_seconds: how long to wait for other ranks at most.
+
+        Raises:
+            ValueError: there is no job yet.
+            LostRankError: a rank did not come in time.
+        """
+        ...
+
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks of the job.
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from tf_libra.coordination.control_plane import EngineError, LostRankError, waited_too_long
 from tf_libra.coordination.job import within
+from tf_libra.coordination.launcher_environment import TRAINING_TASKS
 from tf_libra.coordination.world import World, host_identity
 from tf_libra.internal.process_state import STATE
 
@@ -23,8 +24,6 @@ EXAMPLE = (
     '\'{"cluster": {"worker": ["host1:12345", "host2:12345"]},'
     ' "task": {"type": "worker", "index": 0}}\''
 )
-# Task types that train together, in the order of their ranks.
-_TRAINING = ("chief", "worker")
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,11 @@ def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> WorkerA
         kind: type of the task. An evaluator, and any type that does not train, is alone.
         index: index of the task.
     """
-    if kind not in _TRAINING:
+    if kind not in TRAINING_TASKS:
         return WorkerAddresses(((kind, index, jobs[kind][index]),), 0)
     tasks = [
         (task_type, number, address)
-        for task_type in _TRAINING
+        for task_type in TRAINING_TASKS
         for number, address in enumerate(jobs.get(task_type, ()))
     ]
     rank = next(rank for rank, task in enumerate(tasks) if task[:2] == (kind, index))
@@ -102,6 +101,19 @@ class MultiWorkerJob:
     by_strategy: ClassVar[bool] = True
     engines: ClassVar[tuple[str, ...]] = ("lanes",)
     how_to_start: ClassVar[str] = "name more than one worker in TF_CONFIG"
+
+    def place(self) -> tuple[int, int]:
+        """Returns rank and world size."""
+        return self.cluster.rank, len(self.cluster.tasks)
+
+    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+        """Returns the local rank and the local size, after an exchange of hosts."""
+        rank, size = self.place()
+        if size == 1:
+            return 0, 1
+        machines = _store(self.cluster).machines(timeout_seconds)
+        here = [other for other in range(size) if machines[other] == machines[rank]]
+        return here.index(rank), len(here)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.

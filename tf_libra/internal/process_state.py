@@ -43,6 +43,11 @@ class ProcessValue(Generic[_T]):
         return self._created[0]
 
     @property
+    def is_created(self) -> bool:
+        """Returns whether the value exists."""
+        return bool(self._created)
+
+    @property
     def name(self) -> str:
         """Module and name of the declaration."""
         return f"{self._create.__module__}.{self._create.__qualname__}"

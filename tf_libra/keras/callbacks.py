@@ -5,10 +5,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from tf_libra import collectives
 from tf_libra.capture.automatic_names import renames_to_first, with_names_of
 from tf_libra.capture.variables import is_random_state, plain
+from tf_libra.config.validators import check_timeout
 from tf_libra.coordination import current_job, horovod_job
 from tf_libra.coordination.consistency_check import first_difference
+from tf_libra.coordination.job import Job
 from tf_libra.keras import multi_worker_fit
 
 
@@ -22,11 +25,12 @@ class BroadcastVariables(keras.callbacks.Callback):
     """
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcasts with Horovod.
+        """Broadcasts, with Horovod under Horovod, else over lanes.
 
         Raises:
             ValueError: the model has no variables yet, or the ranks have different variables.
-            HorovodInternalError: another rank is in a step, or lost.
+            HorovodInternalError: another rank is in a step, or lost; `tf.errors.UnavailableError`
+                in a job without Horovod.
         """
         model, optimizer = self.model, self.model.optimizer
         if multi_worker_fit.is_of_workers(model):
@@ -47,7 +51,10 @@ class BroadcastVariables(keras.callbacks.Callback):
         kinds = [f"{v.dtype} {tuple(v.shape)}" for v in variables]
         # A rank that still trains takes part in no other exchange.
         current_job.meet("the beginning of fit", type(self).__name__)
-        everyone = horovod_job.exchange_json({"paths": paths, "kinds": kinds})
+        job = current_job.get_job()
+        everyone = [{"paths": paths, "kinds": kinds}]
+        if job.place()[1] > 1:
+            everyone = job.exchange_json(everyone[0], check_timeout("timeout_seconds", None))
         found = renames_to_first([rank["paths"] for rank in everyone])
         described = [
             [
@@ -61,8 +68,20 @@ class BroadcastVariables(keras.callbacks.Callback):
             raise ValueError(
                 f"the ranks' variables do not agree, nothing was broadcast: {difference}"
             )
-        horovod_job.broadcast_variables([plain(variable) for variable in variables])
+        _copy([plain(variable) for variable in variables], job)
         _use_statistics(model)
+
+
+def _copy(variables: list[Any], job: Job) -> None:
+    """Copies rank 0's values of `tf.Variable`s to all ranks."""
+    size = job.place()[1]
+    if isinstance(job, horovod_job.HorovodJob):
+        horovod_job.broadcast_variables(variables)
+    elif size > 1:
+        collectives.connect()
+        for number, variable in enumerate(variables):
+            name = f"{BroadcastVariables.__name__} {number}"
+            variable.assign(collectives.broadcast(variable.read_value(), 0, range(size), name))
 
 
 def _use_statistics(model: keras.Model) -> None:
@@ -100,8 +119,7 @@ class AverageMetrics(keras.callbacks.Callback):
         Raises:
             ValueError: the ranks have different metrics.
             HorovodInternalError: a rank has another number of batches, is lost, or did not arrive
-                in time. Under a `MultiWorkerMirroredStrategy` it is a
-                `tf.errors.UnavailableError`.
+                in time. In a job without Horovod it is a `tf.errors.UnavailableError`.
         """
         control = current_job.get_control()
         if control is None or logs is None:

@@ -34,8 +34,24 @@ _CORE_VARIABLES = (
         "after how long a silent host counts as lost, if `liveness_seconds` is not passed",
     ),
     EnvVar(
+        "TF_LIBRA_LAUNCHER",
+        "auto",
+        "where rank and size are read: auto, torchrun, tf-config, slurm, mpi, keras, horovod, or"
+        " none for one process (docs/launchers.md)",
+    ),
+    EnvVar(
+        "TF_LIBRA_SECRET",
+        "no secret",
+        "secret by which ranks authenticate at the rendezvous at rank 0, the same on all ranks",
+    ),
+    EnvVar(
+        "TF_LIBRA_SECRET_FILE",
+        "not set",
+        "file of mode 600 that contains the secret, instead of `TF_LIBRA_SECRET`",
+    ),
+    EnvVar(
         "TF_LIBRA_INTERFACE",
-        "that of `HOROVOD_GLOO_IFACE`, or the address in `TF_CONFIG`; none on one host",
+        "that of `HOROVOD_GLOO_IFACE`, or the one that reaches rank 0; none on one host",
         "the network interface between hosts, such as eth0",
     ),
     EnvVar(

@@ -218,7 +218,7 @@ class Rendezvous:
         offers = [message["offer"] for message in exchange.all_gather(mine)]
         running = transport.start(world, terms, offers)
         atexit.register(lambda: self._close(running, control_plane.why_program_ends()))
-        if not job.by_strategy:
+        if horovod_job.is_known():
             elastic_hooks.watch_commits()
             if patches.JOIN.exists():
                 self._joins.enter_context(patches.replaced(patches.JOIN, horovod_job.join_together))

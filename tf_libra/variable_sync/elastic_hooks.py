@@ -5,6 +5,7 @@ a commit, a broadcast, or a change of workers.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,8 @@ def begin_step(control: Control) -> None:
         control: reaches the ranks of the step.
     """
     shard_registry().begin_step(control)
-    _watch()
+    if "horovod.tensorflow" in sys.modules:  # else there are no states of Horovod
+        _watch()
 
 
 @dataclass

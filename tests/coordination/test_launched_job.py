@@ -1,0 +1,273 @@
+"""Ranks that meet at rank 0: each a thread with a connection of its own, over loopback."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.rendezvous_env import free_addresses
+from tf_libra.coordination import launched_job, rendezvous_frames
+from tf_libra.coordination.control_plane import EngineError, LostRankError
+from tf_libra.coordination.launched_job import LaunchedJob, _Places
+from tf_libra.coordination.launcher_environment import LauncherEnvironment
+from tf_libra.coordination.launcher_variables import split_address
+from tf_libra.coordination.world import World
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def place() -> Iterator[LauncherEnvironment]:
+    """Rank 0 of 3, at a port that is free; what was started ends with the test."""
+    host, port = split_address(free_addresses(1)[0], "a free address")
+    yield LauncherEnvironment("torchrun", 0, 3, 0, 3, host, port, 1, "this job")
+    for meeting in launched_job._meetings().values():
+        meeting.close()
+    launched_job._meetings().clear()
+
+
+def on_ranks(
+    place: LauncherEnvironment, call: Callable[[LaunchedJob], Any], ranks: Any = range(3)
+) -> list[Any]:
+    """Returns what the call returns, or raises, on each rank."""
+
+    def run(rank: int) -> Any:
+        try:
+            return call(LaunchedJob(replace(place, rank=rank, local_rank=rank)))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(run, ranks))
+
+
+def exchanged(job: LaunchedJob, seconds: float = SECONDS) -> list[Any]:
+    return job.exchange_json({"from": job.environment.rank}, seconds)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+@pytest.mark.parametrize("secret", ["", "a secret"])
+def test_ranks_exchange_messages(
+    place: LauncherEnvironment, host: str, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if secret:
+        monkeypatch.setenv("TF_LIBRA_SECRET", secret)
+    place = replace(place, address=host)
+    everyone = [{"from": rank} for rank in range(3)]
+    assert on_ranks(place, exchanged) == [everyone] * 3
+    assert on_ranks(place, exchanged) == [everyone] * 3
+    assert on_ranks(place, lambda job: job.world(SECONDS)) == [World(r, 3, 3) for r in range(3)]
+
+
+def test_local_ranks_are_exchanged_if_the_launcher_does_not_tell(
+    place: LauncherEnvironment,
+) -> None:
+    place = replace(place, local_world_size=None)
+    assert on_ranks(place, lambda job: job.local_place(SECONDS)) == [(r, 3) for r in range(3)]
+
+
+def test_missing_rank_is_named_on_all_others(place: LauncherEnvironment) -> None:
+    errors = on_ranks(place, lambda job: exchanged(job, 1.0), ranks=(0, 2))
+    assert [type(error) for error in errors] == [LostRankError] * 2
+    assert ["for rank 1 at" in str(error) for error in errors] == [True, True]
+
+
+def test_missing_rank_0_is_named_with_its_address(place: LauncherEnvironment) -> None:
+    [error] = on_ranks(place, lambda job: exchanged(job, 0.3), ranks=[1])
+    assert isinstance(error, LostRankError)
+    assert f"rank 0 at 127.0.0.1:{place.port}" in str(error)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_two_processes_of_one_rank_are_named_on_all(
+    place: LauncherEnvironment, number: int
+) -> None:
+    """The second of them meets under a job of its own in this process."""
+    second = replace(place, rank=number, local_world_size=2)
+    ranks = [*(r for r in range(3) if r != 2), second]
+
+    def run(one: Any) -> Any:
+        if one is second:
+            first.wait(SECONDS)
+        job = LaunchedJob(replace(place, rank=one) if isinstance(one, int) else one)
+        try:
+            if one == number:
+                launched_job._meeting(job.environment).client(SECONDS)
+                first.set()
+            return exchanged(job)
+        except Exception as error:
+            return error
+
+    first = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        errors = list(pool.map(run, ranks))
+    assert [type(error) for error in errors] == [ValueError] * 3
+    assert all(f"two processes are rank {number}" in str(error) for error in errors)
+
+
+def test_rank_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> None:
+    def run(job: LaunchedJob) -> Any:
+        if job.environment.rank != 1:
+            return exchanged(job)
+        meeting = launched_job._meeting(job.environment)
+        meeting.client(SECONDS)
+        meeting.close()
+        return None
+
+    errors = on_ranks(place, run)
+    assert [type(errors[rank]) for rank in (0, 2)] == [LostRankError] * 2
+    assert all("rank 1 (process" in str(errors[rank]) for rank in (0, 2))
+
+
+def test_rank_0_that_ends_early_is_named_at_once(place: LauncherEnvironment) -> None:
+    met = threading.Barrier(3)
+
+    def run(job: LaunchedJob) -> Any:
+        exchanged(job)
+        met.wait(SECONDS)
+        if job.environment.rank:
+            return exchanged(job)
+        launched_job._meeting(job.environment).close()
+        return None
+
+    errors = on_ranks(place, run)[1:]
+    assert [type(error) for error in errors] == [LostRankError] * 2
+    assert all("rank 0" in str(error) for error in errors)
+
+
+def test_another_world_size_is_named_on_all(place: LauncherEnvironment) -> None:
+    def run(job: LaunchedJob) -> Any:
+        one = job.environment
+        return exchanged(LaunchedJob(replace(one, world_size=4 if one.rank == 2 else 3)))
+
+    errors = on_ranks(place, run)
+    assert [type(error) for error in errors] == [ValueError] * 3
+    assert all("world size is 3 on rank 0 and 4 on rank 2" in str(error) for error in errors)
+
+
+def test_another_version_is_named_on_all(
+    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not isinstance(on_ranks(place, launched, ranks=[0])[0], Exception)
+    monkeypatch.setattr(launched_job.metadata, "version", lambda _: "0.0.1")
+    [error] = on_ranks(place, exchanged, ranks=[1])
+    [first] = on_ranks(place, exchanged, ranks=[0])
+    assert [type(one) for one in (error, first)] == [ValueError] * 2
+    assert str(error) == str(first)
+    assert "rank 1" in str(error) and "0.0.1" in str(error)
+
+
+def launched(job: LaunchedJob) -> Any:
+    return launched_job._meeting(job.environment).client(SECONDS)
+
+
+def test_another_secret_ends_that_rank_alone(
+    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = replace(place, world_size=2, local_world_size=2)
+    monkeypatch.setenv("TF_LIBRA_SECRET", "first")
+    on_ranks(place, launched, ranks=[0])
+    for secret in ("second", None):
+        if secret is None:
+            monkeypatch.delenv("TF_LIBRA_SECRET")
+        else:
+            monkeypatch.setenv("TF_LIBRA_SECRET", secret)
+        [error] = on_ranks(place, launched, ranks=[1])
+        assert isinstance(error, ValueError) and "secret" in str(error)
+    monkeypatch.setenv("TF_LIBRA_SECRET", "first")
+    assert on_ranks(place, exchanged, ranks=range(2)) == [[{"from": 0}, {"from": 1}]] * 2
+
+
+def test_another_program_at_the_address_is_told_from_rank_0(place: LauncherEnvironment) -> None:
+    with socket.create_server((place.address, place.port)) as other:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = other.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        errors = on_ranks(place, lambda job: exchanged(job, 0.5), ranks=(0, 1))
+        other.shutdown(socket.SHUT_RDWR)
+    assert isinstance(errors[0], EngineError) and "cannot listen" in str(errors[0])
+    assert isinstance(errors[1], LostRankError) and "another program" in str(errors[1])
+
+
+def test_rank_0_of_another_job_is_told_from_ours(place: LauncherEnvironment) -> None:
+    on_ranks(place, launched, ranks=[0])
+    other = replace(place, job_id="another job")
+    [error] = on_ranks(other, lambda job: exchanged(job, 0.3), ranks=[1])
+    assert isinstance(error, LostRankError) and "another job" in str(error)
+
+
+def test_bytes_of_a_stranger_end_nothing(place: LauncherEnvironment) -> None:
+    on_ranks(place, launched, ranks=[0])
+    hello = json.dumps({"rank": "x"}).encode()
+    for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, len(hello).to_bytes(4) + hello):
+        with socket.create_connection((place.address, place.port)) as stranger:
+            stranger.sendall(sent)
+    assert on_ranks(place, exchanged) == [[{"from": rank} for rank in range(3)]] * 3
+
+
+def test_port_in_use_is_passed_over_where_there_are_several(place: LauncherEnvironment) -> None:
+    with socket.create_server((place.address, place.port)):
+        several = replace(place, num_ports=16)
+        assert len(on_ranks(several, exchanged)[0]) == 3
+
+
+def test_frame_that_was_changed_is_rejected() -> None:
+    ours, theirs = (rendezvous_frames.FrameCodec(role, "key") for role in ("client", "server"))
+    frame = ours.encode({"a": 1})[4:]
+    assert theirs.decode(frame) == {"a": 1}
+    for wrong in (frame, ours.encode({"a": 1})[4:-1] + b"]", b""):  # the first for a second time
+        with pytest.raises(rendezvous_frames.FrameError):
+            theirs.decode(wrong)
+
+
+def test_secret_may_be_in_a_file_that_others_cannot_read(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("abc\n")
+    path.chmod(0o600)
+    assert rendezvous_frames.read_secret({"TF_LIBRA_SECRET_FILE": str(path)}) == b"abc"
+    assert rendezvous_frames.read_secret({"TF_LIBRA_SECRET": "def"}) == b"def"
+    assert rendezvous_frames.read_secret({}) == b""
+    both = {"TF_LIBRA_SECRET_FILE": str(path), "TF_LIBRA_SECRET": "def"}
+    for env in (both, {"TF_LIBRA_SECRET": ""}, {"TF_LIBRA_SECRET_FILE": str(tmp_path / "none")}):
+        with pytest.raises(ValueError, match="TF_LIBRA_SECRET"):
+            rendezvous_frames.read_secret(env)
+    path.chmod(0o640)
+    with pytest.raises(ValueError, match="600"):
+        rendezvous_frames.read_secret({"TF_LIBRA_SECRET_FILE": str(path)})
+
+
+def test_addresses_are_those_by_which_ranks_reach_rank_0() -> None:
+    def message(machine: str, address: str, server: str) -> dict[str, str]:
+        return {"machine": machine, "address": address, "server": server}
+
+    here = message("a", "127.0.0.1", "127.0.0.1")
+    places = _Places.from_messages([here, here, message("b", "10.0.0.2", "10.0.0.1")])
+    assert places.machines == ("a", "a", "b")
+    assert places.addresses == ("10.0.0.1", "10.0.0.1", "10.0.0.2")
+    assert _Places.from_messages([here, here]).addresses == ("", "")
+
+
+def test_one_process_meets_nobody() -> None:
+    job = LaunchedJob(LauncherEnvironment("none", 0, 1))
+    assert (job.place(), job.local_place(0.0)) == ((0, 1), (0, 1))
+    assert job.world(0.0) == World(0, 1, 1)
+
+
+def test_lost_rank_is_what_collectives_of_tensorflow_raise() -> None:
+    error = LaunchedJob(LauncherEnvironment("none", 0, 1)).lost("rank 1 is gone")
+    assert isinstance(error, tf.errors.UnavailableError)

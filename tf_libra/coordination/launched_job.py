@@ -1,0 +1,242 @@
+"""Job of a launcher that only sets variables: torchrun, TF_CONFIG, Slurm, MPI, or by hand.
+
+Its ranks meet at rank 0 (`rendezvous_server`). One process without any launcher is a job of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from ipaddress import ip_address
+from typing import Any, ClassVar
+
+from tf_libra.coordination import rendezvous_client, rendezvous_frames, rendezvous_server
+from tf_libra.coordination.control_plane import EngineError
+from tf_libra.coordination.launcher_environment import LauncherEnvironment
+from tf_libra.coordination.rendezvous_client import NotFoundError, RendezvousClient
+from tf_libra.coordination.rendezvous_server import RendezvousServer
+from tf_libra.coordination.world import World, host_identity
+from tf_libra.internal import log_utils
+from tf_libra.internal.process_state import STATE
+
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class LaunchedJob:
+    """Processes that a launcher has started; see `Job`.
+
+    Attributes:
+        environment: place of this process, from the launcher's variables.
+    """
+
+    environment: LauncherEnvironment
+
+    name: ClassVar[str] = "the launcher's job"
+    by_strategy: ClassVar[bool] = False
+    engines: ClassVar[tuple[str, ...]] = ("lanes",)
+    how_to_start: ClassVar[str] = (
+        "start several processes with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in their"
+        " environment, or by a launcher of docs/launchers.md"
+    )
+
+    def place(self) -> tuple[int, int]:
+        """Returns rank and world size."""
+        return self.environment.rank, self.environment.world_size
+
+    def local_place(self, timeout_seconds: float) -> tuple[int, int]:
+        """Returns the local rank and the local size."""
+        one = self.environment
+        if one.world_size == 1:
+            return 0, 1
+        if one.local_rank is not None and one.local_world_size is not None:
+            return one.local_rank, one.local_world_size
+        machines = self._places(timeout_seconds).machines
+        here = [rank for rank, machine in enumerate(machines) if machine == machines[one.rank]]
+        return here.index(one.rank), len(here)
+
+    def world(self, timeout_seconds: float) -> World:
+        """Returns the ranks. They exchange once which of them share a host.
+
+        Raises:
+            ValueError: two processes have one rank, or the ranks have different settings.
+            LostRankError: a rank did not come in time.
+        """
+        rank, size = self.place()
+        if size == 1:
+            return World(0, 1, 1)
+        places = self._places(timeout_seconds)
+        machine = places.machines[rank]
+        return World(rank, size, places.machines.count(machine), places.addresses[rank])
+
+    def is_another(self, world: World) -> bool:
+        """Returns False: the variables of a process do not change."""
+        return False
+
+    def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
+        """Returns every rank's message, by rank; see `Job`."""
+        self._places(timeout_seconds)  # the first exchange
+        return _meeting(self.environment).client(timeout_seconds).exchange(message, timeout_seconds)
+
+    def lost(self, message: str) -> Exception:
+        """Returns the error that TensorFlow's own collectives raise."""
+        import tensorflow as tf
+
+        return tf.errors.UnavailableError(None, None, message)
+
+    def is_elastic(self) -> bool:
+        """Returns False."""
+        return False
+
+    def call_on_reset(self, callback: Callable[[], None]) -> None:
+        """Does nothing: the job is not elastic."""
+
+    def _places(self, timeout_seconds: float) -> _Places:
+        return _meeting(self.environment).places(timeout_seconds)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Hosts of the ranks.
+
+    Attributes:
+        machines: keys by rank, equal for ranks that can connect by Unix sockets.
+        addresses: IP addresses by rank at which other hosts reach the rank; "" if unknown.
+    """
+
+    machines: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+    @classmethod
+    def from_messages(cls, messages: list[dict[str, str]]) -> _Places:
+        """Returns the places that the ranks have described to each other."""
+        machines = tuple(message["machine"] for message in messages)
+        # Ranks on the host of rank 0 may reach it by loopback. Other hosts reach it at these.
+        reached = [
+            message["server"]
+            for message in messages
+            if message["machine"] != machines[0] and not ip_address(message["server"]).is_loopback
+        ]
+        addresses = []
+        for machine, message in zip(machines, messages, strict=True):
+            address = message["address"]
+            if machine == machines[0] and reached:
+                address = reached[0]
+            addresses.append("" if ip_address(address).is_loopback else address)
+        return cls(machines, tuple(addresses))
+
+
+class _Meeting:
+    """Connection of this process to the rendezvous of its job, and what the ranks said there."""
+
+    def __init__(self, environment: LauncherEnvironment) -> None:
+        self._environment = environment
+        self._server: RendezvousServer | None = None
+        self._client: RendezvousClient | None = None
+        self._known: _Places | None = None
+
+    def places(self, timeout_seconds: float) -> _Places:
+        """Returns the hosts of all ranks, which the first call exchanges."""
+        if self._known is None:
+            client = self.client(timeout_seconds)
+            mine = {
+                # If the host has no identity, its name has to do.
+                "machine": host_identity() or platform.node(),
+                "address": client.local_address,
+                "server": client.server_address,
+            }
+            self._known = _Places.from_messages(client.exchange(mine, timeout_seconds))
+        return self._known
+
+    def client(self, timeout_seconds: float) -> RendezvousClient:
+        """Returns the connection, which the first call makes; rank 0 starts the server first.
+
+        Raises:
+            ValueError: another process has this rank, or the ranks have different settings.
+            LostRankError: rank 0 does not come in time.
+            EngineError: rank 0 cannot listen at its port.
+        """
+        if self._client is None:
+            one = self._environment
+            secret = rendezvous_frames.read_secret()
+            hello = {
+                "rank": one.rank,
+                "size": one.world_size,
+                "who": rendezvous_client.describe_process(),
+                "version": metadata.version("tf-libra"),
+            }
+            address, ports = one.address, range(one.port, one.port + one.num_ports)
+            if one.rank == 0:
+                self._server = _serve(one, hello, secret, timeout_seconds)
+                address = self._server.own_host
+                ports = range(self._server.port, self._server.port + 1)
+            self._client = rendezvous_client.connect(
+                address, ports, hello, one.job_id, secret, timeout_seconds
+            )
+        return self._client
+
+    def close(self) -> None:
+        """Closes the connection, and the server if this is rank 0."""
+        if self._client is not None:
+            self._client.close()
+        if self._server is not None:
+            self._server.close()
+
+
+@STATE.value(survives_fork=False)
+def _meetings() -> dict[LauncherEnvironment, _Meeting]:
+    """Returns the rendezvous of this process, one per job."""
+    return {}
+
+
+def _meeting(environment: LauncherEnvironment) -> _Meeting:
+    return _meetings().setdefault(environment, _Meeting(environment))
+
+
+def _serve(
+    one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, timeout_seconds: float
+) -> RendezvousServer:
+    """Starts the server; waits while another program, such as the last job, uses its port."""
+    ports = range(one.port, one.port + one.num_ports)
+    until = time.monotonic() + timeout_seconds
+    while True:
+        if one.num_ports > 1:
+            _reject_second_server(one, hello, secret, until)
+        try:
+            listeners = rendezvous_server.listen(
+                one.address, ports, one.local_world_size == one.world_size
+            )
+            break
+        except OSError as error:
+            _reject_second_server(one, hello, secret, until)
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                last = "" if one.num_ports == 1 else f" to {ports[-1]}"
+                raise EngineError(
+                    f"rank 0 cannot listen at port {one.port}{last} of {one.address}: {error}"
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
+    server = RendezvousServer(listeners, one.world_size, one.job_id, str(hello["version"]), secret)
+    at = f"[{one.address}]" if ":" in one.address else one.address
+    if not secret:
+        log_utils.logger(0).info(
+            "rendezvous at %s:%d without a secret: a process that reaches this port could take part"
+            " in the job; set %s on all ranks to prevent it",
+            at,
+            server.port,
+            rendezvous_frames.SECRET_VARIABLE,
+        )
+    return server
+
+
+def _reject_second_server(
+    one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, until: float
+) -> None:
+    """Raises `ValueError` if another process is rank 0 of this job already."""
+    ports = range(one.port, one.port + one.num_ports)
+    with contextlib.suppress(NotFoundError):
+        rendezvous_client.find(one.address, ports, hello, one.job_id, secret, until).close()

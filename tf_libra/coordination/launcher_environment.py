@@ -1,0 +1,349 @@
+"""Rank, size and meeting address of this process, from the variables of its launcher.
+
+Each parser reads the variables of one environment. Nothing here connects to another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_libra.coordination.launcher_variables import (
+    MAX_PORT,
+    Env,
+    number,
+    rank_below,
+    required,
+    same,
+    split_address,
+)
+from tf_libra.coordination.node_list import expand_nodes
+
+SELECT = "TF_LIBRA_LAUNCHER"
+# Values of TF_LIBRA_LAUNCHER that name no parser.
+AUTO, HOROVOD, ONE_PROCESS = "auto", "horovod", "none"
+# Ports derived from a job's id. They lie below those that Linux assigns by itself.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+# Candidates if the launcher names no port, or holds the port that it names.
+_PORT_CANDIDATES = 16
+_LOCALHOST = "127.0.0.1"
+# Task types of TF_CONFIG that train together, in the order of their ranks.
+TRAINING_TASKS = ("chief", "worker")
+# Programs that start the ranks of one host. All ranks of the host descend from one of them.
+_MPI_PROGRAMS = ("mpirun", "mpiexec", "orted", "prted", "prterun", "hydra")
+
+
+@dataclass(frozen=True)
+class LauncherEnvironment:
+    """Place of this process in the job that a launcher has started.
+
+    Attributes:
+        name: name of the environment, as in TF_LIBRA_LAUNCHER.
+        rank: rank of this process, from 0.
+        world_size: number of processes.
+        local_rank: rank among the processes of this host; None if the launcher does not say.
+        local_world_size: number of processes on this host; None if the launcher does not say.
+        address: host name or IP address of rank 0; "" for one process.
+        port: first port at which rank 0 may listen.
+        num_ports: number of ports, from `port` on, at which rank 0 may listen.
+        job_id: identity of the job, which keeps apart jobs that use the same ports.
+    """
+
+    name: str
+    rank: int
+    world_size: int
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    address: str = ""
+    port: int = 0
+    num_ports: int = 1
+    job_id: str = ""
+
+
+def detect(env: Env = os.environ) -> LauncherEnvironment | None:
+    """Returns the place of this process; None if no launcher has set variables.
+
+    Args:
+        env: environment variables.
+
+    Raises:
+        ValueError: a variable has an invalid value, or is missing; names it.
+    """
+    selected = env.get(SELECT, "") or AUTO
+    if selected not in (AUTO, HOROVOD, ONE_PROCESS, *_PARSERS):
+        allowed = ", ".join((AUTO, *_PARSERS, HOROVOD, ONE_PROCESS))
+        raise ValueError(f"{SELECT} must be one of {allowed}, got {selected!r}")
+    if selected == HOROVOD:
+        return None
+    if selected == ONE_PROCESS:
+        return LauncherEnvironment(ONE_PROCESS, 0, 1)
+    if selected != AUTO:
+        return _checked(_PARSERS[selected].parse(env))
+    # Horovod's launcher may itself run under Slurm or MPI.
+    if "HOROVOD_RANK" in env:
+        return None
+    for parser in _PARSERS.values():
+        if parser.applies(env):
+            return _checked(parser.parse(env))
+    return None
+
+
+def is_horovod_selected(env: Env = os.environ) -> bool:
+    """Returns whether the user has selected Horovod's own job."""
+    return env.get(SELECT) == HOROVOD
+
+
+def _checked(found: LauncherEnvironment) -> LauncherEnvironment:
+    if found.local_rank is None or found.local_world_size is None:
+        return found
+    if found.local_world_size > found.world_size or found.local_rank >= found.local_world_size:
+        raise ValueError(
+            f"{found.name}: the local rank must be below the local size, and that at most the"
+            f" world size, got local rank {found.local_rank}, local size {found.local_world_size}"
+            f" and world size {found.world_size}"
+        )
+    return found
+
+
+def _port_of(job_id: str) -> int:
+    span = (_LAST_PORT - _FIRST_PORT) // _PORT_CANDIDATES
+    return _FIRST_PORT + zlib.crc32(job_id.encode()) % span * _PORT_CANDIDATES
+
+
+def _master(env: Env, name: str, default: str, job_id: str) -> tuple[str, int, int]:
+    """Returns address, first port and number of ports: MASTER_ADDR and MASTER_PORT, if set.
+
+    Raises:
+        ValueError: there is no address, or the port is invalid.
+    """
+    address = env.get("MASTER_ADDR", "").strip().strip("[]") or default
+    if not address:
+        raise ValueError(
+            f"MASTER_ADDR is not set, and {name} does not tell where rank 0 runs: set MASTER_ADDR"
+            " on every rank to the host name or IP address of rank 0"
+        )
+    if "MASTER_PORT" in env:
+        return address, number(env, "MASTER_PORT", 1, MAX_PORT), 1
+    return address, _port_of(job_id), _PORT_CANDIDATES
+
+
+# Environments.
+
+
+def _parse_torchrun(env: Env) -> LauncherEnvironment:
+    size = number(env, "WORLD_SIZE", 1)
+    rank = rank_below(env, ("RANK",), size, "WORLD_SIZE")
+    local = same(env, ("LOCAL_RANK",)), same(env, ("LOCAL_WORLD_SIZE",), 1)
+    if size == 1:
+        return LauncherEnvironment("torchrun", rank, size, *local)
+    if "MASTER_PORT" not in env:
+        number(env, "MASTER_PORT", 1, MAX_PORT)  # raises
+    address, port, num_ports = _master(env, "RANK and WORLD_SIZE", "", "")
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun itself listens at MASTER_PORT.
+        port, num_ports = min(port + 1, MAX_PORT - _PORT_CANDIDATES), _PORT_CANDIDATES
+    restart = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    job_id = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{restart}"
+    return LauncherEnvironment("torchrun", rank, size, *local, address, port, num_ports, job_id)
+
+
+def _tf_config(env: Env) -> dict[str, object]:
+    text = env.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise ValueError(f"TF_CONFIG must be JSON ({error}), got {text!r:.200}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"TF_CONFIG must be a JSON object, got {text!r:.200}")
+    return config
+
+
+def _parse_tf_config(env: Env) -> LauncherEnvironment:
+    config = _tf_config(env)
+    cluster, task = config.get("cluster"), config.get("task")
+    if not isinstance(cluster, dict) or not all(isinstance(v, list) for v in cluster.values()):
+        raise ValueError(
+            f"TF_CONFIG: cluster must be an object of lists of addresses, got {cluster!r:.200}"
+        )
+    if not isinstance(task, dict) or task.get("type") not in cluster:
+        kinds = ", ".join(map(str, cluster)) or "none"
+        raise ValueError(
+            f"TF_CONFIG: task must have a type of the cluster ({kinds}), got {task!r:.200}"
+        )
+    kind = task["type"]
+    index = number({"TF_CONFIG: task index": str(task.get("index", ""))}, "TF_CONFIG: task index")
+    if index >= len(cluster[kind]):
+        raise ValueError(
+            f"TF_CONFIG: task index must be below the number of tasks of type {kind!r},"
+            f" {len(cluster[kind])}, got {index}"
+        )
+    if kind not in TRAINING_TASKS:  # such as an evaluator, which is alone
+        return LauncherEnvironment("tf-config", 0, 1)
+    tasks = [(k, i) for k in TRAINING_TASKS for i in range(len(cluster.get(k, ())))]
+    addresses = [str(address) for k in TRAINING_TASKS for address in cluster.get(k, ())]
+    return _of_addresses("tf-config", tasks.index((kind, index)), addresses, "TF_CONFIG")
+
+
+def _of_addresses(
+    name: str, rank: int, addresses: Sequence[str], variable: str
+) -> LauncherEnvironment:
+    """Returns the place of a rank in a job whose launcher lists the addresses of all ranks."""
+    size = len(addresses)
+    places = [split_address(address, variable) for address in addresses]
+    if len(set(places)) < size:
+        twice = next(one for i, one in enumerate(addresses) if one in addresses[:i])
+        raise ValueError(f"{variable} must name every address once, got {twice!r} twice")
+    hosts = [host for host, _ in places]
+    local = [r for r in range(size) if hosts[r] == hosts[rank]]
+    job_id = f"{zlib.crc32(','.join(addresses).encode()):08x}"
+    address, port = places[0]
+    return LauncherEnvironment(
+        name, rank, size, local.index(rank), len(local), address, port, 1, job_id
+    )
+
+
+def _parse_slurm(env: Env) -> LauncherEnvironment:
+    size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
+    size = number(env, size_name, 1)
+    rank = rank_below(env, ("SLURM_PROCID",), size, size_name)
+    local = same(env, ("SLURM_LOCALID",))
+    if size == 1:
+        return LauncherEnvironment("slurm", rank, size, local, 1)
+    listed = env.get("SLURM_STEP_NODELIST", "")
+    if not listed:
+        raise ValueError("SLURM_STEP_NODELIST is not set; it must list the hosts of the step")
+    nodes = expand_nodes(listed, "SLURM_STEP_NODELIST")
+    parts = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    job_id = ".".join(env.get(part, "") for part in parts)
+    address, port, num_ports = _master(env, "Slurm", nodes[0], job_id)
+    local_size = size if len(nodes) == 1 else None
+    return LauncherEnvironment(
+        "slurm", rank, size, local, local_size, address, port, num_ports, job_id
+    )
+
+
+_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_MPI_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE")
+_MPI_LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK")
+_MPI_LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMIX_LOCAL_SIZE")
+# Files whose first line names the first host, which runs rank 0.
+_MPI_HOST_FILE = (
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+)
+_MPI_JOB_ID = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+
+
+def _parse_mpi(env: Env) -> LauncherEnvironment:
+    size = required(env, _MPI_SIZE, 1)
+    size_name = next(name for name in _MPI_SIZE if name in env)
+    rank = rank_below(env, _MPI_RANK, size, size_name)
+    local = same(env, _MPI_LOCAL_RANK), same(env, _MPI_LOCAL_SIZE, 1)
+    if size == 1:
+        return LauncherEnvironment("mpi", rank, size, *local)
+    job_id = next((env[name] for name in _MPI_JOB_ID if env.get(name)), "")
+    is_one_host = local[1] == size
+    if is_one_host and not job_id:
+        job_id = _launching_process()
+    first = _LOCALHOST if is_one_host else _first_host(env)
+    address, port, num_ports = _master(env, "MPI", first, job_id)
+    return LauncherEnvironment("mpi", rank, size, *local, address, port, num_ports, job_id)
+
+
+def _first_host(env: Env) -> str:
+    """Returns the first host of the host file that MPI's variables name; "" if none is found."""
+    for name in _MPI_HOST_FILE:
+        try:
+            lines = Path(env[name]).read_text().splitlines() if env.get(name) else []
+        except (OSError, UnicodeDecodeError):  # the file may exist on the launcher's host alone
+            continue
+        for line in lines:
+            host = re.split(r"[\s:]", line.partition("#")[0].strip())[0]
+            if host:
+                return host
+    return ""
+
+
+def _launching_process() -> str:
+    """Returns the number of the MPI program that this process descends from; "" if unknown."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return ""
+        program = stat[stat.index("(") + 1 : stat.rindex(")")]
+        if program.startswith(_MPI_PROGRAMS):
+            return str(pid)
+        pid = int(stat[stat.rindex(")") + 2 :].split()[1])
+    return ""
+
+
+def _parse_keras(env: Env) -> LauncherEnvironment:
+    listed = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
+    addresses = [one.strip() for one in env.get(listed, "").split(",") if one.strip()]
+    if not addresses:
+        raise ValueError(f"{listed} must list host:port of the processes, separated by commas")
+    size_name, rank_name = "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID"
+    size = number(env, size_name, 1) if size_name in env else len(addresses)
+    if len(addresses) not in (1, size):
+        raise ValueError(
+            f"{size_name}={size}, but {listed} lists {len(addresses)} addresses: it must list one"
+            " (that of process 0) or all"
+        )
+    rank = rank_below(env, (rank_name,), size, size_name)
+    if len(addresses) == size:
+        return _of_addresses("keras", rank, addresses, listed)
+    address, port = split_address(addresses[0], listed)
+    return LauncherEnvironment("keras", rank, size, address=address, port=port, job_id=addresses[0])
+
+
+# Detection.
+
+
+def _is_tf_config(env: Env) -> bool:
+    return bool(env.get("TF_CONFIG", "").strip()) and "cluster" in _tf_config(env)
+
+
+def _is_slurm(env: Env) -> bool:
+    """Returns whether `srun` has started this process, rather than an MPI program within a job.
+
+    Under `mpirun`, variables of Slurm are those of the daemon that MPI has started by `srun`.
+    """
+    if not {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= env.keys():
+        return False
+    return not any(name in env for name in ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS"))
+
+
+def _is_mpi(env: Env) -> bool:
+    return any(name in env for name in _MPI_RANK) and any(name in env for name in _MPI_SIZE)
+
+
+@dataclass(frozen=True)
+class _Parser:
+    """Parser of one environment.
+
+    Attributes:
+        applies: returns whether the environment's variables are there.
+        parse: returns the place of this process.
+    """
+
+    applies: Callable[[Env], bool]
+    parse: Callable[[Env], LauncherEnvironment]
+
+
+# In the order of detection.
+_PARSERS: dict[str, _Parser] = {
+    "torchrun": _Parser(lambda env: {"RANK", "WORLD_SIZE"} <= env.keys(), _parse_torchrun),
+    "tf-config": _Parser(_is_tf_config, _parse_tf_config),
+    "slurm": _Parser(_is_slurm, _parse_slurm),
+    "mpi": _Parser(_is_mpi, _parse_mpi),
+    "keras": _Parser(lambda env: "KERAS_DISTRIBUTION_PROCESS_ID" in env, _parse_keras),
+}

@@ -1,0 +1,308 @@
+"""Rendezvous server in the process of rank 0: gathers one message per rank, and answers with all.
+
+It runs in a thread of its own, and holds one connection per rank. It knows which ranks are missing,
+so every error names them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_libra.coordination import rendezvous_frames as frames
+from tf_libra.coordination.control_plane import EngineError, waited_too_long
+
+LOST, INVALID = "lost", "invalid"
+_HANDSHAKE_SECONDS = 20.0
+_BACKLOG = 1024
+
+
+def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket.socket]:
+    """Listens at the first free port, at the address of rank 0 if it belongs to this host.
+
+    Args:
+        address: host name or IP address of rank 0.
+        ports: ports to try.
+        is_one_host: whether all ranks are known to run on this host.
+
+    Raises:
+        OSError: no port is free.
+    """
+    wanted = _addresses(address)
+    is_local_name = address == "localhost" or _is_loopback_literal(address)
+    if not (is_local_name or is_one_host):
+        # A host's own name may be a loopback address on the host itself.
+        wanted = [one for one in wanted if not ipaddress.ip_address(one).is_loopback]
+    for port in ports:
+        try:
+            return _listen_at(wanted, port)
+        except OSError as error:
+            last = error
+    raise last
+
+
+def _addresses(address: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({str(one[4][0]) for one in found if "%" not in str(one[4][0])})
+
+
+def _is_loopback_literal(address: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return False
+
+
+def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    found = []
+    in_use: OSError | None = None
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            found.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                in_use = error
+    if in_use is not None:
+        for one in found:
+            one.close()
+        raise in_use
+    if found:
+        return found
+    # The address belongs to no interface of this host, as behind address translation.
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return [
+                socket.create_server(
+                    ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+                )
+            ]
+    return [socket.create_server(("", port), backlog=_BACKLOG)]
+
+
+@dataclass
+class _Peer:
+    """Connection to one rank."""
+
+    rank: int
+    who: str
+    codec: frames.FrameCodec
+    writer: asyncio.StreamWriter
+
+    def send(self, message: Any) -> None:
+        self.writer.write(self.codec.encode(message))
+
+
+@dataclass
+class _State:
+    """Exchanges and connections so far. The server's thread alone uses them."""
+
+    peers: dict[int, _Peer] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    pending: dict[int, dict[int, Any]] = field(default_factory=dict)
+    rejected: list[str] = field(default_factory=list)
+    num_done: int = 0
+    failure: dict[str, str] | None = None
+
+
+class RendezvousServer:
+    """Server of one job."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        size: int,
+        job_id: str,
+        version: str,
+        secret: bytes,
+    ) -> None:
+        """Starts to serve.
+
+        Args:
+            listeners: listening sockets.
+            size: number of ranks.
+            job_id: identity of the job.
+            version: version of TF-Libra, which every rank must have.
+            secret: secret of the job; b"" for none.
+        """
+        self._listeners = list(listeners)
+        self._size, self._job_id, self._version, self._secret = size, job_id, version, secret
+        self._state = _State()
+        self._is_closing = False
+        host, self.port = self._listeners[0].getsockname()[:2]
+        # An address at which this process reaches the server.
+        self.own_host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="libra rendezvous", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the server, and all connections."""
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_HANDSHAKE_SECONDS)
+        for listener in self._listeners:
+            listener.close()
+        if self._thread.is_alive():
+            raise EngineError("the rendezvous server does not end")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        for listener in self._listeners:
+            serving = asyncio.start_server(self._serve, sock=listener, limit=1 << 20)
+            self._loop.run_until_complete(serving)
+        self._loop.run_forever()
+        self._is_closing = True
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        for peer in self._state.peers.values():
+            peer.writer.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer: _Peer | None = None
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                peer = await self._greet(reader, writer)
+            while peer is not None:
+                frame = await _read(reader, frames.MAX_FRAME_BYTES)
+                self._on_message(peer, peer.codec.decode(frame))
+        except (OSError, EOFError, frames.FrameError, TimeoutError, KeyError, TypeError):
+            pass  # what follows says that the connection is closed
+        finally:
+            if peer is not None:
+                self._on_close(peer)
+            writer.close()
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Peer | None:
+        """Returns the rank that has connected; None if the connection is rejected."""
+        plain = frames.FrameCodec()
+        nonce = secrets.token_hex(16)
+        greeting = {"tf_libra": frames.PROTOCOL, "job": self._job_id, "nonce": nonce}
+        writer.write(plain.encode(greeting))
+        hello = plain.decode(await _read(reader, frames.MAX_HANDSHAKE_BYTES))
+        rank, who = int(hello["rank"]), str(hello["who"])
+        parts = ("rank", "size", "who", "version", "nonce")
+        transcript = {**greeting, "hello": {part: hello[part] for part in parts}}
+        rejection = self._rejection(hello, frames.proof(self._secret, "client", transcript))
+        if rejection is not None:
+            writer.write(plain.encode(rejection))
+            with contextlib.suppress(OSError):
+                await writer.drain()
+            return None
+        writer.write(plain.encode({"proof": frames.proof(self._secret, "server", transcript)}))
+        session = frames.session_key(self._secret, transcript)
+        peer = _Peer(rank, who, frames.FrameCodec("server", session), writer)
+        self._state.peers[rank] = peer
+        return peer
+
+    def _rejection(self, hello: dict[str, Any], expected: str) -> dict[str, str] | None:
+        """Returns the answer to a process that cannot be a rank of the job; None if it can.
+
+        Without a valid proof, a process cannot end the job of the others.
+        """
+        rank, who, state = hello["rank"], hello["who"], self._state
+        if not frames.is_proof(hello["proof"], expected):
+            state.rejected.append(f"{who} as rank {rank}")
+            reason = (
+                "has another secret than rank 0"
+                if self._secret and hello["proof"]
+                else f"has {'no' if self._secret else 'a'} secret, and rank 0"
+                f" {'has one' if self._secret else 'has none'}"
+            )
+            text = f"rank {rank} ({who}) {reason}: set {frames.SECRET_VARIABLE} alike on all ranks"
+            return {"error": text, "kind": INVALID}
+        if state.failure is not None:
+            return state.failure
+        if hello["version"] != self._version:
+            text = (
+                f"rank {rank} ({who}) runs TF-Libra {hello['version']}, and rank 0 runs"
+                f" {self._version}: install the same version on all hosts"
+            )
+        elif hello["size"] != self._size:
+            text = (
+                f"the world size is {self._size} on rank 0 and {hello['size']} on rank {rank}"
+                f" ({who})"
+            )
+        elif not 0 <= rank < self._size:
+            text = f"rank must be from 0 to {self._size - 1}, got {rank} from {who}"
+        elif rank in state.peers or rank in state.gone:
+            other = state.peers[rank].who if rank in state.peers else state.gone[rank]
+            text = f"two processes are rank {rank}: {other}, and {who}"
+        else:
+            return None
+        rejection = {"error": text, "kind": INVALID}
+        if not state.num_done:  # later, the other ranks train already
+            self._fail(INVALID, text)
+        return rejection
+
+    def _on_message(self, peer: _Peer, message: dict[str, Any]) -> None:
+        state = self._state
+        if state.failure is not None:
+            peer.send(state.failure)
+            return
+        number = int(message["exchange"])
+        pending = state.pending.setdefault(number, {})
+        if "late" in message:
+            self._fail(LOST, self._why_late(peer.rank, message["late"], pending))
+            return
+        pending[peer.rank] = message["message"]
+        if state.gone:
+            rank, who = next(iter(state.gone.items()))
+            self._fail(LOST, _has_ended(rank, who))
+        elif len(pending) == self._size:
+            del state.pending[number]
+            state.num_done += 1
+            answer = {"exchange": number, "messages": [pending[r] for r in range(self._size)]}
+            for other in state.peers.values():
+                other.send(answer)
+
+    def _why_late(self, rank: int, seconds: float, pending: dict[int, Any]) -> str:
+        missing = [str(other) for other in range(self._size) if other not in pending]
+        whom = f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)} at the rendezvous"
+        if self._state.rejected:
+            whom += f" (it rejected {self._state.rejected[-1]}, which has another secret)"
+        return waited_too_long(rank, seconds, whom)
+
+    def _on_close(self, peer: _Peer) -> None:
+        state = self._state
+        if self._is_closing:  # rank 0 ends, not the other side of the connection
+            return
+        if state.peers.get(peer.rank) is peer:
+            del state.peers[peer.rank]
+            state.gone[peer.rank] = peer.who
+            if state.pending or not state.num_done:
+                self._fail(LOST, _has_ended(peer.rank, peer.who))
+
+    def _fail(self, kind: str, text: str) -> None:
+        """Fails all exchanges from now on; every rank gets the same reason."""
+        if self._state.failure is None:
+            self._state.failure = {"error": text, "kind": kind}
+            for peer in self._state.peers.values():
+                peer.send(self._state.failure)
+
+
+def _has_ended(rank: int, who: str) -> str:
+    return f"rank {rank} ({who}) has ended, or closed its connection, at the rendezvous"
+
+
+async def _read(reader: asyncio.StreamReader, limit: int) -> bytes:
+    (length,) = frames.LENGTH.unpack(await reader.readexactly(frames.LENGTH.size))
+    if length > limit:
+        raise frames.FrameError(f"a frame has {length} bytes, more than {limit}")
+    return await reader.readexactly(length)
