@@ -194,11 +194,13 @@ def test_terminal_shows_progress_and_keeps_messages(talking: Job) -> None:
 
 def test_rank_0_logs_a_summary_line(talking: Job) -> None:
     [line] = [line for line in lines(talking) if "under a plan of" in line]
+    against = "against one all-reduce after backward"
+    ratio = r"[^;]+ % \([^;]+ % to [^;]+ %\)"
     assert re.fullmatch(
         r"tf_libra: HandWritten.step: \d+ steps, \d+ of them under a plan of [a-z-]+"
         r" \(\d+ groups?\), [\d.]+ (us|ms|s) each"
         # Measurements decide which plan it is; one all-reduce is not compared with itself.
-        r"(; (.\d+\.\d %|no significant difference) against one all-reduce after backward \(.*\))?",
+        rf"(; (no significant difference {against}: {ratio}|{ratio} {against}) in \d+ .*rounds)?",
         line,
     )
 
