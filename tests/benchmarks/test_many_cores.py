@@ -123,7 +123,7 @@ def test_dry_run_measures_every_benchmark_and_a_second_run_has_nothing_left(
     (tmp_path / "page.md").write_text(PAGE)
     command = [
         *(sys.executable, "-m", "benchmarks.many_cores", f"--models={tmp_path}/mine.py:tiny"),
-        *("--shapes=2x1", "--rates=", "--strategies=none,one-worker,wfbp,libra"),
+        *("--shapes=2x1", "--rates=", "--strategies=none,one-worker,wfbp"),
         *("--rounds=2", "--plans=2", "--budget_seconds=800"),
         *(f"--json={tmp_path}/out.json", f"--document={tmp_path}/page.md"),
     ]
