@@ -13,6 +13,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.launched_job import LaunchedJob
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
+from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
@@ -93,16 +94,12 @@ def _log_once(found: LauncherEnvironment) -> None:
     if found.world_size == 1:
         log.debug("job: one process (launcher %s)", found.name)
         return
-    last = "" if found.num_ports == 1 else f"-{found.port + found.num_ports - 1}"
-    at = f"[{found.address}]" if ":" in found.address else found.address
     log.info(
-        "job: rank %d of %d by the variables of %s; ranks meet at %s:%d%s",
+        "job: rank %d of %d by the variables of %s; ranks meet at %s",
         found.rank,
         found.world_size,
         found.name,
-        at,
-        found.port,
-        last,
+        join_address(found.address, found.ports),
     )
 
 

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 from tf_libra.coordination import rendezvous_client, rendezvous_frames, rendezvous_server
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
+from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.rendezvous_client import NotFoundError, RendezvousClient
 from tf_libra.coordination.rendezvous_server import RendezvousServer
-from tf_libra.coordination.world import World, host_identity
+from tf_libra.coordination.world import World, host_identity, local_place
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
 
@@ -56,9 +57,7 @@ class LaunchedJob:
             return 0, 1
         if one.local_rank is not None and one.local_world_size is not None:
             return one.local_rank, one.local_world_size
-        machines = self._places(timeout_seconds).machines
-        here = [rank for rank, machine in enumerate(machines) if machine == machines[one.rank]]
-        return here.index(one.rank), len(here)
+        return local_place(self._places(timeout_seconds).machines, one.rank)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.
@@ -170,7 +169,7 @@ class _Meeting:
                 "who": rendezvous_client.describe_process(),
                 "version": metadata.version("tf-libra"),
             }
-            address, ports = one.address, range(one.port, one.port + one.num_ports)
+            address, ports = one.address, one.ports
             if one.rank == 0:
                 self._server = _serve(one, hello, secret, timeout_seconds)
                 address = self._server.own_host
@@ -202,32 +201,28 @@ def _serve(
     one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, timeout_seconds: float
 ) -> RendezvousServer:
     """Starts the server; waits while another program, such as the last job, uses its port."""
-    ports = range(one.port, one.port + one.num_ports)
     until = time.monotonic() + timeout_seconds
     while True:
         if one.num_ports > 1:
             _reject_second_server(one, hello, secret, until)
         try:
             listeners = rendezvous_server.listen(
-                one.address, ports, one.local_world_size == one.world_size
+                one.address, one.ports, one.local_world_size == one.world_size
             )
             break
         except OSError as error:
             _reject_second_server(one, hello, secret, until)
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                last = "" if one.num_ports == 1 else f" to {ports[-1]}"
                 raise EngineError(
-                    f"rank 0 cannot listen at port {one.port}{last} of {one.address}: {error}"
+                    f"rank 0 cannot listen at {join_address(one.address, one.ports)}: {error}"
                 ) from error
         time.sleep(_PAUSE_SECONDS)
     server = RendezvousServer(listeners, one.world_size, one.job_id, str(hello["version"]), secret)
-    at = f"[{one.address}]" if ":" in one.address else one.address
     if not secret:
         log_utils.logger(0).info(
-            "rendezvous at %s:%d without a secret: a process that reaches this port could take part"
+            "rendezvous at %s without a secret: a process that reaches this port could take part"
             " in the job; set %s on all ranks to prevent it",
-            at,
-            server.port,
+            join_address(one.address, range(server.port, server.port + 1)),
             rendezvous_frames.SECRET_VARIABLE,
         )
     return server
@@ -237,6 +232,5 @@ def _reject_second_server(
     one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, until: float
 ) -> None:
     """Raises `ValueError` if another process is rank 0 of this job already."""
-    ports = range(one.port, one.port + one.num_ports)
     with contextlib.suppress(NotFoundError):
-        rendezvous_client.find(one.address, ports, hello, one.job_id, secret, until).close()
+        rendezvous_client.find(one.address, one.ports, hello, one.job_id, secret, until).close()

@@ -64,6 +64,11 @@ class LauncherEnvironment:
     num_ports: int = 1
     job_id: str = ""
 
+    @property
+    def ports(self) -> range:
+        """Ports at which rank 0 may listen."""
+        return range(self.port, self.port + self.num_ports)
+
 
 def detect(env: Env = os.environ) -> LauncherEnvironment | None:
     """Returns the place of this process; None if no launcher has set variables.

@@ -73,3 +73,15 @@ def split_address(text: str, name: str) -> tuple[str, int]:
             f" brackets, got {text!r}"
         )
     return found[1] or found[2], port
+
+
+def join_address(address: str, ports: range) -> str:
+    """Returns the text of an address with its ports, such as `host:29500` or `[::1]:29500-29515`.
+
+    Args:
+        address: host name or IP address.
+        ports: one port or several.
+    """
+    host = f"[{address}]" if ":" in address else address
+    last = "" if len(ports) == 1 else f"-{ports[-1]}"
+    return f"{host}:{ports[0]}{last}"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from tf_libra.coordination.control_plane import EngineError, LostRankError, waited_too_long
 from tf_libra.coordination.job import within
 from tf_libra.coordination.launcher_environment import TRAINING_TASKS
-from tf_libra.coordination.world import World, host_identity
+from tf_libra.coordination.world import World, host_identity, local_place
 from tf_libra.internal.process_state import STATE
 
 EXAMPLE = (
@@ -111,9 +111,7 @@ class MultiWorkerJob:
         rank, size = self.place()
         if size == 1:
             return 0, 1
-        machines = _store(self.cluster).machines(timeout_seconds)
-        here = [other for other in range(size) if machines[other] == machines[rank]]
-        return here.index(rank), len(here)
+        return local_place(_store(self.cluster).machines(timeout_seconds), rank)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.

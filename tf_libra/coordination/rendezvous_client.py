@@ -12,6 +12,7 @@ from typing import Any
 
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import LostRankError, waited_too_long
+from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.rendezvous_server import INVALID
 
 # How long to wait for the greeting of a server that accepts connections.
@@ -126,9 +127,7 @@ def connect(
         except NotFoundError as error:
             left = until - time.monotonic()
             if left <= 0.0:
-                at = f"[{address}]" if ":" in address else address
-                last = "" if len(ports) == 1 else f" to {ports[-1]}"
-                whom = f"rank 0 at {at}:{ports[0]}{last} ({error})"
+                whom = f"rank 0 at {join_address(address, ports)} ({error})"
                 raise LostRankError(
                     waited_too_long(hello["rank"], timeout_seconds, whom)
                 ) from error

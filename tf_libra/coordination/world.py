@@ -1,6 +1,7 @@
 """The ranks of a job from one rank's view, and the identity of its host."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,17 @@ class World:
     local_size: int
     host: str = ""
     job: int = 0
+
+
+def local_place(machines: Sequence[str], rank: int) -> tuple[int, int]:
+    """Returns the rank of a process among those of its host, and their number.
+
+    Args:
+        machines: keys by rank, equal for ranks of one host.
+        rank: rank of the process in the job.
+    """
+    here = [other for other, machine in enumerate(machines) if machine == machines[rank]]
+    return here.index(rank), len(here)
 
 
 def host_identity() -> str:
