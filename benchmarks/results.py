@@ -114,6 +114,26 @@ def spread(values: Any) -> dict[str, float]:
     return {"median": median, "p10": p10, "p90": p90}
 
 
+def ratio_text(ratio: Mapping[str, float]) -> str:
+    """Returns the spread of a ratio as text, such as "0.700 (0.637 to 0.761)"."""
+    return _cell((ratio["median"], ratio["p10"], ratio["p90"]), ".3f")
+
+
+def medians(document: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the median seconds of every strategy in a document of `benchmarks.step_time`."""
+    return {name: one["median_seconds"] for name, one in document["strategies"].items()}
+
+
+def machine_text(document: Mapping[str, Any]) -> str:
+    """Returns one line on the machine and the versions that a document was measured with."""
+    machine = document["machine"]
+    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB,"
+        f" Linux {machine['kernel']}; {versions}."
+    )
+
+
 def _cell(values: Any, precision: str) -> str:
     median, p10, p90 = (format(value, precision) for value in values)
     return f"{median} ({p10} to {p90})"

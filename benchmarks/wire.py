@@ -108,7 +108,7 @@ def judged(core_seconds: float, strategies: Mapping[str, Any] | None) -> dict[st
     """
     if strategies is None:
         return {"limit_seconds": None, "shares": None}
-    medians = {name: one["median_seconds"] for name, one in strategies.items()}
+    medians = results.medians({"strategies": strategies})
     limit = medians["none"] + core_seconds
     lost = medians["horovod"] - limit
     others = {name: value for name, value in medians.items() if name not in ("none", "horovod")}

@@ -40,7 +40,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
     seconds = document["seconds"]
-    medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    medians = results.medians(document)
     reducing = {name: value for name, value in medians.items() if name not in _ALONE}
     best = min(reducing, key=lambda name: reducing[name])
     return {
@@ -121,17 +121,8 @@ def _section(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
 
 
 def _machines(cases: Mapping[str, Any]) -> str:
-    def described(result: Mapping[str, Any]) -> str:
-        here = result["machine"]
-        versions = ", ".join(f"{name} {of}" for name, of in result["versions"].items())
-        memory = here["memory_bytes"] / 2**30
-        return (
-            f"- {here['cpu']}, {here['cores']} cores, {memory:.0f} GiB, Linux {here['kernel']};"
-            f" {versions}.\n"
-        )
-
-    found = {described(result): None for one in cases.values() for result in one.values()}
-    return "".join(found)
+    found = [results.machine_text(result) for one in cases.values() for result in one.values()]
+    return "".join(f"- {text}\n" for text in dict.fromkeys(found))
 
 
 def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -142,7 +133,7 @@ def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
 
     def ratio(baseline: str) -> str:
         one = ratios.get(baseline, {}).get("libra")
-        return "" if one is None else "{median:.3f} ({p10:.3f} to {p90:.3f})".format(**one)
+        return "" if one is None else results.ratio_text(one)
 
     plan = result["plans"].get("libra")
     threads = "" if plan is None else ", ".join(map(str, plan["threads"]))

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks import results
 from benchmarks.markdown import table
 from benchmarks.performance import outcome
 
@@ -37,7 +38,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "misses",
             ),
             [
-                (name, machines[_machine(one["step_time"])], *_step_row(one))
+                (name, machines[results.machine_text(one["step_time"])], *_step_row(one))
                 for name, one in _having("step_time", cases)
             ],
         ),
@@ -56,7 +57,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         "wire": _table(
             ("case", "on", "limit, ms", "one worker, ms", "`libra`", "the best share", "misses"),
             [
-                (name, machines[_machine(case["wire"])], *_wire_row(case))
+                (name, machines[results.machine_text(case["wire"])], *_wire_row(case))
                 for name, case in _having("wire", cases)
             ],
         ),
@@ -93,7 +94,7 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
         rows.append(
             (
                 name.removesuffix(", pinned"),
-                machines[_machine(one["step_time"])],
+                machines[results.machine_text(one["step_time"])],
                 f"{medians['none'] * 1e3:.0f}",
                 f"{medians['horovod'] * 1e3:.0f}",
                 f"{medians['libra'] * 1e3:.0f}",
@@ -245,10 +246,10 @@ def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{medians['libra'] * 1e3:.1f}",
         f"{best} {medians[best] * 1e3:.1f}",
-        _ratio(kept["to_best"]),
-        _ratio(kept["to_horovod"]),
+        results.ratio_text(kept["to_best"]),
+        results.ratio_text(kept["to_horovod"]),
         "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
-        "" if one_worker is None else _ratio(one_worker["to_one_worker"]["libra"]),
+        "" if one_worker is None else results.ratio_text(one_worker["to_one_worker"]["libra"]),
         f"{tuning['steps']} steps, {tuning['seconds']:.0f} s",
         kept["plan"],
         "; ".join(outcome.misses("step_time", kept)),
@@ -270,9 +271,9 @@ def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"{medians['libra'] * 1e3:.1f}",
         f"{medians['mwms'] * 1e3:.1f}",
-        _ratio(kept["to_plain"]),
+        results.ratio_text(kept["to_plain"]),
         _milliseconds(kept, "one-worker") if "one-worker" in medians else "",
-        _ratio(kept["to_one_worker"]) if "one-worker" in medians else "",
+        results.ratio_text(kept["to_one_worker"]) if "one-worker" in medians else "",
         "; ".join(outcome.misses("plain", kept)),
     )
 
@@ -294,10 +295,6 @@ def _milliseconds(kept: Mapping[str, Any], strategy: str) -> str:
     return f"{kept['median_seconds'][strategy] * 1e3:.1f}"
 
 
-def _ratio(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.3f} ({spread['p10']:.3f} to {spread['p90']:.3f})"
-
-
 def _errors(errors: Mapping[str, float | None]) -> str:
     if errors["median_error"] is None:
         return "never measured"
@@ -316,21 +313,14 @@ def _rows(
 ) -> list[tuple[str, ...]]:
     """A row per case that was measured: its name, its machine, and what the benchmark found."""
     return [
-        (name, machines[_machine(one[benchmark])], *row(one[benchmark]))
+        (name, machines[results.machine_text(one[benchmark])], *row(one[benchmark]))
         for name, one in _having(benchmark, cases)
     ]
 
 
 def _machines(cases: Kept) -> dict[str, str]:
     """A letter for each machine that something was measured on, in the cases' order."""
-    known = dict.fromkeys(_machine(kept) for one in cases.values() for kept in one.values())
-    return {one: chr(ord("A") + number) for number, one in enumerate(known)}
-
-
-def _machine(kept: Mapping[str, Any]) -> str:
-    machine = kept["machine"]
-    versions = ", ".join(f"{name} {of}" for name, of in kept["versions"].items())
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB,"
-        f" Linux {machine['kernel']}; {versions}."
+    known = dict.fromkeys(
+        results.machine_text(kept) for one in cases.values() for kept in one.values()
     )
+    return {one: chr(ord("A") + number) for number, one in enumerate(known)}

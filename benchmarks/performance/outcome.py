@@ -23,7 +23,7 @@ TUNING_STEPS, TUNING_SECONDS = 60, 30.0
 def of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results to save from a document of `benchmarks.step_time`."""
     seconds = document["seconds"]
-    medians = _medians(document)
+    medians = results.medians(document)
     others = {name: value for name, value in medians.items() if name not in ("none", "libra")}
     best = min(others, key=lambda name: others[name])
     return {
@@ -34,10 +34,6 @@ def of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
         "plan": _plan(document["plan"]["libra"]),
         "tuning": document["tuning"]["libra"],
     }
-
-
-def _medians(document: Mapping[str, Any]) -> dict[str, float]:
-    return {name: one["median_seconds"] for name, one in document["strategies"].items()}
 
 
 def _plan(plan: Mapping[str, Any]) -> str:
@@ -70,7 +66,7 @@ def of_plain(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results of `benchmarks.step_time` against MultiWorkerMirroredStrategy."""
     seconds = document["seconds"]
     return {
-        "median_seconds": _medians(document),
+        "median_seconds": results.medians(document),
         "to_plain": results.spread(np.divide(seconds["libra"], seconds["mwms"])),
         "to_one_worker": results.spread(np.divide(seconds["libra"], seconds["one-worker"])),
     }
@@ -80,7 +76,7 @@ def of_one_worker(document: Mapping[str, Any]) -> dict[str, Any]:
     """Results of `benchmarks.step_time` against one worker that trains the joint batch."""
     seconds = document["seconds"]
     return {
-        "median_seconds": _medians(document),
+        "median_seconds": results.medians(document),
         "to_one_worker": {
             name: results.spread(np.divide(seconds[name], seconds["one-worker"]))
             for name in ("horovod", "libra")

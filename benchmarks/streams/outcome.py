@@ -18,7 +18,7 @@ _BESIDE = ("none", "one-worker", "auto", cases.ONE_CONNECTION, cases.STREAMS)
 def kept(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results to save from a document of `benchmarks.step_time`."""
     seconds = document["seconds"]
-    medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    medians = results.medians(document)
     single = {name: value for name, value in medians.items() if name not in _BESIDE}
     best = min(single, key=lambda name: single[name])
     return {
@@ -75,7 +75,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 name,
                 f"{one['median_seconds']['none'] * 1e3:.1f}",
                 f"{one['median_seconds']['horovod'] * 1e3:.1f}",
-                *(_ratio(one["to_horovod"][each]) for each in names[1:]),
+                *(results.ratio_text(one["to_horovod"][each]) for each in names[1:]),
                 *(_one_worker(one) if has_one_worker else ()),
             )
             for name, one in measured.items()
@@ -87,7 +87,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             (
                 name,
                 one["best"],
-                _ratio(one["auto_to_best"]),
+                results.ratio_text(one["auto_to_best"]),
                 _told(one["plans"]["auto"]),
                 _told(one["plans"]["aiacc"]),
                 ", ".join(
@@ -106,7 +106,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 name,
                 f"{one['median_seconds'][cases.ONE_CONNECTION] * 1e3:.1f}",
                 f"{one['median_seconds'][cases.STREAMS] * 1e3:.1f}",
-                _ratio(one["streams_to_one"]),
+                results.ratio_text(one["streams_to_one"]),
                 one["plans"][cases.STREAMS]["streams"],
             )
             for name, one in measured.items()
@@ -158,7 +158,7 @@ def _one_worker(case: Mapping[str, Any]) -> tuple[str, str]:
         return "", ""
     return (
         f"{case['median_seconds']['one-worker'] * 1e3:.1f}",
-        _ratio(case["auto_to_one_worker"]),
+        results.ratio_text(case["auto_to_one_worker"]),
     )
 
 
@@ -170,7 +170,3 @@ def _told(plan: Mapping[str, Any]) -> str:
         f"{plan['strategy']}, {count(plan['groups'], 'group')}, {count(plan['streams'], 'stream')},"
         f" {count(plan['threads'], 'thread')}"
     )
-
-
-def _ratio(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.3f} ({spread['p10']:.3f} to {spread['p90']:.3f})"

@@ -146,7 +146,7 @@ TEST_CASE("EveryVersionIsCalledAsItIsDeclared") {
 // Version 5 describes links in its own layout, so a newer NCCL does not call it.
 TEST_CASE("AnOlderTunerServesANewerNccl") {
   struct Case {
-    int asked;
+    int version;
     std::initializer_list<int> has;
     int used;
   };
@@ -155,7 +155,7 @@ TEST_CASE("AnOlderTunerServesANewerNccl") {
     TheCalls() = {};
     Logged().clear();
     const NextTuner tuner(Library(one.has), "");
-    const NextCommunicator communicator = tuner.Init(Info(one.asked));
+    const NextCommunicator communicator = tuner.Init(Info(one.version));
     CHECK_EQ(communicator.version, one.used);
     CHECK_EQ(TheCalls().alive, one.used == 0 ? 0 : 1);
     CHECK_EQ(Logged().empty(), one.used != 0);

@@ -12,23 +12,13 @@ import pytest
 from benchmarks import drift
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = """
-import numpy as np
-
-def build():
-    import keras
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(4)])
-    data = np.random.default_rng(0)
-    loss = keras.losses.sparse_categorical_crossentropy
-    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
-"""
+MODELS = Path(__file__).with_name("tiny_models.py")
 
 
 def test_every_stage_is_reported(make_cluster: Callable[..., Any], tmp_path: Path) -> None:
     """`make_cluster`: only if there are namespaces, and not while another cluster is up."""
-    (tmp_path / "mine.py").write_text(MODEL)
     out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "benchmarks.drift", f"--model={tmp_path}/mine.py:build"]
+    command = [sys.executable, "-m", "benchmarks.drift", f"--model={MODELS}:one"]
     done = subprocess.run(
         [*command, "--steps=20", f"--json={out}"], cwd=ROOT, capture_output=True, text=True
     )

@@ -19,17 +19,7 @@ from tf_libra import ContentionModel
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "before\n<!-- begin many_cores -->\n<!-- end many_cores -->\nafter\n"
-MODEL = """
-import numpy as np
-
-def tiny():
-    import keras
-    layers = [keras.layers.Dense(16) for _ in range(3)]
-    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(4)])
-    data = np.random.default_rng(0)
-    loss = keras.losses.sparse_categorical_crossentropy
-    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
-"""
+MODELS = Path(__file__).with_name("tiny_models.py")
 HERE = {
     "machine": {"cpu": "a CPU", "cores": 16, "memory_bytes": 2**37, "kernel": "6"},
     "versions": {"tensorflow": "2.21.0"},
@@ -119,10 +109,9 @@ def test_curves_and_steps_of_a_result_stand_in_the_page() -> None:
 def test_dry_run_measures_every_benchmark_and_a_second_run_has_nothing_left(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "mine.py").write_text(MODEL)
     (tmp_path / "page.md").write_text(PAGE)
     command = [
-        *(sys.executable, "-m", "benchmarks.many_cores", f"--models={tmp_path}/mine.py:tiny"),
+        *(sys.executable, "-m", "benchmarks.many_cores", f"--models={MODELS}:three"),
         *("--shapes=2x1", "--rates=", "--strategies=none,one-worker,wfbp"),
         *("--rounds=2", "--plans=2", "--budget_seconds=800"),
         *(f"--json={tmp_path}/out.json", f"--document={tmp_path}/page.md"),

@@ -13,17 +13,7 @@ from benchmarks import truth
 from tf_libra import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = """
-import numpy as np
-
-def build():
-    import keras
-    layers = [keras.layers.Dense(16) for _ in range(6)]
-    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(4)])
-    data = np.random.default_rng(0)
-    loss = keras.losses.sparse_categorical_crossentropy
-    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
-"""
+MODELS = Path(__file__).with_name("tiny_models.py")
 
 
 def measured(step: list[float], predicted: float, backward: list[float]) -> dict[str, Any]:
@@ -68,8 +58,7 @@ def test_what_could_not_be_measured_has_no_errors() -> None:
 def test_plans_that_tuning_has_not_seen_are_run_and_predicted(
     strategy: str, streams: set[int], tmp_path: Path
 ) -> None:
-    (tmp_path / "mine.py").write_text(MODEL)
-    command = [sys.executable, "-m", "benchmarks.truth", f"--model={tmp_path}/mine.py:build"]
+    command = [sys.executable, "-m", "benchmarks.truth", f"--model={MODELS}:six"]
     flags = ["--plans=3", "--rounds=2", f"--strategy={strategy}", f"--json={tmp_path}/out.json"]
     done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
