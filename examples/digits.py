@@ -3,9 +3,12 @@
     tf-libra run -np 2 python examples/digits.py
 
 The data ship with scikit-learn: 1,797 grey images of 8x8 pixels. Every worker trains on its own
-share of every batch; what TF-Libra adds is one line above `train_step`.
+share of every batch; what TF-Libra adds is one line below `train_step`. At the end its steps take
+turns with those of one worker that trains the joint batch alone.
 """
 
+import functools
+import logging
 import os
 from pathlib import Path
 
@@ -70,6 +73,42 @@ def batches(count: int, batch: int, epochs: int, rank: int, size: int):
             yield order[start + rank * share : start + (rank + 1) * share]
 
 
+def compare(train_step, optimized, joint_batch, share) -> None:
+    """Prints how much faster the workers are than one of them that trains the joint batch alone.
+
+    Args:
+        train_step: function of the step, without TF-Libra.
+        optimized: the step under the active plan.
+        joint_batch: images and labels of all workers.
+        share: this worker's part of them, a slice.
+    """
+    if tf_libra.size() == 1 or optimized.plan is None:
+        print("no comparison: it needs two workers and an active plan")
+        return
+    optimized.close()  # its summary is that of the training
+    logging.getLogger("tf_libra").setLevel(logging.WARNING)
+    joint = [tf.constant(part) for part in joint_batch]
+    batch = [tf.constant(part[share]) for part in joint_batch]
+    merged = tf_libra.optimize("syneasgd", progress=False)(tf.function(train_step))
+    while not merged.settled:
+        merged(*batch)
+    alone = tf.function(train_step)
+    steps = {
+        "one worker": lambda: alone(*joint) if tf_libra.rank() == 0 else None,
+        "one all-reduce after backward": lambda: merged(*batch),
+        f"the active plan, by {optimized.plan.strategy}": lambda: optimized(*batch),
+    }
+    if hvd.is_initialized():
+        horovod = tf.function(functools.partial(train_step, average=hvd.grouped_allreduce))
+        steps["Horovod"] = lambda: horovod(*batch)
+    compared = tf_libra.compare_steps(steps)
+    if tf_libra.rank() == 0:
+        print("speedup over one worker on the same joint batch (95 % interval), median step:")
+        print(compared.describe("one worker"))
+        if compared.speedup(list(steps)[2], "one worker").high < 1:
+            print(f"One worker is faster than {tf_libra.size()} workers on this machine.")
+
+
 def main(_) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
@@ -81,14 +120,14 @@ def main(_) -> None:
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf_libra.optimize(_STRATEGY.value, logdir=_LOGDIR.value)
-    @tf.function
-    def train_step(images, labels):
+    def train_step(images, labels, average=list):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = average(tape.gradient(loss, model.trainable_variables))
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
+
+    optimized = tf_libra.optimize(_STRATEGY.value, logdir=_LOGDIR.value)(tf.function(train_step))
 
     (train_x, train_y), (test_x, test_y) = load_data()
     if hvd.rank() == 0:
@@ -99,15 +138,19 @@ def main(_) -> None:
     for step, chosen in enumerate(
         batches(len(train_x), _BATCH.value, _EPOCHS.value, hvd.rank(), hvd.size()), start=1
     ):
-        loss = train_step(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
+        loss = optimized(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
         if step % 50 == 0 and hvd.rank() == 0:
-            print(f"step {step}: loss {float(loss):.4f} ({train_step.phase})")
+            print(f"step {step}: loss {float(loss):.4f} ({optimized.phase})")
     if hvd.rank() == 0:
         correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y
-        print(train_step.explain())
-        if train_step.plan is not None:
+        print(optimized.explain())
+        if optimized.plan is not None:
             print(f"plan: {Path(_LOGDIR.value, 'plan.json')}")
         print(f"test accuracy: {correct.mean():.2%} of {len(test_y)} images")
+    joint_batch = (train_x[: _BATCH.value], train_y[: _BATCH.value])
+    share = _BATCH.value // hvd.size()
+    own = slice(hvd.rank() * share, (hvd.rank() + 1) * share)
+    compare(train_step, optimized, joint_batch, own)
 
 
 if __name__ == "__main__":

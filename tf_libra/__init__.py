@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tf_libra.specs.pipeline import PipelinePlan
     from tf_libra.specs.plan import Plan, TensorGroup
     from tf_libra.specs.scaling_profile import ScalingProfile
+    from tf_libra.step_comparison import compare_steps
 
     __version__: str
 
@@ -68,6 +69,7 @@ __all__ = [
     "boundary",
     "bursts",
     "collectives",
+    "compare_steps",
     "cost_model_from_json",
     "elastic",
     "keras",
@@ -116,6 +118,7 @@ _HOME = {
     "Tuning": "tf_libra.config",
     "background": "tf_libra.background_jobs.manager",
     "boundary": "tf_libra.model_parallel.capture.trace_hooks",
+    "compare_steps": "tf_libra.step_comparison",
     "cost_model_from_json": "tf_libra.cost_model",
     "local_rank": "tf_libra.ranks",
     "local_size": "tf_libra.ranks",

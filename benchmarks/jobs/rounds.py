@@ -1,5 +1,6 @@
 """Steps of several strategies in turns, however the workers meet."""
 
+import functools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import describe_optimizer
 from benchmarks.machine import congestion_control
 from benchmarks.variants import is_ours
+from tf_libra.step_comparison import time_in_turns
 
 # More than the steps that tf_libra traces under a new plan to check its prediction.
 WARM_UP_ROUNDS = 10
@@ -55,16 +57,8 @@ def seconds_in_turns(
         job: says how many rounds, and draws their order.
         barrier: waits for all ranks, by a name that is used once.
     """
-    random = np.random.default_rng(job.seed)
-    seconds = np.zeros((WARM_UP_ROUNDS + job.rounds, len(steps)))
-    for number, of_round in enumerate(seconds):
-        for i in random.permutation(len(steps)):
-            # No step is charged for the lag that the step before has left between the ranks.
-            barrier(f"round {number} step {i}")
-            start = time.perf_counter()
-            steps[i](*batch).numpy()
-            of_round[i] = time.perf_counter() - start
-    return seconds[WARM_UP_ROUNDS:]
+    calls = [functools.partial(step, *batch) for step in steps]
+    return time_in_turns(calls, job.rounds, WARM_UP_ROUNDS, barrier, job.seed)
 
 
 def outcome(
