@@ -1,4 +1,4 @@
-"""ConcreteFunctions that were traced elsewhere: which of them bring gradients."""
+"""Nested functions: traces of the step, and gradients of functions that were traced elsewhere."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.capture.traces import INPUTS, chain, loss_of, traced
+from tests.capture.traces import INPUTS, Traces, all_reduces, chain, loss_of, traced
+from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import intercept_gradients
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.nested_functions import describe_foreign_gradients
@@ -116,3 +117,134 @@ def test_what_is_marked_outside_of_any_function_is_no_part_of_later_traces() -> 
     with intercept_gradients("step"):
         pass
     test_a_step_that_calls_one_is_rejected_or_not(updates)
+
+
+def test_traces_of_one_nested_function_name_their_gradients_alike() -> None:
+    """TensorFlow traces what makes variables twice, and again for other shapes."""
+    weight = tf.Variable(1.0, name="weight")
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def nested(inputs: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(2.0))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * inputs)
+        return tape.gradient(loss, weight)
+
+    @tf.function
+    def another(inputs: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = weight * inputs
+        return tape.gradient(loss, weight)
+
+    traces = Traces()
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        return nested(inputs) + nested(tf.stack([inputs, inputs])) + another(inputs)
+
+    function = instrumented_function.InstrumentedFunction(step, traces.add)
+    function.get_concrete_function(tf.constant(1.0))
+    assert traces.names() == ["weight", "weight#1"]
+
+
+def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> None:
+    layers, traces = chain(), Traces()
+    traced: list[int] = []
+
+    @tf.function
+    def inner(inputs: tf.Tensor) -> Any:
+        traced.append(len(traced))
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    def step(inputs: tf.Tensor) -> Any:
+        return inner(inputs)
+
+    before = inner.get_concrete_function(INPUTS)
+    for function in ("one", "another"):
+        call = instrumented_function.InstrumentedFunction(
+            tf.function(step), traces.add, lambda function=function: ReductionPolicy(function)
+        )
+        call.get_concrete_function(INPUTS)
+        assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
+    assert len(traced) == 3
+    assert inner.get_concrete_function(INPUTS) is before
+    assert all_reduces(before) == []
+
+
+class Model:
+    """A step whose gradients a `tf.function` computes, in the ways in which scripts write that."""
+
+    def __init__(self) -> None:
+        self.layers = chain()
+
+    @tf.function
+    def method(self, inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(self.layers, inputs)
+        return tape.gradient(loss, self.layers)
+
+    @tf.function
+    def nested(self, inputs: tf.Tensor) -> Any:
+        return self.method(inputs)
+
+    @tf.function
+    def in_a_branch(self, inputs: tf.Tensor) -> Any:
+        positive = tf.reduce_sum(inputs) > 0
+        return tf.cond(positive, lambda: self.method(inputs), lambda: self.method(-inputs))
+
+    @tf.function
+    def decorated(self, inputs: tf.Tensor) -> Any:
+        return self.method(inputs)
+
+
+NAMES = ["layer3", "layer2", "layer1", "layer0"]
+
+
+@pytest.mark.parametrize("kind", ["method", "nested", "in_a_branch", "decorated"])
+def test_inner_trace_belongs_to_the_trace_of_the_step_that_has_made_it(kind: str) -> None:
+    """A reset of the job makes a registry of the same identity, and so may a second decorator."""
+    model, registries = Model(), [Traces(), Traces()]
+    inner = getattr(model, kind)
+    step = inner if kind == "decorated" else tf.function(lambda inputs: inner(inputs))
+    calls = [
+        instrumented_function.InstrumentedFunction(
+            step, traces.add, lambda: ReductionPolicy("step")
+        )
+        for traces in registries
+    ]
+    for inputs in (INPUTS, tf.TensorSpec([3, 4])):
+        for call, traces in zip(calls, registries, strict=True):
+            assert set(all_reduces(call.get_concrete_function(inputs))) == set(NAMES)
+            assert traces.names() == NAMES
+
+
+def test_concrete_function_of_another_trace_is_rejected() -> None:
+    model, traces = Model(), Traces()
+    made: list[Any] = []
+
+    def step(inputs: tf.Tensor) -> Any:
+        made.append(model.method.get_concrete_function(INPUTS))
+        return made[0](inputs[:2])
+
+    call = instrumented_function.InstrumentedFunction(tf.function(step), traces.add)
+    call.get_concrete_function(INPUTS)
+    assert traces.names() == NAMES
+    with pytest.raises(ValueError, match=r"ConcreteFunction.*call the tf.function"):
+        call.get_concrete_function(tf.TensorSpec([3, 4]))
+
+
+def test_inner_gradient_that_a_later_trace_differentiates_again_is_rejected() -> None:
+    model, traces = Model(), Traces()
+
+    def step(inputs: tf.Tensor, twice: bool) -> Any:
+        with tf.GradientTape() as tape:
+            squares = sum(tf.reduce_sum(one**2) for one in model.method(inputs))
+        return tape.gradient(squares, model.layers) if twice else squares
+
+    call = instrumented_function.InstrumentedFunction(tf.function(step), traces.add)
+    call.get_concrete_function(INPUTS, False)
+    with pytest.raises(ValueError, match="inner_gradients='average'"):
+        call.get_concrete_function(INPUTS, True)
