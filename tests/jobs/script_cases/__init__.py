@@ -1,0 +1,1 @@
+"""Patterns of training scripts, a module per topic; `scripts.py` runs them."""
