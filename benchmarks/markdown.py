@@ -10,12 +10,17 @@ from pathlib import Path
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
-def fill(document: str, blocks: dict[str, str], prefix: str = "", others: str = "\n") -> str:
+def fill(
+    document: str,
+    blocks: dict[str, str],
+    prefix: str = "",
+    others: str | tuple[str, ...] = (),
+) -> str:
     """Returns the document with the blocks between their marks.
 
     Args:
       prefix: of the marks that are replaced; marks without the prefix are another program's.
-      others: prefix of marks that are another program's, too.
+      others: prefixes of marks that are another program's, too.
 
     Raises:
       ValueError: a block has no mark, or a mark no block.

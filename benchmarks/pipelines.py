@@ -27,7 +27,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import results
-from benchmarks.jobs.job import PipelinesJob
+from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
 from tf_libra import strategies
@@ -67,11 +67,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         measured = _PLACING.measured(
             "pipelines",
-            PipelinesJob,
-            strategies=chosen,
+            Job,
+            strategies=(*chosen, _pipeline()),
             rounds=FLAGS.rounds,
-            num_microbatches=FLAGS.microbatches,
-            num_stages=FLAGS.stages,
         )
     except WorkersFailedError as error:
         print(f"pipelines: {error}", file=sys.stderr)
@@ -88,6 +86,12 @@ def main(argv: Sequence[str]) -> int:
     print(document["explained"], end="\n\n")
     print(table(document, markdown=FLAGS.markdown))
     return 0
+
+
+def _pipeline() -> str:
+    """The strategy of the step in stages, see `benchmarks.variants`."""
+    fixed = "" if FLAGS.stages is None else f":num_stages={FLAGS.stages}"
+    return f"spp:num_microbatches={FLAGS.microbatches}{fixed}"
 
 
 def judged(

@@ -22,8 +22,8 @@ class WorkersFailedError(RuntimeError):
 class Placing:
     """Flags that several benchmarks share: what to train, and where; runs their workers.
 
-    --np, --hosts, --rate, --mpich, --launcher, --model, --optimizer, --seed, --unpinned,
-    --cores, --inter_op_threads and --json.
+    --np, --hosts, --rate, --mpich, --launcher, --model, --optimizer, --batch_factor, --seed,
+    --unpinned, --cores, --inter_op_threads and --json.
     """
 
     def __init__(
@@ -81,6 +81,13 @@ class Placing:
                 "How workers find each other: by Horovod, or by TF_CONFIG without Horovod.",
                 flag_values=flag_values,
             )
+        flags.DEFINE_integer(
+            "batch_factor",
+            1,
+            "Times as many examples per rank as the model comes with.",
+            lower_bound=1,
+            flag_values=flag_values,
+        )
         flags.DEFINE_integer(
             "seed",
             0,
@@ -173,6 +180,7 @@ class Placing:
                 inter_op_threads=self._values.inter_op_threads,
                 cores=self._values.cores,
                 optimizer=self._values.optimizer,
+                batch_factor=self._values.batch_factor,
                 output=str(output),
                 **own,
             )
@@ -187,6 +195,7 @@ class Placing:
             "np": self.num_workers,
             "network": self.network(),
             "model": self._values.model,
+            "batch_factor": self._values.batch_factor,
             "seed": self._values.seed,
             "pinned": not self._values.unpinned,
         }

@@ -90,6 +90,8 @@ def notes(document: Mapping[str, Any]) -> str:
             f" {horovod['fusion_threshold_bytes'] / 2**20:g} MiB, {environment}"
         )
     for name, plan in document["plan"].items():
+        if "groups" not in plan:  # of a pipeline or burst
+            continue
         threads = ", ".join(str(group["num_threads"]) for group in plan["groups"])
         lines.append(
             f"{name}: plan by {plan['strategy']}, {len(plan['groups'])} group(s), threads {threads}"

@@ -7,7 +7,8 @@ Strategies: `none` sends nothing, which is the limit; `one-worker` is one worker
 joint batch of all workers without all-reduces, while the others wait; `horovod` is the library
 itself, the better (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
 `tf_libra.optimize(name)`, which has settled on its plan before the first round. A name may have
-arguments, as in `aiacc:streams=1:threads=1/2`.
+arguments, as in `aiacc:streams=1:threads=1/2`. Pipelines and bursts train a model of their own, as
+in `spp:num_microbatches=4` and `deeppool`.
 
 With `mwms`, TensorFlow's MultiWorkerMirroredStrategy on its ring, there is no Horovod: workers meet
 by TF_CONFIG, and every other strategy's step is one of MultiWorkerMirroredStrategy, too:
@@ -53,9 +54,8 @@ from benchmarks import results, variants
 from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
-from tf_libra import strategies
 
-_STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
+_STRATEGIES = (*results.BASELINES[::-1], *variants.NAMES)
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
@@ -92,6 +92,10 @@ def _are_strategies(names: Sequence[str]) -> bool:
         raise flags.ValidationError(
             "horovod and mwms are of different jobs, and cannot be measured in one; got"
             f" {','.join(names)}"
+        )
+    if "mwms" in names and any(map(variants.has_stages, names)):
+        raise flags.ValidationError(
+            f"pipelines and bursts have no job of mwms; got {','.join(names)}"
         )
     return True
 

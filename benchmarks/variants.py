@@ -1,26 +1,36 @@
 """Strategies as they are passed to benchmarks: by name, with arguments that are not defaults.
 
-"aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`.
+"aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
+"spp:num_microbatches=4" is `Spp(num_microbatches=4)`.
 """
 
 import dataclasses
+from typing import Any
 
-from tf_libra import strategies
+from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
+
+# Names of all strategies of tf_libra, those of data parallelism first.
+NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 
 
 def is_ours(text: str) -> bool:
     """Returns whether it names a strategy of tf_libra."""
-    return text.partition(":")[0] in strategies.BY_NAME
+    return text.partition(":")[0] in NAMES
 
 
-def strategy_of(text: str) -> strategies.Strategy:
+def has_stages(text: str) -> bool:
+    """Returns whether it names a strategy of pipelines or bursts."""
+    return is_ours(text) and is_staged(text.partition(":")[0])
+
+
+def strategy_of(text: str) -> Any:
     """The strategy of a name and whole numbers for its arguments, several with slashes between.
 
     Raises:
         ValueError: there is no such strategy, it has no such argument, or not of that value.
     """
     name, *given = text.split(":")
-    kind = type(strategies.resolve(name))
+    kind = type(resolve_strategy(name)[1])
     fields = {field.name: field for field in dataclasses.fields(kind)}
     arguments = {}
     for one in given:

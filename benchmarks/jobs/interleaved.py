@@ -1,9 +1,10 @@
 """Steps of several strategies in one process, interleaved round by round.
 
-All strategies train one model with one optimizer. So each finds weights and caches as the one
-before left them, as in real training, and none is charged for the memory of the others. That
-weights may differ between ranks after a step without communication does not change what a step
-costs.
+All strategies but pipelines and bursts train one model with one optimizer. So each finds weights
+and caches as the one before left them, as in real training, and none is charged for the memory of
+the others. That weights may differ between ranks after a step without communication does not change
+what a step costs. A pipeline or burst trains its own model, which starts with the same weights: the
+next step of a shared model would first synchronize the variables that stages have trained.
 
 What a library does between steps goes on for all: Horovod's background thread, which every job
 that `hvd.init()` starts has, wakes once per cycle during the steps of `none`, too.
@@ -11,15 +12,14 @@ that `hvd.init()` starts has, wakes once per cycle during the steps of `none`, t
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
-from benchmarks.jobs.training import Exchange, Training, begin
-from benchmarks.variants import is_ours, strategy_of
+from benchmarks.jobs.training import Exchange, Training, begin, trained
+from benchmarks.variants import has_stages, is_ours, strategy_of
 from tf_libra import strategies
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
@@ -43,27 +43,33 @@ def run(job: Job) -> None:
     and "horovod:grouped".
     """
     training = begin(job)
-    steps, tuning = steps_of(job.strategies, training)
+    steps, tuning = steps_of(job, training)
     ranks = training.ranks
     mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, ranks.barrier)
+    for name in filter(has_stages, job.strategies):
+        steps[name].synchronize_variables()  # else it would warn about variables that are unused
     seconds = ranks.gather(mine).max(axis=0)
     if ranks.rank == 0:
         details = (training.num_parameters, _horovod_settings() if ranks.uses_horovod else {})
         Path(job.output).write_text(rounds.outcome(job, steps, seconds, tuning, *details))
 
 
-def steps_of(
-    names: Sequence[str], training: Training
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Returns the step of every strategy, tf_libra's with active plans, and what tuning took."""
-    steps, tuning = {}, {}
+    steps: dict[str, Any] = {}
+    tuning: dict[str, dict[str, float]] = {}
+    names = job.strategies
     # The first starts an engine with as many lanes as it may use, which the others share.
-    ours = {name: strategy_of(name) for name in names if is_ours(name)}
+    ours = {name: strategy_of(name) for name in names if is_ours(name) and not has_stages(name)}
     for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         optimized = tf_libra.optimize(ours[name], broadcast_variables="always")
         steps[name] = optimized(training.step(list))
+        tuning[name] = rounds.until_planned(steps[name], training.batch)
+    for name in filter(has_stages, names):
+        staged = tf_libra.optimize(strategy_of(name))
+        steps[name] = staged(trained(job, training.ranks).step(list))
         tuning[name] = rounds.until_planned(steps[name], training.batch)
     if "none" in names:
         steps["none"] = training.step(list)

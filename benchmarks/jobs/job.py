@@ -15,6 +15,7 @@ class Task:
         output: file for rank 0's JSON.
         cores: of every worker, where it is pinned, and intra-op threads of TensorFlow.
         optimizer: name, see `benchmarks.jobs.settings`.
+        batch_factor: of the examples per rank, which the model's builder sets.
     """
 
     model: str
@@ -24,6 +25,7 @@ class Task:
     output: str
     cores: int = 1
     optimizer: str = "sgd"
+    batch_factor: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class Job(Task):
     """Job of every worker of `benchmarks.step_time`.
 
     Attributes:
-        strategies: "none", "one-worker", "horovod" and names of tf_libra strategies.
+        strategies: "none", "one-worker", "horovod" and strategies of tf_libra, see
+            `benchmarks.variants`.
         rounds: counted rounds, in each of which the seed draws the order.
     """
 
@@ -95,16 +98,3 @@ class BurstsJob(Task):
     max_amplification: float
     max_slowdown: float
     background_seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelinesJob(Job):
-    """Job of every worker of `benchmarks.pipelines`.
-
-    Attributes:
-        num_microbatches: of the step in stages.
-        num_stages: None: as planned.
-    """
-
-    num_microbatches: int
-    num_stages: int | None

@@ -3,20 +3,18 @@
 import json
 from pathlib import Path
 
-import tf_libra
 from benchmarks.jobs import interleaved, rounds
-from benchmarks.jobs.job import PipelinesJob as Job
-from benchmarks.jobs.training import begin, trained
-from tf_libra import strategies
+from benchmarks.jobs.job import Job
+from benchmarks.jobs.training import begin
+from benchmarks.variants import has_stages
 
 
 def run(job: Job) -> None:
     """Measures; rank 0 writes {"seconds", "plan", "explained"} to `job.output`."""
     together = begin(job)
-    steps, _ = interleaved.steps_of(job.strategies, together)
-    strategy = strategies.Spp(num_microbatches=job.num_microbatches, num_stages=job.num_stages)
-    staged = tf_libra.optimize(strategy)(trained(job, together.ranks).step(list))
-    steps["spp"] = staged
+    steps, _ = interleaved.steps_of(job, together)
+    (with_stages,) = filter(has_stages, job.strategies)
+    staged = steps["spp"] = steps.pop(with_stages)
     ranks = together.ranks
     mine = rounds.seconds_in_turns(list(steps.values()), together.batch, job, ranks.barrier)
     staged.synchronize_variables()  # else it would warn about variables that are unused here

@@ -48,7 +48,9 @@ def trained(job: Task, ranks: Ranks) -> Training:
     model, inputs, labels, loss = models.build(job.model)
     optimizer = make_optimizer(job)
     optimizer.build(model.trainable_variables)
-    batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
+    batch = tf.nest.map_structure(
+        lambda part: tf.concat([part] * job.batch_factor, axis=0), (inputs, labels)
+    )
 
     def training_step(exchange: Exchange) -> Any:
         @tf.function

@@ -84,7 +84,7 @@ def _run(folder: Path) -> int:
     # Around the tables the page is what a person has written; at first, what stands here.
     page = Path(FLAGS.document)
     text = (page if page.exists() else _PAGE).read_text()
-    page.write_text(fill(text, document.blocks(kept), others="many_cores"))
+    page.write_text(fill(text, document.blocks(kept), others=("many_cores", "speedup")))
     readme = Path(FLAGS.readme)
     readme.write_text(fill(readme.read_text(), document.gains(kept)))
     return 1 if failed else 0

@@ -17,7 +17,7 @@ from tf_libra import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
-STRATEGIES = ["wfbp", "none", "one-worker", "horovod", "libra"]
+STRATEGIES = ["wfbp", "none", "one-worker", "horovod", "libra", "spp:num_microbatches=2"]
 VARIANTS = ["horovod:per_gradient", "horovod:grouped"]
 # The batch normalization sees other data on every rank, so moving averages differ.
 MODEL = """
@@ -60,7 +60,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
         "build",
         "--np=2",
         # One that needs fewer lanes comes first.
-        "--strategies=wfbp,none,one-worker,horovod,libra",
+        f"--strategies={','.join(STRATEGIES)}",
         f"--rounds={ROUNDS}",
         f"--json={folder}/out.json",
         "--markdown",
@@ -113,6 +113,7 @@ def test_horovod_is_its_better_variant(outcome: tuple[dict[str, Any], str]) -> N
 @pytest.mark.workers
 def test_report_has_plans_settings_and_machine(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
+    assert document["plan"].pop("spp:num_microbatches=2")["strategy"] == "spp"
     plans = {name: Plan.from_json(json.dumps(plan)) for name, plan in document["plan"].items()}
     assert set(plans) == {"wfbp", "libra"}
     assert {plan.num_workers for plan in plans.values()} == {2}
@@ -181,6 +182,7 @@ def parse(*arguments: str) -> None:
         ),
         ("--strategies=none,none", "each once; got none,none"),
         ("--strategies=mwms,horovod", "of different jobs"),
+        ("--strategies=mwms,deeppool", "have no job of mwms"),
         ("--strategies=", "must name one or more of"),
         ("--rounds=0", "rounds"),
         ("--seed=-1", "seed"),

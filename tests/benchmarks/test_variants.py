@@ -13,6 +13,8 @@ from tf_libra import strategies
         ("aiacc:streams=1:threads=1", strategies.Aiacc(streams=(1,), threads=(1,))),
         ("aiacc:unit_bytes=65536:streams=4/2", strategies.Aiacc(unit_bytes=2**16, streams=(2, 4))),
         ("wfbp:num_threads=3", strategies.Wfbp(num_threads=3)),
+        ("spp:num_microbatches=4", strategies.Spp(num_microbatches=4)),
+        ("deeppool", strategies.DeepPool()),
     ],
 )
 def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
@@ -37,3 +39,8 @@ def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
 
 def test_baselines_are_none_of_ours() -> None:
     assert not any(variants.is_ours(name) for name in ("none", "horovod", "mwms", "nothing"))
+
+
+def test_pipelines_and_bursts_have_stages() -> None:
+    names = ("spp:num_microbatches=4", "deeppool", "libra", "one-worker")
+    assert [variants.has_stages(name) for name in names] == [True, True, False, False]

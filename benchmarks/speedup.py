@@ -1,0 +1,219 @@
+"""Speedup over one worker on the same joint batch, of Horovod and of every family of strategies.
+
+    python -m benchmarks.speedup [--case "cnn5m, 2 workers, one host, SGD"] [--rounds 30]
+        [--minutes 60] [--remeasure]
+
+For each case it runs `benchmarks.step_time` with one worker, Horovod, the data-parallel `libra`,
+the pipeline `spp` and the burst plan `deeppool`, one case after the other, on a machine that should
+do nothing else; cases on several hosts need root (`benchmarks/cluster.py`). After every case, its
+result is saved in `--json`, so that an interrupted run can continue; `--remeasure` measures saved
+results again. In the end, and with `--minutes 0` immediately, the tables of `--document` are made
+from the saved results.
+
+What a number means: a speedup is the inverse of the median, over rounds, of the ratio of a
+strategy's step time to that of one worker; both train as many examples. A prediction is the time
+that the planner of a family gives for its plan before the plan has run.
+"""
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import results
+from benchmarks.markdown import fill, table
+from benchmarks.measuring import measured
+
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+flags.DEFINE_string(
+    "json", "benchmarks/results/speedup.json", "The results, saved case by case.", flag_values=FLAGS
+)
+flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
+flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
+flags.DEFINE_integer("rounds", 30, "Of step times.", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_string("case", "", "Cases whose name has this in it.", flag_values=FLAGS)
+flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
+
+MODELS = ("cnn5m", "mlp", "transformer", "resnet20")
+# Models that are measured on three workers, too.
+ON_THREE = ("cnn5m", "mlp")
+# Rates of links as tc writes them; None: the workers are on one host.
+RATES = (None, "5gbit", "1gbit")
+# Optimizer, and times as many examples per rank as a model comes with.
+SETTINGS = (("sgd", 1), ("sgd", 4), ("adam", 1))
+# Strategies of `benchmarks.step_time` by the column of the table.
+FAMILIES = {
+    "Horovod": "horovod",
+    "`libra`": "libra",
+    "`spp`": "spp:num_microbatches=4",
+    "`deeppool`": "deeppool",
+}
+# Of a family's step to the prediction, in the median and at worst.
+MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
+# For `benchmarks.step_time` of one case.
+_TIMEOUT_SECONDS = 340.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Workers with one core each that train one model.
+
+    Attributes:
+        model: see `benchmarks.models`.
+        num_workers: world size.
+        rate: of the links between hosts of one worker each; None on one host.
+        optimizer: "sgd" or "adam".
+        batch_factor: times as many examples per rank as the model comes with.
+    """
+
+    model: str
+    num_workers: int
+    rate: str | None
+    optimizer: str
+    batch_factor: int
+
+    @property
+    def name(self) -> str:
+        """For a reader, and as a key: "cnn5m, 2 workers, one host, SGD"."""
+        network = "one host" if self.rate is None else self.rate
+        optimizer = {"sgd": "SGD", "adam": "Adam"}[self.optimizer]
+        batch = "" if self.batch_factor == 1 else f", batch x {self.batch_factor}"
+        return f"{self.model}, {self.num_workers} workers, {network}, {optimizer}{batch}"
+
+    def command(self, rounds: int) -> list[str]:
+        """Returns the command that measures it and writes JSON to `--json`."""
+        placed = [f"--hosts={self.num_workers}", f"--rate={self.rate}"]
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.step_time",
+            *([f"--np={self.num_workers}"] if self.rate is None else placed),
+            f"--model={self.model}",
+            f"--optimizer={self.optimizer}",
+            f"--batch_factor={self.batch_factor}",
+            f"--rounds={rounds}",
+            f"--strategies={','.join(['one-worker', *FAMILIES.values()])}",
+        ]
+
+
+def all_cases() -> Iterator[Case]:
+    """Yields the most telling cases first, for a measurement that has to end early."""
+    for (optimizer, factor), rate, model in itertools.product(SETTINGS, RATES, MODELS):
+        yield Case(model, 2, rate, optimizer, factor)
+    for (optimizer, factor), rate, model in itertools.product(SETTINGS, RATES, ON_THREE):
+        yield Case(model, 3, rate, optimizer, factor)
+
+
+def summary(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the results to save from a document of `benchmarks.step_time`."""
+    plans = document["plan"]
+    predicted = {
+        name: plans[name].get("predicted_seconds", plans[name].get("iteration_seconds"))
+        for name in FAMILIES.values()
+        if "groups" not in plans.get(name, {"groups": ()})
+    }
+    return {
+        "median_seconds": results.medians(document),
+        "to_one_worker": {
+            name: document["ratios"][f"{name}/one-worker"] for name in FAMILIES.values()
+        },
+        "predicted_seconds": predicted,
+        "rounds": document["rounds"],
+        "machine": document["machine"],
+        "versions": document["versions"],
+    }
+
+
+def blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the blocks of the document from the saved results, by case."""
+    machines = list(dict.fromkeys(map(results.machine_text, cases.values())))
+    head = (
+        "case",
+        "one worker, ms",
+        *(f"{column}: ms, speedup" for column in FAMILIES),
+        "fastest",
+        "`spp`, `deeppool` predicted, ms",
+    )
+    rows = [(name, *_row(kept)) for name, kept in cases.items()]
+    lines = "".join(f"\nMeasured on {machine}\n" for machine in machines)
+    return {"speedup": table(head, rows) + lines, "speedup_goals": _goals(cases)}
+
+
+def _row(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    medians = kept["median_seconds"]
+    cells = [
+        f"{medians[name] * 1e3:.0f}, {1 / kept['to_one_worker'][name]['median']:.2f} x"
+        for name in FAMILIES.values()
+    ]
+    predicted = (f"{seconds * 1e3:.0f}" for seconds in kept["predicted_seconds"].values())
+    return (
+        f"{medians['one-worker'] * 1e3:.0f}",
+        *cells,
+        min(medians, key=lambda name: medians[name]).partition(":")[0],
+        ", ".join(predicted),
+    )
+
+
+def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a table of the goals that these results can decide."""
+    if not cases:
+        return "Not measured.\n"
+    errors = [
+        abs(kept["median_seconds"][name] / seconds - 1)
+        for kept in cases.values()
+        for name, seconds in kept["predicted_seconds"].items()
+    ]
+    slower = [kept["to_one_worker"]["libra"]["median"] > 1 for kept in cases.values()]
+    errors.sort()
+    middle = errors[len(errors) // 2]
+    rows = [
+        (
+            "steps of pipelines and bursts are predicted with a median error of at most"
+            f" {MEDIAN_ERROR:.0%}, at worst {WORST_ERROR:.0%}",
+            f"{middle:.0%}, {errors[-1]:.0%} at worst, in {len(errors)} predictions",
+        ),
+        ("`libra` is never slower than one worker", f"slower in {sum(slower)} of {len(slower)}"),
+    ]
+    return table(("goal", "measured"), rows)
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only, got {argv[1]!r}")
+    path = Path(FLAGS.json)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    cores = len(os.sched_getaffinity(0))
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for case in all_cases():
+            known = case.name in kept and not FLAGS.remeasure
+            if FLAGS.case not in case.name or known or time.monotonic() >= deadline:
+                continue
+            if case.num_workers > cores:
+                print(f"speedup: {case.name}: needs more than the {cores} cores here")
+                continue
+            command = case.command(FLAGS.rounds)
+            found = measured("speedup", command, Path(folder) / "out.json", _TIMEOUT_SECONDS)
+            if found is None:
+                failed += 1
+                continue
+            kept[case.name] = summary(found)
+            path.write_text(json.dumps(kept, indent=1) + "\n")
+    in_order = {case.name: kept[case.name] for case in all_cases() if case.name in kept}
+    page = Path(FLAGS.document)
+    page.write_text(fill(page.read_text(), blocks(in_order), prefix="speedup"))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    app.run(main)
