@@ -49,6 +49,7 @@ def test_accumulation_steps_do_not_count_as_model_error() -> None:
 
     tuned, _ = drive(Accumulating())
     assert tuned.held_out_error == pytest.approx(0, abs=0.05)
+    assert tuned.held_out_backward_error == pytest.approx(0, abs=0.05)
     assert tuned.plan.strategy == "libra"
 
 

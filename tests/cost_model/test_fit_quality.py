@@ -51,6 +51,27 @@ def test_caveat_is_set_above_the_error_limit(error: float | None, most: float, c
     assert Evidence(held_out_error=error, max_model_error=most).caveat == caveat
 
 
+@pytest.mark.parametrize(
+    ("all_reduce", "step", "backward", "is_accurate"),
+    [
+        (0.10, 0.03, 0.04, True),
+        (0.11, 0.03, 0.04, False),
+        (0.10, 0.031, 0.04, False),
+        (0.10, 0.03, 0.041, False),
+        (None, 0.03, 0.04, False),
+        (0.10, None, 0.04, False),
+        (0.10, 0.03, None, False),
+    ],
+)
+def test_model_is_accurate_only_if_all_errors_are_known_and_small(
+    all_reduce: float | None, step: float | None, backward: float | None, is_accurate: bool
+) -> None:
+    evidence = Evidence(
+        median_error=all_reduce, held_out_error=step, held_out_backward_error=backward
+    )
+    assert evidence.is_accurate == is_accurate
+
+
 def test_beyond_names_threads_outside_the_sampled_range() -> None:
     assert EVIDENCE.beyond({1, 3, 4}) == ()
     assert EVIDENCE.beyond({8, 2, 16}) == (8, 16)

@@ -97,13 +97,14 @@ def _fit(
             held_out[fingerprint] = fit(exclusive + others).model
     error = _held_out_error(held_out, profile, observations.overlapped)
     model: CostModel = fitted.model
-    rest, fitted_profile = None, profile
+    rest, fitted_profile, backward_error = None, profile, error
     steps = observations.steady_state_steps()
     before_seconds = observations.before_seconds(steps)
     if forms := evaluate_forms(profile, steps, held_out, fitted.model, before_seconds):
         best, *others_ranked = forms
         model, fitted_profile = best.calibration.model, best.calibration.profile
         rest, error = best.calibration.rest_seconds, best.held_out_error
+        backward_error = best.held_out_backward_error
         if best.median_error is not None:
             samples[:] = best.samples
         errors = ", ".join(
@@ -120,6 +121,7 @@ def _fit(
         error,
         tuple(samples),
         rest_seconds=rest,
+        held_out_backward_error=backward_error,
     )
 
 

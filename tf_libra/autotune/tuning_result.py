@@ -43,6 +43,7 @@ class TuningResult(Document):
         cost_model: fitted model; None if there was too little to fit.
         held_out_error: median relative error of predicted steps over held-out plans; None if
           untested.
+        held_out_backward_error: the same for backward; None if untested.
         samples: samples that the model was fitted to.
         notes: notes for users, such as a budget that ended early.
         is_complete: True if all trials were made and observed, and a model was fitted.
@@ -72,6 +73,7 @@ class TuningResult(Document):
     max_model_error: Positive = MAX_MODEL_ERROR
     contention: AtLeastOne | None = None
     bytes_per_second: Positive | None = None
+    held_out_backward_error: NonNegative | None = None
 
     FORMAT: ClassVar = "tf-libra conclusion"
 
@@ -134,6 +136,7 @@ class TuningResult(Document):
             self.median_error,
             self.held_out_error,
             self.max_model_error,
+            self.held_out_backward_error,
         )
 
     @property

@@ -8,6 +8,9 @@ from tf_libra.internal.values import Natural, NonNegative, Positive, Value
 
 # Default limit on the error of steps under plans that the fit has not seen.
 MAX_MODEL_ERROR = 0.25
+# Largest median errors of an accurate model, on an all-reduce, on backward and on a step. All three
+# count: steps are often predicted well because errors on their parts cancel.
+ACCURATE_ALL_REDUCE, ACCURATE_BACKWARD, ACCURATE_STEP = 0.10, 0.04, 0.03
 
 
 def _distinct_threads(field: str, value: Any) -> tuple[int, ...]:
@@ -25,6 +28,8 @@ class Evidence(Value):
       held_out_error: median relative error of steps under plans that the fit has not seen; None
         if no such plan was measured.
       max_model_error: largest `held_out_error` of a trusted model.
+      held_out_backward_error: median relative error of backward under plans that the fit has not
+        seen; None if unknown.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -35,6 +40,17 @@ class Evidence(Value):
     median_error: NonNegative | None = None
     held_out_error: NonNegative | None = None
     max_model_error: Positive = MAX_MODEL_ERROR
+    held_out_backward_error: NonNegative | None = None
+
+    @property
+    def is_accurate(self) -> bool:
+        """True if the errors on all-reduces, on backward and on steps are known and small."""
+        limits = (
+            (self.median_error, ACCURATE_ALL_REDUCE),
+            (self.held_out_backward_error, ACCURATE_BACKWARD),
+            (self.held_out_error, ACCURATE_STEP),
+        )
+        return all(error is not None and error <= limit for error, limit in limits)
 
     @property
     def caveat(self) -> str:

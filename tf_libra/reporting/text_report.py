@@ -111,18 +111,21 @@ def fit_line(conclusion: TuningResult) -> str:
         f" {formatting.rate(float(model.exclusive_rate(r)))} exclusive"
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     )
-    held_out_error = conclusion.held_out_error
-    held_out = (
-        "no held-out steps"
-        if held_out_error is None
-        else f"median error of held-out steps {formatting.percent(held_out_error)}"
-    )
     return (
         f"{model.formula()};\n"
         f"     {rates};\n"
         f"     {len(conclusion.samples)} samples, median error of an all-reduce"
-        f" {formatting.percent(conclusion.median_error)}; {held_out}"
+        f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
     )
+
+
+def _held_out_errors(conclusion: TuningResult) -> str:
+    if conclusion.held_out_error is None:
+        return "no held-out steps"
+    text = f"median error of held-out steps {formatting.percent(conclusion.held_out_error)}"
+    if conclusion.held_out_backward_error is None:
+        return text
+    return f"{text}, of their backward {formatting.percent(conclusion.held_out_backward_error)}"
 
 
 def fit_table(conclusion: TuningResult) -> list[str]:
@@ -139,11 +142,6 @@ def fit_table(conclusion: TuningResult) -> list[str]:
         )
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     ]
-    held_out = (
-        "no held-out steps"
-        if conclusion.held_out_error is None
-        else f"median error of held-out steps {formatting.percent(conclusion.held_out_error)}"
-    )
     return [
         "fitted model, slowdown of computation and transmission rates:",
         _aligned(rows),
@@ -151,7 +149,7 @@ def fit_table(conclusion: TuningResult) -> list[str]:
             f"  startup {formatting.time(model.startup_seconds)} overlapped,"
             f" {formatting.time(model.exclusive_startup_seconds)} exclusive;"
             f" {len(conclusion.samples)} samples, median error of an all-reduce"
-            f" {formatting.percent(conclusion.median_error)}; {held_out}"
+            f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
         ),
     ]
 

@@ -133,6 +133,7 @@ def plan_record(
             profile=gradients,
             cost_model=model,
             held_out_error=0.09,
+            held_out_backward_error=0.05,
             samples=tuple(samples),
             notes=("a note",),
             is_complete=True,

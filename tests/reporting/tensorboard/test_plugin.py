@@ -246,6 +246,8 @@ def test_every_strategy_has_a_prediction(backend: Backend, plan: dict[str, str])
 def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("contention", **plan)
     assert view["held_out_error"] == RECORD.conclusion.held_out_error
+    assert view["held_out_backward_error"] == RECORD.conclusion.held_out_backward_error
+    assert view["is_accurate"] == RECORD.conclusion.evidence.is_accurate
     model, samples = RECORD.conclusion.cost_model, RECORD.conclusion.samples
     errors = [abs(one["error"]) for one in view["samples"]]
     assert errors == pytest.approx(np.abs(prediction_errors(model, samples)))

@@ -217,8 +217,10 @@ function model(plan, contention, measured) {
   if (held === null) {
     return fact(question, 'not tested', parts.join(' ') || 'This job has fitted no model.', '', 'model');
   }
-  parts.unshift('Median error on held-out steps, under plans outside of the fit.');
-  const kind = held <= 0.1 ? 'good' : held > 0.25 ? 'bad' : '';
+  const backward = contention.held_out_backward_error;
+  const onBackward = backward === null ? '' : `; on their backward: ${percent(backward)}`;
+  parts.unshift(`Median error on held-out steps, under plans outside of the fit${onBackward}.`);
+  const kind = contention.is_accurate ? 'good' : held > 0.25 ? 'bad' : '';
   return fact(question, `off by ${percent(held)}`, parts.join(' '), kind, 'model');
 }
 

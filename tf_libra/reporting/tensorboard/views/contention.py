@@ -22,6 +22,8 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
         "median_error": record.conclusion.median_error,
         "weighted_error": None,
         "held_out_error": record.conclusion.held_out_error,
+        "held_out_backward_error": record.conclusion.held_out_backward_error,
+        "is_accurate": record.conclusion.evidence.is_accurate,
         "model": None,
         "curves": None,
         "samples": [],
