@@ -1,0 +1,1 @@
+"""Pipelines on several workers, a module per topic; `pipelines.py` runs them."""

@@ -1,0 +1,182 @@
+"""Results of pipelines, releases, short batches, and rejected steps."""
+
+import contextlib
+
+import harness
+import numpy as np
+import tensorflow as tf
+from layer_stack import Stack, batch
+from staged import refused
+
+import tf_libra
+import tf_libra.elastic
+from pipeline_cases.common import MICROBATCHES, SAMPLES, SHORT, STEPS, cases, in_stages
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, build_model, make_plan, make_rank, run
+from tf_libra.capture.variables import plain
+from tf_libra.model_parallel.execution.transport import LanesTransport
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.strategies import DataParallel, GPipe, Spp
+
+
+def train(make, strategy, **options):
+    trained = build_model(make)
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+    returned = []
+    for images, labels in batches(STEPS, SAMPLES):
+        result = step(harness.own(images), harness.own(labels))
+        returned.append({name: np.array(value).tolist() for name, value in result.items()})
+    step.synchronize_variables()
+    every = map(tf.convert_to_tensor, trained.every_variable)
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(every)})
+    return {
+        "returned": returned,
+        "stages": [list(stage.devices) for stage in step.plan.stages],
+        "layers": list(step.plan.layer_names),
+        "explained": step.explain(),
+        "settled": step.settled,
+    }
+
+
+def add(name, strategy, make=None, **options):
+    cases.add(name, lambda: train(make or models.EVERY[name], strategy, **options))
+
+
+# No batch normalization: it depends on the examples that a replica computes at a time.
+if harness.SIZE == 2:
+    for model in models.EVERY:
+        options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}
+        add(model, in_stages(2), **options)
+    cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
+else:  # all other models have stages with replicas
+    make = models.deepest if harness.SIZE == 4 else models.deep
+    add("deep", in_stages(harness.SIZE), make, logdir=harness.FOLDER / "logdir")
+    add("convolutional", in_stages(2))
+    add("transformer", in_stages(harness.SIZE - 1))
+if harness.SIZE == 4:
+    cases.add("gpipe", lambda: train(models.deep, GPipe(num_microbatches=MICROBATCHES)))
+if harness.SIZE != 3:
+    by_data = DataParallel(num_microbatches=MICROBATCHES)
+    cases.add("data_parallel", lambda: train(models.deep, by_data))
+
+
+def released():
+    """Releases variables of other stages between steps, and synchronizes them on request."""
+    trained = build_model(models.deep)
+    step = tf_libra.optimize(in_stages(2, release_variables=True))(tf.function(trained.flagged))
+    sizes = []
+
+    def run(images, labels, **flag):
+        result = step(harness.own(images), harness.own(labels), **flag)
+        sizes.append([int(tf.size(variable.value)) for variable in trained.variables])
+        return float(result["loss"])
+
+    first, second, third = batches(3, SAMPLES)
+    run(*first)
+    step.synchronize_variables()
+    sizes.append([int(tf.size(variable.value)) for variable in trained.variables])
+    run(*second)
+    evaluated = run(*second, training=False)
+    run(*(tensor[: SAMPLES // 2] for tensor in third))  # another trace
+    run(*(tensor[SAMPLES // 2 :] for tensor in third))
+    step.synchronize_variables()
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(trained.variables)})
+    return {
+        "sizes": sizes,
+        "stages": [list(stage.devices) for stage in step.plan.stages],
+        "evaluated": evaluated,
+    }
+
+
+if harness.SIZE != 3:
+    cases.add("released", released)
+
+
+def grouped():
+    """Trains two stages with replicas that all-reduce three groups in their last backward."""
+    tf_libra.collectives.connect()
+    make, steps = models.convolutional, batches(2, SAMPLES)
+
+    def layout(names):
+        return Layout.from_pipeline_plan(make_plan(names, (0, 2), (2, 2), MICROBATCHES))
+
+    lanes = LanesTransport(harness.RANK, "grouped", contextlib.nullcontext)
+    rank = make_rank(make, lanes, layout, harness.SIZE, MICROBATCHES, steps, num_groups=3)
+    run(rank, harness.RANK)
+    alone = build_model(make)
+    for step in steps:
+        alone.accumulated(*step, MICROBATCHES)
+    differences = []
+    for own, wanted in zip(rank.trained.variables, alone.variables, strict=True):
+        handle = rank.graph.placeholder_of(plain(own))
+        if rank.partition.stage_of_variable(handle) in rank.executor.stages:
+            difference = tf.abs(tf.convert_to_tensor(own) - tf.convert_to_tensor(wanted))
+            differences.append(float(tf.reduce_max(difference)))
+    return {"groups": [len(group) for group in rank.executor.layout.groups], "differ": differences}
+
+
+if harness.SIZE == 4:
+    cases.add("grouped", grouped)
+
+
+def short_batches(*, release=False):
+    """Trains with last batches that microbatches, or replicas, do not divide.
+
+    The step is a method, decorated in its class.
+    """
+
+    class Trainer:
+        def __init__(self):
+            self.trained = build_model(models.deep)
+
+        @tf_libra.optimize(in_stages(2, release_variables=release))
+        @tf.function
+        def step(self, images, labels):
+            return self.trained.step(images, labels)
+
+    trainer = Trainer()
+    trained, step = trainer.trained, trainer.step
+    for size in SHORT:
+        [(images, labels)] = batches(1, harness.SIZE * size)
+        step(harness.own(images), harness.own(labels))
+    step.synchronize_variables()
+    cases.save(**{str(i): variable.numpy() for i, variable in enumerate(trained.variables)})
+
+
+if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not divide all batches
+    cases.add("short_batches", short_batches)
+    cases.add("short_batches_released", lambda: short_batches(release=True))
+
+
+def in_other_stages(is_trained):
+    """Runs layers in another order, with which a rank would compute with stale weights."""
+    stack = Stack()
+
+    def flagged(inputs, labels, training=True, turned=False):
+        weights = stack.weights[::-1] if turned else stack.weights
+        run = stack.step if training else stack.loss
+        return run(inputs, labels, weights)
+
+    step = tf_libra.optimize(in_stages(2))(tf.function(flagged))
+    share = [harness.own(tensor) for tensor in batch(0)]
+    step(*share)
+    step(*share, training=is_trained, turned=True)
+
+
+if harness.SIZE == 2:
+    cases.add("a_batch_not_divided", lambda: refused(models.deep, Spp(num_microbatches=3)))
+    cases.add(
+        "more_stages_than_layers",
+        lambda: refused(models.shallow, Spp(num_microbatches=2, num_stages=2)),
+    )
+    cases.add(
+        "more_stages_than_workers",
+        lambda: refused(models.deep, Spp(num_microbatches=2, num_stages=3)),
+    )
+    cases.add(
+        "a_layer_too_large",
+        lambda: refused(models.deep, Spp(num_microbatches=2, memory_bytes=64.0)),
+    )
+    cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
+    cases.add("evaluated_in_other_stages", lambda: in_other_stages(is_trained=False))
+    cases.add("trained_in_other_stages", lambda: in_other_stages(is_trained=True))

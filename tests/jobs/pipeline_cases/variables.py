@@ -1,0 +1,212 @@
+"""Variables that several steps, elastic states and broadcasts use."""
+
+import gc
+import itertools
+import types
+
+import harness
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from layer_stack import Stack, batch
+
+import tf_libra
+import tf_libra.elastic
+from pipeline_cases.common import AT_ONCE, SAMPLES, cases, in_stages
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, build_model
+
+
+def objects_in_turns():
+    """Trains two objects of a class with a decorated method."""
+
+    class Trainer:
+        def __init__(self):
+            self.stack = Stack()
+
+        @tf_libra.optimize(in_stages(2))
+        @tf.function
+        def step(self, inputs, labels):
+            return self.stack.step(inputs, labels)
+
+    trainers, alone = [Trainer(), Trainer()], [Stack(), Stack()]
+    for number in range(6):
+        joint = batch(number)
+        trainers[number % 2].step(*map(harness.own, joint))
+        alone[number % 2].step(*joint)
+    differences = []
+    for trainer, wanted in zip(trainers, alone, strict=True):
+        assert trainer.step.plan is not None
+        trainer.step.synchronize_variables()
+        pairs = zip(trainer.stack.weights, wanted.weights, strict=True)
+        differences += [float(tf.reduce_max(tf.abs(a - b))) for a, b in pairs]
+    apart = tf.reduce_max(tf.abs(alone[0].weights[0] - alone[1].weights[0]))
+    return {"differ": max(differences), "apart": float(apart)}
+
+
+def adversarial():
+    """Returns a generator and a discriminator: their variables, and a step for each."""
+    keras = tf.keras
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(7)
+
+    def stack(*widths):
+        dense = [keras.layers.Dense(width, activation="tanh") for width in widths]
+        return keras.Sequential([keras.layers.Input([8]), *dense])
+
+    generator, discriminator = stack(8, 12, 8), stack(12, 8, 1)
+
+    def step_of(model, sign):
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+
+        def step(noise, real):
+            with tf.GradientTape() as tape:
+                fake = discriminator(generator(noise))
+                loss = sign * tf.reduce_mean(fake - discriminator(real))
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return loss
+
+        return step
+
+    variables = [*generator.variables, *discriminator.variables]
+    return variables, step_of(discriminator, 1.0), step_of(generator, -1.0)
+
+
+def in_turns(*, release=False):
+    """Alternates steps with shared variables, in stages and data-parallel."""
+    expected, *steps = adversarial()
+    alone = [tf.function(step) for step in (*steps, steps[1])]
+    variables, first, second = adversarial()
+    decorated = [
+        tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(first)),
+        tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(second)),
+        tf_libra.optimize("syneasgd", **AT_ONCE)(tf.function(second)),
+    ]
+    start = [variable.numpy() for variable in expected]
+    for number in range(7):
+        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
+        alone[number % 3](noise, real)
+        decorated[number % 3](harness.own(noise), harness.own(real))
+    for step in decorated:
+        step.synchronize_variables()
+    pairs = list(zip(variables, expected, start, strict=True))
+    return {
+        "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
+        "moved": min(float(np.abs(b.numpy() - c).max()) for _, b, c in pairs),
+    }
+
+
+def gone():
+    """Drops a step, on one rank earlier, before another one uses its variables."""
+    expected, *steps = adversarial()
+    alone = [tf.function(step) for step in steps]
+    variables, first, second = adversarial()
+    start = [variable.numpy() for variable in expected]
+    for number, (step, function) in enumerate(zip((first, second), alone, strict=True)):
+        strategy, options = (in_stages(2), {}) if number == 0 else ("syneasgd", AT_ONCE)
+        decorated = tf_libra.optimize(strategy, **options)(tf.function(step))
+        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
+        function(noise, real)
+        decorated(harness.own(noise), harness.own(real))
+        kept = decorated if harness.RANK == 1 and number == 0 else None
+        del decorated
+        gc.collect()
+    del kept
+    gc.collect()
+    pairs = list(zip(variables, expected, start, strict=True))
+    return {
+        "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
+        "moved": min(float(np.abs(b.numpy() - c).max()) for _, b, c in pairs),
+    }
+
+
+def ends():
+    """Drops a step together with its variables, as at the end of a script's main function."""
+
+    def main():
+        trained = build_model(models.deep)
+        return tf_libra.optimize(in_stages(2))(tf.function(trained.step)), trained
+
+    def train_and_leave():
+        [step, trained] = main()  # the step is dropped first
+        [(images, labels)] = batches(1, SAMPLES)
+        step(harness.own(images), harness.own(labels))
+        assert trained.variables
+
+    train_and_leave()
+    gc.collect()
+
+
+def committed():
+    """Commits and restores variables of both stages with both kinds of elastic states."""
+    stack, alone = Stack(), Stack()
+    model = types.SimpleNamespace(variables=stack.weights, build=None, built=True)
+    optimizer = types.SimpleNamespace(variables=lambda: stack.momenta)
+    every, wanted = [*stack.weights, *stack.momenta], [*alone.weights, *alone.momenta]
+    ours = tf_libra.elastic.TensorFlowState(every)
+    plain = hvd.elastic.TensorFlowState(every)
+    keras = hvd.elastic.TensorFlowKerasState(model, optimizer)
+    step = tf_libra.optimize(in_stages(2, release_variables=True))(tf.function(stack.step))
+
+    def differs():
+        return max(
+            float(tf.reduce_max(tf.abs(a - b))) if a.read_value().shape == b.shape else np.inf
+            for a, b in zip(every, wanted, strict=True)
+        )
+
+    def train(number):
+        joint = batch(number)
+        step(*map(harness.own, joint))
+        alone.step(*joint)
+
+    ways = itertools.product(("commit", "save", "sync"), (ours, plain, keras))
+    weights = tf_libra.elastic.TensorFlowState(stack.weights)
+    found = {"kept": [], "restored": []}
+    for number, (way, state) in enumerate([*ways, ("commit", weights)]):
+        train(number)
+        assert differs() == np.inf
+        getattr(state, way)()
+        found["kept"].append(differs())
+    for state in (ours, plain, keras):
+        state.commit()
+        kept = [value.numpy() for value in every]
+        train(0)
+        state.restore()
+        found["restored"] += [
+            bool((a.numpy() == b).all()) for a, b in zip(every, kept, strict=True)
+        ]
+        for expected, value in zip(wanted, kept, strict=True):
+            expected.assign(value)
+        step.synchronize_variables()
+        state.restore()
+    return found
+
+
+def broadcast_after_batches():
+    """Broadcasts variables after the first batch, as Horovod's examples do, from either rank."""
+    stack, alone = Stack(), Stack()
+    every, wanted = [*stack.weights, *stack.momenta], [*alone.weights, *alone.momenta]
+    step = tf_libra.optimize(in_stages(2))(tf.function(stack.step))
+    differences = []
+    for number, options in enumerate(({}, {"inplace": True}, {})):
+        joint = batch(number)
+        step(*map(harness.own, joint))
+        alone.step(*joint)
+        hvd.broadcast_variables(every, root_rank=number % 2, **options)
+        differences += [
+            float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(every, wanted, strict=True)
+        ]
+    return {"differ": max(differences)}
+
+
+if harness.SIZE == 2:
+    cases.add("committed", committed)
+    cases.add("gone", gone)
+    cases.add("ends", ends)
+    cases.add("in_turns", in_turns)
+    cases.add("objects_in_turns", objects_in_turns)
+    cases.add("in_turns_released", lambda: in_turns(release=True))
+    cases.add("broadcast_after_batches", broadcast_after_batches)
