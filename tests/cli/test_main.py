@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -82,6 +83,28 @@ def test_compare_has_every_strategy(inputs, capsys):
         "auto"
     }
     assert seconds["libra, exact"] <= min(seconds["libra"], seconds["libra-m"], seconds["wfbp"])
+
+
+def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_path, capsys):
+    assert main(["compare", *inputs, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "whole_step_seconds" not in out and "rest_seconds" in err
+    path = tmp_path / "whole.json"
+    path.write_text(dataclasses.replace(PROFILE, rest_seconds=0.01).to_json())
+    given = [f"--profile={path}", *(one for one in inputs if not one.startswith("--profile"))]
+    factors = ["--workers=2", "--batch_factor=3", "--link_factor=4"]
+    assert main(["compare", *given, *factors, "--json"]) == 0
+    rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    whole = {name: row["whole_step_seconds"] for name, row in rows.items()}
+    compute = float(PROFILE.compute_seconds.sum())
+    assert whole["one worker"] == pytest.approx(2 * 3 * (0.01 + compute))
+    cost = COST.with_workers(2).with_link_rate(4)
+    plan = tf_libra.make_plan(PROFILE.with_batch(3), cost, "wfbp")
+    step = tf_libra.simulate(PROFILE.with_batch(3), plan, cost).step_seconds
+    assert whole["wfbp"] == pytest.approx(0.03 + step)
+    assert main(["compare", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "whole step" in lines[0] and lines[-1].startswith("one worker")
 
 
 def test_simulate_has_backward_and_step_seconds(inputs, tmp_path, capsys):

@@ -35,6 +35,9 @@ class Flat(CostModel):
     def with_workers(self, num_workers):
         return replace(self, num_workers=num_workers)
 
+    def with_link_rate(self, factor):
+        return replace(self, rate=self.rate * factor)
+
     def contention_free(self):
         return self
 

@@ -17,6 +17,7 @@ from tf_libra.config import DataParallelOptions
 from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.reporting.text_report import ORIGIN_NAMES
+from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
 CONCLUSION = examples.plan_record().conclusion
@@ -91,6 +92,29 @@ def test_drift_is_recorded_on_rank_0(rank: int, tmp_path: Path) -> None:
         if rank == 0
         else {}
     )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_slower_than_one_worker_is_one_warning(
+    rank: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = replace(CONCLUSION, rest_seconds=1e-6, race=None, held_out_error=0.1)
+    compared = slow.compare_with_one_worker(step_seconds=10.0)
+    assert compared is not None and compared.is_slower
+    winner = Candidate(slow.plan, None, (10.0, 10.0))
+    slow = replace(slow, race=Race((winner,)))
+    one = reporter_for(logdir=tmp_path)
+    one.on_join(rank, options_for(logdir=tmp_path))
+    one.on_function("step")
+    for step in (8, 80):  # retuning repeats nothing
+        one.on_plan_activated(slow, PlanSource.TUNED, step)
+    one.close()
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(text.startswith("one worker: ") for text in warnings) == (rank == 0)
+    assert one.explain().splitlines()[1].startswith("one worker: ")
+    if rank == 0:
+        [profile] = tmp_path.rglob("profile*.json")
+        assert BackwardProfile.from_json(profile.read_text()).rest_seconds == 1e-6
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -20,6 +20,7 @@ from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
 from tf_libra.internal.values import AtLeastOne, NonNegative, Positive
+from tf_libra.planning.one_worker import OneWorkerComparison, compare_with_one_worker
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -96,6 +97,25 @@ class TuningResult(Document):
         if timeline is None or self.rest_seconds is None:
             return None
         return self.rest_seconds + timeline.step_seconds
+
+    def compare_with_one_worker(
+        self, step_seconds: float | None = None
+    ) -> OneWorkerComparison | None:
+        """Compares the plan with one worker on the joint batch; None if a step was not measured.
+
+        Args:
+          step_seconds: measured step; None: that of the trials, or else the prediction.
+        """
+        if self.profile is None or self.cost_model is None or self.rest_seconds is None:
+            return None
+        if step_seconds is None and self.race is not None:
+            step_seconds = self.race.winner.median_seconds
+        is_trusted = not self.evidence.caveat
+        if step_seconds is None and not is_trusted:
+            return None
+        return compare_with_one_worker(
+            self.profile, self.plan, self.cost_model, self.rest_seconds, step_seconds, is_trusted
+        )
 
     def with_prediction(self, plan: Plan) -> Plan:
         """Returns an earlier plan with this result's prediction and without its notes."""

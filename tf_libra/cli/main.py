@@ -44,6 +44,7 @@ from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
+from tf_libra.planning.one_worker import one_worker_seconds
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -142,6 +143,8 @@ def _define_compare(values: flags.FlagValues) -> None:
     )
     exact = [name for name, kind in strategies.BY_NAME.items() if _has_optimum(kind)]
     flags.DEFINE_bool("exact", False, f"also the optimum of {', '.join(exact)}", flag_values=values)
+    for name, what in (("link_factor", "links as fast"), ("batch_factor", "examples per step")):
+        flags.DEFINE_float(name, 1.0, f"this many times {what}", 1e-3, 1e3, flag_values=values)
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_arguments(values, compared_kinds(), without=("exact",))
 
@@ -186,6 +189,8 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
+    profile = profile.with_batch(float(flag_value(values, "batch_factor")))
+    cost = cost.with_link_rate(float(flag_value(values, "link_factor")))
     chosen: dict[str, strategies.Strategy] = {
         name: kind(**given_arguments(values, kind)) for name, kind in compared_kinds().items()
     }
@@ -201,10 +206,43 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         if compared.plan is None or compared.timeline is None:
             raise ValueError(f"{compared.name}: {compared.problem}")
         name = f"{compared.name} (ideal)" if compared.name == IDEAL else compared.name
-        rows.append(_row(compared.plan, compared.timeline, {"strategy": name}))
+        row = _row(compared.plan, compared.timeline, {"strategy": name})
+        rows.append(_with_rest(row, profile.rest_seconds))
         plans.append(compared.plan)
+    if profile.rest_seconds is not None:
+        rows.append(_one_worker_row(profile, profile.rest_seconds, cost.num_workers))
     _print_rows(rows, bool(values["json"].value))
     _print_evidence(evidence, plans)
+    if profile.rest_seconds is None:
+        print(
+            "note: one worker is not compared, because the profile has no rest_seconds, the time"
+            " outside backward and the updates",
+            file=sys.stderr,
+        )
+
+
+def _with_rest(row: dict[str, Any], rest_seconds: float | None) -> dict[str, Any]:
+    """Returns a row with the seconds of the whole step, if they are known."""
+    if rest_seconds is None:
+        return row
+    return row | {"whole_step_seconds": rest_seconds + row["step_seconds"]}
+
+
+def _one_worker_row(
+    profile: BackwardProfile, rest_seconds: float, num_workers: int
+) -> dict[str, Any]:
+    """Returns the row of one worker on the joint batch, whose times are upper bounds."""
+    backward = num_workers * float(profile.compute_after[0])
+    return {
+        "strategy": "one worker",
+        "backward_seconds": backward,
+        "step_seconds": backward + float(profile.updates_before[-1]),
+        "computation_end_seconds": backward,
+        "residual_communication_seconds": 0.0,
+        "groups": 0,
+        "threads": [],
+        "whole_step_seconds": one_worker_seconds(profile, rest_seconds, num_workers),
+    }
 
 
 def _explain(values: flags.FlagValues, rest: list[str]) -> None:
@@ -285,20 +323,18 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
         print_json(rows)
         return
     key = next(iter(rows[0]))
-    print(
-        f"{key:<16}{'backward':>14}{'with updates':>14}{'computation':>14}{'residual':>14}"
-        f"{'groups':>8}  threads"
-    )
+    columns = {
+        "backward": "backward_seconds",
+        "with updates": "step_seconds",
+        "computation": "computation_end_seconds",
+        "residual": "residual_communication_seconds",
+        "whole step": "whole_step_seconds",
+    }
+    columns = {title: name for title, name in columns.items() if name in rows[0]}
+    titles = "".join(f"{title:>14}" for title in columns)
+    print(f"{key:<16}{titles}{'groups':>8}  threads")
     for row in rows:
-        times = "".join(
-            f"{formatting.time(row[name]):>14}"
-            for name in (
-                "backward_seconds",
-                "step_seconds",
-                "computation_end_seconds",
-                "residual_communication_seconds",
-            )
-        )
+        times = "".join(f"{formatting.time(row[name]):>14}" for name in columns.values())
         threads = ",".join(map(str, row["threads"]))
         print(f"{row[key]!s:<16}{times}{row['groups']:>8}  {threads}")
 

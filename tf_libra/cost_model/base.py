@@ -53,6 +53,10 @@ class CostModel(Document, abc.ABC):
         """Returns the model of the same hardware with another number of workers."""
 
     @abc.abstractmethod
+    def with_link_rate(self, factor: float) -> "CostModel":
+        """Returns the model with links that are `factor` times as fast, and the same processors."""
+
+    @abc.abstractmethod
     def contention_free(self) -> "CostModel":
         """Returns the ideal without contention, MG-CF of LIBRA's evaluation."""
 

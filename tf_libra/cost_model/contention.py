@@ -128,6 +128,10 @@ class ContentionModel(CostModel):
             exclusive=slower(self.exclusive),
         )
 
+    def with_link_rate(self, factor: float) -> "ContentionModel":
+        """Returns the model with links that are `factor` times as fast; startup stays."""
+        return self.slowed(0.0, 1 / factor)
+
     def contention_free(self) -> "ContentionModel":
         """Returns the ideal without contention, MG-CF in LIBRA: compute = (1, 0) and p = q."""
         alone = self.exclusive_hop_latency

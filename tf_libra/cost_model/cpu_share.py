@@ -99,6 +99,10 @@ class ProcessorModel(CostModel):
         """
         return replace(self, num_workers=num_workers)
 
+    def with_link_rate(self, factor: float) -> "ProcessorModel":
+        """Returns the model with links that are `factor` times as fast; CPU time stays."""
+        return replace(self, wire_per_byte=self.wire_per_byte / factor)
+
     def contention_free(self) -> ContentionModel:
         """Returns the ideal in which lanes take no time from computation."""
         rate = 1 / max(self.wire_per_byte, self.work_per_byte)

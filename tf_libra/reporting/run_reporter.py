@@ -205,6 +205,7 @@ class RunReporter:
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.USER:
             self._log_conclusion(conclusion)
+            self._warn_of_one_worker(conclusion)
         before = self._history.snapshot().conclusion
         self._history.enter_phase(Phase.RUN)
         self._history.set_plan(conclusion)
@@ -230,6 +231,13 @@ class RunReporter:
             how += f", replacing {before.plan.short_id}"
         source, table = ORIGIN_NAMES[origin.value], plan_table(conclusion)
         self.log.info("run: plan %s (%s) %s\n%s", plan.short_id, source, how, table)
+
+    def _warn_of_one_worker(self, conclusion: TuningResult) -> None:
+        """Warns once if one worker would train the joint batch faster than all workers."""
+        is_first = self._history.snapshot().conclusion is None
+        compared = conclusion.compare_with_one_worker() if is_first else None
+        if compared is not None and compared.is_slower:
+            self.log.warning("one worker: %s", compared.describe())
 
     def _log_conclusion(self, conclusion: TuningResult) -> None:
         """Logs why the strategy differs, the trials, the model's fit, the notes, and the plan."""
@@ -258,9 +266,12 @@ class RunReporter:
         if self._options.logdir is None:
             return
         model = conclusion.cost_model
+        profile = conclusion.profile
+        if profile is not None:
+            profile = replace(profile, rest_seconds=conclusion.rest_seconds)
         texts = {
             "plan": conclusion.plan.to_json(),
-            "profile": None if conclusion.profile is None else conclusion.profile.to_json(),
+            "profile": None if profile is None else profile.to_json(),
             "cost_model": None if model is None else encode_cost_model(model, conclusion.evidence),
         }
         paths, message = documents(self._options.logdir, self._function, tuple(texts))

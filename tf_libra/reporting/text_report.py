@@ -30,6 +30,9 @@ def describe(run: RunSnapshot) -> str:
     lines = [f"phase: {run.phase.value}"]
     conclusion = run.conclusion
     if conclusion is not None:
+        measured = run.median_step_seconds(Phase.RUN)
+        if compared := conclusion.compare_with_one_worker(measured):
+            lines += _wrapped(f"one worker: {compared.describe()}")
         lines += _wrapped(why_another_plan(run) or "")
     lines += [part for line in times(run) for part in _wrapped(line)]
     if conclusion is not None:

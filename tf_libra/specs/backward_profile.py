@@ -1,7 +1,7 @@
 """Backward profile: names, sizes and production times of a step's gradients."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -43,13 +43,20 @@ class GradientTensor(Value):
 class BackwardProfile(Document):
     """Gradients of one step in backward order: tensor 0 is produced first.
 
+    Attributes:
+      tensors: gradients, at least one.
+      rest_seconds: seconds of the step outside backward and the updates, such as forward
+        computation; None if unknown. Planners do not use it.
+
     Raises:
       ValueError: no tensor, or two tensors of one name.
     """
 
     tensors: tuple[GradientTensor, ...]
+    rest_seconds: NonNegative | None = None
 
     FORMAT: ClassVar = "tf-libra profile"
+    SPARSE: ClassVar = ("rest_seconds",)
     INDENT: ClassVar = 1
 
     def _validate(self) -> None:
@@ -141,6 +148,17 @@ class BackwardProfile(Document):
     def has_updates(self) -> bool:
         """True if updates take time."""
         return bool(self.updates_before[-1] > 0)
+
+    def with_batch(self, factor: float) -> "BackwardProfile":
+        """Returns the profile of a batch `factor` times as large; computation grows as much."""
+        return replace(
+            self,
+            rest_seconds=None if self.rest_seconds is None else self.rest_seconds * factor,
+            tensors=tuple(
+                replace(tensor, compute_seconds=tensor.compute_seconds * factor)
+                for tensor in self.tensors
+            ),
+        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:

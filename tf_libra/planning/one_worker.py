@@ -1,0 +1,156 @@
+"""One worker that trains the joint batch: the alternative to N workers, and when it is faster.
+
+N workers pay only if they train a step in less time than one worker trains the joint batch, which
+computes N times as much and sends nothing.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tf_libra.cost_model import CostModel
+from tf_libra.internal import formatting
+from tf_libra.simulation import simulate
+from tf_libra.specs.backward_profile import BackwardProfile
+from tf_libra.specs.plan import Plan
+
+# Ratio of step times from which on one worker counts as faster: less may be noise.
+CLEARLY_SLOWER = 1.03
+# Largest factor on link rates or batch sizes that is considered, and its precision.
+_MAX_FACTOR, _PRECISION = 1024.0, 1.01
+
+
+@dataclass(frozen=True)
+class OneWorkerComparison:
+    """Steps of N workers under a plan, and of one worker on their joint batch.
+
+    Attributes:
+      num_workers: N, at least 2.
+      step_seconds: step of N workers.
+      one_worker_seconds: largest step of one worker, if computation grows at most in proportion to
+        the batch.
+      link_factor: factor on link rates from which on N workers are faster under this plan; 1 if
+        they are now, None if no factor is known.
+      batch_factor: the same for the batch size.
+    """
+
+    num_workers: int
+    step_seconds: float
+    one_worker_seconds: float
+    link_factor: float | None = None
+    batch_factor: float | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Upper bound of the factor by which N workers are faster than one."""
+        return self.one_worker_seconds / self.step_seconds
+
+    @property
+    def is_slower(self) -> bool:
+        """True if one worker is clearly faster than N."""
+        return self.step_seconds > CLEARLY_SLOWER * self.one_worker_seconds
+
+    def describe(self) -> str:
+        """Returns the comparison in one sentence, with what would change it if one worker wins."""
+        text = (
+            f"{self.num_workers} workers train at most {_factor(self.speedup)} times as fast as"
+            f" one: a step takes {formatting.time(self.step_seconds)}, one worker at most"
+            f" {formatting.time(self.one_worker_seconds)} for the joint batch"
+        )
+        return f"{text}; {self._remedy()}" if self.is_slower else text
+
+    def _remedy(self) -> str:
+        """Returns what would make N workers faster than one."""
+        remedies = [
+            text.format(_factor(factor, rounding=math.ceil))
+            for text, factor in (
+                ("links {} times as fast", self.link_factor),
+                ("a batch {} times as large", self.batch_factor),
+            )
+            if factor is not None and factor > 1
+        ]
+        if not remedies:
+            return "train with one worker, or with more examples per step"
+        return f"with {' or '.join(remedies)}, {self.num_workers} workers are faster"
+
+
+def _factor(value: float, rounding: Callable[[float], int] = round) -> str:
+    """Formats a factor with two significant digits, or as a whole number from 10 on."""
+    if value >= 10:
+        return str(rounding(value))
+    digits = 10.0 if value >= 1 else 100.0
+    return f"{rounding(value * digits) / digits:g}"
+
+
+def one_worker_seconds(profile: BackwardProfile, rest_seconds: float, num_workers: int) -> float:
+    """Returns the largest step of one worker on the joint batch of N workers.
+
+    Forward and backward computation take at most N times as long, and updates as long as before.
+
+    Args:
+      profile: backward computation and updates of one of N workers.
+      rest_seconds: seconds of one of their steps outside backward and the updates.
+      num_workers: N.
+    """
+    backward, updates = float(profile.compute_after[0]), float(profile.updates_before[-1])
+    return num_workers * (rest_seconds + backward) + updates
+
+
+def compare_with_one_worker(
+    profile: BackwardProfile,
+    plan: Plan,
+    cost: CostModel,
+    rest_seconds: float,
+    measured_seconds: float | None = None,
+    is_trusted: bool = True,
+) -> OneWorkerComparison | None:
+    """Compares N workers under a plan with one worker on the joint batch.
+
+    Args:
+      profile: backward computation and updates of one of N workers.
+      plan: plan of the N workers.
+      cost: cost model; its number of workers is N.
+      rest_seconds: seconds of a step outside backward and the updates.
+      measured_seconds: measured step; None: as predicted.
+      is_trusted: False if the model's predictions are too uncertain to say what would help.
+
+    Returns:
+      The comparison; None for one worker, or if the model cannot predict the plan.
+    """
+    if cost.num_workers == 1:
+        return None
+
+    def gain(rates: float, batch: float) -> float:
+        """Returns the predicted gain of N workers in seconds, with factors on rates and batch."""
+        scaled, rest = profile.with_batch(batch), batch * rest_seconds
+        step = rest + simulate(scaled, plan, cost.with_link_rate(rates)).step_seconds
+        return one_worker_seconds(scaled, rest, cost.num_workers) - step
+
+    alone = one_worker_seconds(profile, rest_seconds, cost.num_workers)
+    try:
+        step = alone - gain(1.0, 1.0) if measured_seconds is None else measured_seconds
+        if step <= alone or not is_trusted:
+            factors: tuple[float | None, float | None] = (
+                (1.0, 1.0) if step <= alone else (None,) * 2
+            )
+        else:
+            factors = (
+                _least_factor(lambda factor: gain(factor, 1.0) > 0),
+                _least_factor(lambda factor: gain(1.0, factor) > 0),
+            )
+    except ValueError:
+        return None
+    return OneWorkerComparison(cost.num_workers, step, alone, *factors)
+
+
+def _least_factor(is_enough: Callable[[float], bool]) -> float | None:
+    """Returns the least factor from 1 on that is enough; None up to `_MAX_FACTOR`."""
+    low = high = 1.0
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > _MAX_FACTOR:
+            return None
+    while high > low * _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
