@@ -1,6 +1,6 @@
 """One level or two: what either takes on simulated hosts, whose links send one byte after another.
 
-Lanes choose by topology alone (`ops/lanes/grid.h`); docs/aiacc.md says what decides.
+Lanes choose by topology alone (`ops/lanes/grid.h`); docs/aiacc_paper.md says what decides.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def seconds(phases: Iterable[Phase], per_host: int, rate: float) -> tuple[float,
 
 
 def bytes_worth_two_levels(hosts: int, per_host: int, rate: float) -> float:
-    """From which on two levels are faster, as docs/aiacc.md has it."""
+    """From which on two levels are faster, as docs/aiacc_paper.md has it."""
     return LATENCY * rate * hosts / ((hosts - 1) * (per_host - 1))
 
 
