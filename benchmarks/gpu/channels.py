@@ -31,7 +31,7 @@ def run(context: Context) -> None:
     stand_in = None
     if job.dry_run and context.tuner is not None:
         stand_in = StandIn(context.tuner, context.communication.num_workers)
-    asked: list[nccl_log.Asked] = []
+    requested: list[nccl_log.RequestedChannels] = []
     lines: list[str] = []
     for step in steps:
         buckets = [Bucket((0, 1), (0, size // _ITEM_BYTES), size, r) for size, r in step]
@@ -39,7 +39,9 @@ def run(context: Context) -> None:
         for bucket in buckets:
             part = tensor[: bucket.elements[1]]
             context.communication.all_reduce(part, bucket.num_threads, ready=True)
-            asked.append(nccl_log.Asked(bucket.num_bytes, channels(bucket.num_threads)))
+            requested.append(
+                nccl_log.RequestedChannels(bucket.num_bytes, channels(bucket.num_threads))
+            )
             if stand_in is not None:
                 lines.append(stand_in.line(bucket.num_bytes))
         context.device.join()
@@ -49,22 +51,24 @@ def run(context: Context) -> None:
     text = "\n".join(lines)
     if not job.dry_run and log_path(job).exists():
         text = log_path(job).read_text(errors="replace")
-    context.write(_results(context, asked, text), complete=True)
+    context.write(_results(context, requested, text), complete=True)
 
 
-def _results(context: Context, asked: list[nccl_log.Asked], text: str) -> dict[str, Any]:
-    verdict = nccl_log.compare(asked, nccl_log.parse(text))
+def _results(
+    context: Context, requested: list[nccl_log.RequestedChannels], text: str
+) -> dict[str, Any]:
+    verdict = nccl_log.compare(requested, nccl_log.parse(text))
     logged = [line for line in text.splitlines() if "Bytes -> Algo" in line]
     tuning = [line for line in text.splitlines() if "tuner" in line.lower() or "NTHREADS" in line]
     counters = None if context.tuner is None else context.tuner.counters()
     share = math.nan
     if verdict["rows"]:
-        share = sum(row["as_asked"] is True for row in verdict["rows"]) / len(verdict["rows"])
+        share = sum(row["as_requested"] is True for row in verdict["rows"]) / len(verdict["rows"])
     return {
         "method": context.job.method,
         "written_by": "the plugin's stand-in for NCCL" if context.job.dry_run else "NCCL",
         **verdict,
-        "share_as_asked": None if math.isnan(share) else share,
+        "share_as_requested": None if math.isnan(share) else share,
         "tuner_counters": counters,
         "log": (tuning + logged)[:_LOG_LINES],
     }

@@ -37,7 +37,7 @@ class LoggedCollective:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedChannels:
     """An all-reduce as it was issued, with its requested `channels`; None lets NCCL choose."""
 
     num_bytes: int
@@ -64,48 +64,51 @@ def parse(text: str) -> tuple[LoggedCollective, ...]:
     return tuple(found)
 
 
-def compare(asked: Sequence[Asked], logged: Sequence[LoggedCollective]) -> dict[str, Any]:
+def compare(
+    requested: Sequence[RequestedChannels], logged: Sequence[LoggedCollective]
+) -> dict[str, Any]:
     """Compares the requested channels with those used, by all-reduce in the order of issue.
 
     Only all-reduces of the requested sizes count: the log also holds barriers and broadcasts.
 
     Returns:
       {"proven": every all-reduce that requested channels used exactly these, "reason": why not
-      if not, "rows": [{"num_bytes", "asked", "used", "algorithm", "protocol", "as_asked"}]}.
-      "as_asked" is None if NCCL was to choose or its log does not say.
+      if not, "rows": [{"num_bytes", "requested", "used", "algorithm", "protocol",
+      "as_requested"}]}.
+      "as_requested" is None if NCCL was to choose or its log does not say.
     """
-    sizes = {one.num_bytes for one in asked}
+    sizes = {one.num_bytes for one in requested}
     relevant = [one for one in logged if one.kind == "AllReduce" and one.num_bytes in sizes]
     rows = []
     reason = ""
-    if [one.num_bytes for one in relevant] != [one.num_bytes for one in asked]:
+    if [one.num_bytes for one in relevant] != [one.num_bytes for one in requested]:
         reason = (
-            f"the log holds {len(relevant)} all-reduces of these sizes, not the {len(asked)} "
+            f"the log holds {len(relevant)} all-reduces of these sizes, not the {len(requested)} "
             "issued in their order"
         )
-    for one, used in zip(asked, relevant, strict=False):
+    for one, used in zip(requested, relevant, strict=False):
         known = one.channels is not None and used.channels is not None
         rows.append(
             {
                 "num_bytes": one.num_bytes,
-                "asked": one.channels,
+                "requested": one.channels,
                 "used": used.channels,
                 "algorithm": used.algorithm,
                 "protocol": used.protocol,
-                "as_asked": used.channels == one.channels if known else None,
+                "as_requested": used.channels == one.channels if known else None,
             }
         )
-    wanted = [row for row in rows if row["asked"] is not None]
+    wanted = [row for row in rows if row["requested"] is not None]
     if not reason and any(row["used"] is None for row in wanted):
         reason = "this release of NCCL does not log channels"
-    off = [row for row in wanted if row["as_asked"] is False]
+    off = [row for row in wanted if row["as_requested"] is False]
     if not reason and off:
         reason = (
             f"{len(off)} of {len(wanted)} used another number, the first "
-            f"{off[0]['used']} instead of {off[0]['asked']} for {off[0]['num_bytes']} bytes"
+            f"{off[0]['used']} instead of {off[0]['requested']} for {off[0]['num_bytes']} bytes"
         )
     if not reason and not wanted:
-        reason = "nothing was asked for"
+        reason = "no channels were requested"
     return {"proven": not reason, "reason": reason, "rows": rows}
 
 

@@ -119,7 +119,7 @@ class Bench:
         counters = document["results"]["tuner_counters"] or {}
         if not counters.get("applied"):
             self._method = "communicators"
-            return ["channels: NCCL never asked the plugin; communicators are used from here on"]
+            return ["channels: NCCL never called the plugin; communicators are used from here on"]
         return []
 
     def _training(self, seconds: float) -> list[str]:
@@ -213,7 +213,7 @@ def summary(out: Path, report: dict[str, Any]) -> str:
         state = "complete" if document["complete"] else "incomplete"
         lines.append(f"{step}: {state}{', dry run' if document['dry_run'] else ''}")
         if step == "channels":
-            verdict = "as asked" if results["proven"] else results["reason"]
+            verdict = "as requested" if results["proven"] else results["reason"]
             lines.append(f"  channels: {verdict}, says {results['written_by']}")
         elif step == "curves" and results.get("cost_model"):
             for row in results["alone"]["curve"]:

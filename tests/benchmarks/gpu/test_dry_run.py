@@ -52,7 +52,7 @@ def test_every_step_ends_well_and_leaves_its_file(out: Path) -> None:
 def test_requested_channels_reach_the_communicator(out: Path) -> None:
     found = results(out, "channels")
     assert found["proven"], found["reason"]
-    assert {row["asked"] for row in found["rows"]} == {1, 4}
+    assert {row["requested"] for row in found["rows"]} == {1, 4}
     assert found["tuner_counters"]["applied"] == len(found["rows"])
     assert found["written_by"] != "NCCL"
 

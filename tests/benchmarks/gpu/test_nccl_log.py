@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.gpu.nccl_log import Asked, LoggedCollective, compare, parse
+from benchmarks.gpu.nccl_log import LoggedCollective, RequestedChannels, compare, parse
 
 # Lines as NCCL 2.28 writes them, with what stands around them.
 LOG = """\
@@ -26,7 +26,7 @@ def test_collectives_are_found_among_other_lines() -> None:
 def test_older_releases_do_not_say_channels() -> None:
     (found,) = parse("h:1:1 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo 1 proto 2 time 12.5\n")
     assert found == LoggedCollective("AllReduce", 1024, "1", "2", None)
-    verdict = compare([Asked(1024, 4)], [found])
+    verdict = compare([RequestedChannels(1024, 4)], [found])
     assert not verdict["proven"]
     assert verdict["reason"] == "this release of NCCL does not log channels"
 
@@ -45,13 +45,13 @@ def test_other_lines_are_no_collectives(line: str) -> None:
 
 
 def test_requested_channels_are_proven() -> None:
-    verdict = compare([Asked(SIZE, 8), Asked(SIZE, 2)], parse(LOG))
+    verdict = compare([RequestedChannels(SIZE, 8), RequestedChannels(SIZE, 2)], parse(LOG))
     assert verdict["proven"] and verdict["reason"] == ""
-    assert [row["as_asked"] for row in verdict["rows"]] == [True, True]
+    assert [row["as_requested"] for row in verdict["rows"]] == [True, True]
 
 
 def test_equal_sizes_are_distinguished_by_order() -> None:
-    verdict = compare([Asked(SIZE, 2), Asked(SIZE, 8)], parse(LOG))
+    verdict = compare([RequestedChannels(SIZE, 2), RequestedChannels(SIZE, 8)], parse(LOG))
     assert not verdict["proven"]
     assert verdict[
         "reason"
@@ -59,17 +59,17 @@ def test_equal_sizes_are_distinguished_by_order() -> None:
 
 
 def test_what_nccl_was_to_choose_is_shown_and_proves_nothing() -> None:
-    verdict = compare([Asked(SIZE, None), Asked(SIZE, 2)], parse(LOG))
+    verdict = compare([RequestedChannels(SIZE, None), RequestedChannels(SIZE, 2)], parse(LOG))
     assert verdict["proven"]
-    assert [row["as_asked"] for row in verdict["rows"]] == [None, True]
+    assert [row["as_requested"] for row in verdict["rows"]] == [None, True]
     assert verdict["rows"][0]["used"] == 8
-    alone = compare([Asked(SIZE, None), Asked(SIZE, None)], parse(LOG))
-    assert alone["reason"] == "nothing was asked for"
+    alone = compare([RequestedChannels(SIZE, None), RequestedChannels(SIZE, None)], parse(LOG))
+    assert alone["reason"] == "no channels were requested"
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_log_of_other_all_reduces_proves_nothing(times: int) -> None:
-    verdict = compare([Asked(SIZE, 8)] * times, parse(LOG))
+    verdict = compare([RequestedChannels(SIZE, 8)] * times, parse(LOG))
     assert not verdict["proven"]
     assert verdict["reason"].startswith(
         f"the log holds 2 all-reduces of these sizes, not the {times}"
