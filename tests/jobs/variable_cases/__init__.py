@@ -1,0 +1,1 @@
+"""Variables that workers compare and copy, a module per topic; `variables.py` runs them."""
