@@ -1,29 +1,22 @@
 #!/usr/bin/env python3
 """Checks the prose of sources and pages: docstring openings and replaced words.
 
-    python tools/lint_prose.py            # fails if a folder has more faults than its limit
-    python tools/lint_prose.py --list     # prints every fault with its line
-    python tools/lint_prose.py --update   # lowers the limits to the present counts
+    python tools/lint_prose.py
 
-A docstring begins with an imperative verb or a noun phrase. Each of WORDS has a standard term that
-a reader would search for. `tools/prose_limits.json` holds the faults that each folder may still
-have: a limit only falls, so a folder that is clean stays clean.
+Prints every fault with its line. A docstring begins with a verb or a noun phrase. Each of WORDS has
+a standard term that a reader would search for.
 """
 
-import argparse
 import ast
 import io
-import json
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMITS = Path(__file__).with_name("prose_limits.json")
 FOLDERS = ("tf_libra", "ops", "passes", "benchmarks", "tests", "tools", "examples", "docs")
 
 OPENINGS = (
@@ -123,40 +116,17 @@ def faults(root: Path) -> list[Fault]:
     ]
 
 
-def folder_of(path: str) -> str:
-    """Returns the folder that a file counts for: at most two levels, the root as '.'."""
-    return "/".join(path.split("/")[:-1][:2]) or "."
-
-
-def main(arguments: list[str] | None = None, root: Path = ROOT, limits: Path = LIMITS) -> int:
+def main(root: Path = ROOT) -> int:
     """Runs the command.
 
     Returns:
-        0 if no folder exceeds its limit, else 1.
+        0 if there is no fault, else 1.
     """
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="print every fault")
-    parser.add_argument("--update", action="store_true", help="lower the limits")
-    flags = parser.parse_args(arguments)
     found = faults(root)
-    counts = Counter(folder_of(fault.path) for fault in found)
-    allowed: dict[str, int] = json.loads(limits.read_text()) if limits.exists() else {}
-    if flags.list:
-        for fault in found:
-            print(f"{fault.path}:{fault.line}: {fault.text}")
-    if flags.update:
-        known = allowed if allowed else dict(counts)
-        lowered = {name: min(count, counts[name]) for name, count in known.items() if counts[name]}
-        limits.write_text(json.dumps(lowered, indent=1, sort_keys=True) + "\n")
-        allowed = lowered
-    exceeded = {name: n for name, n in counts.items() if n > allowed.get(name, 0)}
-    for name, count in sorted(exceeded.items()):
-        print(f"{name}: {count} faults of prose, at most {allowed.get(name, 0)} are allowed:")
-        for fault in found:
-            if folder_of(fault.path) == name:
-                print(f"  {fault.path}:{fault.line}: {fault.text}")
-    print(f"prose: {len(found)} faults, {sum(allowed.values())} allowed")
-    return 1 if exceeded else 0
+    for fault in found:
+        print(f"{fault.path}:{fault.line}: {fault.text}")
+    print(f"prose: {len(found)} faults")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
