@@ -11,7 +11,7 @@ bool HasText(const Frame& frame) {
 
 bool IsFrame(const Frame& frame) {
   if (frame.magic != Frame::kMagic || frame.num_text_bytes > Frame::kMaxTextBytes) return false;
-  if (frame.kind < Frame::kOffer || frame.kind > Frame::kCredit) return false;
+  if (frame.kind < Frame::kOffer || frame.kind > Frame::kDropped) return false;
   return HasText(frame) == (frame.num_text_bytes > 0);
 }
 
@@ -29,10 +29,12 @@ Status ReadFrame(const char* bytes, size_t size, Frame* frame, size_t* length) {
   *length = 0;
   if (size < sizeof(Frame)) return Status();
   std::memcpy(frame, bytes, sizeof(Frame));
-  const Status none(StatusCode::kFailedPrecondition, "sent something that is no message");
-  if (!IsFrame(*frame)) return none;
+  const auto invalid = [] {
+    return Status(StatusCode::kFailedPrecondition, "sent something that is no message");
+  };
+  if (!IsFrame(*frame)) return invalid();
   if (size - sizeof(Frame) < frame->num_text_bytes) return Status();
-  if (HasText(*frame) && !IsText(bytes + sizeof(Frame), frame->num_text_bytes)) return none;
+  if (HasText(*frame) && !IsText(bytes + sizeof(Frame), frame->num_text_bytes)) return invalid();
   *length = sizeof(Frame) + frame->num_text_bytes;
   return Status();
 }
@@ -53,7 +55,9 @@ std::string ToBytes(const Frame& frame) {
 
 std::string WithText(Frame frame, const std::string& key, const std::string& content) {
   frame.num_text_bytes = static_cast<uint16_t>(key.size() + 1 + content.size());
-  std::string bytes = ToBytes(frame);
+  std::string bytes;
+  bytes.reserve(sizeof(frame) + frame.num_text_bytes);
+  bytes.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
   bytes += key;
   bytes += '\0';
   return bytes += content;

@@ -12,12 +12,15 @@ namespace tf_libra {
 
 struct Frame {
   enum Kind : uint16_t {
-    kOffer = 1,      // the sender has this message
-    kRequest = 2,    // the receiver wants it; `id` is the receiver's
-    kData = 3,       // `num_bytes` of the message that kRequest named `id` follow
+    kOffer = 1,    // the sender has this message
+    kRequest = 2,  // the receiver wants it; `id` is the receiver's
+    // `num_bytes` of a message follow: of the one that kRequest named `id`, or, between ranks that
+    // share memory, of the one `in_place` that kOffer named `id`
+    kData = 3,
     kConfirm = 4,    // asks for a kConfirmed behind all that was sent before
     kConfirmed = 5,  // all that has been read
     kCredit = 6,     // the receiver of the message named `id` has room for `num_bytes` more
+    kDropped = 7,    // the eager bytes of the message that kOffer named `id`: send them again
   };
   static constexpr uint32_t kMagic = 0x4d42494cu;
   static constexpr size_t kMaxTextBytes = 8192;

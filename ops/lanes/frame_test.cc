@@ -64,7 +64,7 @@ TEST_CASE("WhatIsNoFrame") {
   Frame frame = Made(Frame::kData);
   frame.magic = 1;
   CheckRefused(Bytes(frame));
-  for (const int kind : {0, 7, 65535}) {
+  for (const int kind : {0, 8, 65535}) {
     frame = Made(Frame::kData);
     frame.kind = static_cast<uint16_t>(kind);
     CheckRefused(Bytes(frame));

@@ -230,6 +230,62 @@ TEST_CASE("Memories") {
   });
 }
 
+// What a peer writes into the rings of messages. Pieces of the input: a byte that says which ring,
+// one with the number of bytes, and these. The receive is `in_place`, and so is the send, whose
+// bytes are on their way before the peer requests them.
+TEST_CASE("MessagesInMemory") {
+  constexpr size_t kCapacity = 64 << 10;
+  ForEachInput("rings", Iterations(), [](const std::string& bytes) {
+    std::unique_ptr<SharedMemory> theirs;
+    std::vector<Connection> peers(2);
+    Socket file;
+    CHECK_EQ(SharedMemory::Make(kCapacity, &theirs, &file), testing::IsOk());
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &peers[0].memory), testing::IsOk());
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    peers[0].socket = Socket(fds[0]);
+    Socket peer(fds[1]);
+    MessengerOptions options;
+    options.rank = 1;
+    options.timeout_seconds = testing::kGenerousSeconds;
+    std::unique_ptr<Messenger> messenger;
+    options.on_failure = [&messenger](const Status& status) { messenger->End(status); };
+    messenger = std::make_unique<Messenger>(options, std::move(peers), nullptr);
+    std::vector<char> received(16), sent(8);
+    std::promise<void> ends[2];
+    std::vector<std::shared_ptr<Transfer>> transfers(2);
+    for (int i = 0; i < 2; ++i) {
+      transfers[i] = std::make_shared<Transfer>();
+      transfers[i]->way = i == 0 ? Transfer::Way::kReceive : Transfer::Way::kSend;
+      transfers[i]->key = i == 0 ? "cx" : "cy";
+      transfers[i]->content = i == 0 ? "uint8 [16]" : "uint8 [8]";
+      transfers[i]->data = i == 0 ? received.data() : sent.data();
+      transfers[i]->num_bytes = i == 0 ? 16 : 8;
+      transfers[i]->in_place = true;
+      transfers[i]->done = [&ends, i](const Status&) { ends[i].set_value(); };
+    }
+    Transfer* const receive = transfers[0].get();
+    receive->on_progress = [&messenger, receive](size_t num_moved) {
+      messenger->Consume(receive, num_moved);
+    };
+    CHECK_EQ(messenger->Post(transfers), testing::IsOk());
+    RingEnd* const ends_of_peer[] = {theirs->outgoing_parts(), theirs->outgoing_sums()};
+    for (size_t at = 0; at + 2 <= bytes.size();) {
+      RingEnd* const ring = ends_of_peer[static_cast<uint8_t>(bytes[at]) % 2];
+      const size_t size =
+          std::min<size_t>(static_cast<uint8_t>(bytes[at + 1]), bytes.size() - at - 2);
+      std::memcpy(ring->here(), bytes.data() + at + 2, size);
+      static_cast<void>(ring->Advance(size));
+      send(peer.fd(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+      at += 2 + size;
+    }
+    peer = Socket();  // it leaves
+    for (auto& end : ends) end.get_future().get();
+    messenger->End(Status(StatusCode::kUnavailable, "over"));
+    messenger.reset();
+  });
+}
+
 TEST_CASE("Controls") {
   ForEachInput("control", 5 * Iterations(), [](const std::string& bytes) {
     std::vector<Socket> peers(2);

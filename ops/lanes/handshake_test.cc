@@ -45,9 +45,9 @@ struct Conversation {
 // another build have to come to the same.
 TEST_CASE("KnownProofs") {
   Conversation one;
-  CHECK_EQ(one.Shown(), "febf13667fc218d50a05f8bb3ea59c5a8f30ae33e386b41f416b5b23c9d03f87");
+  CHECK_EQ(one.Shown(), "6ea8e86fa0b45da6dc44eaa8f24abdbc50b563e516ddd3d8dd7002034d126928");
   one.role = Role::kCallee;
-  CHECK_EQ(one.Shown(), "b24bb6058388cc2f6ad80fefe6879d5202996ea7cd7279d304c61acf435851e4");
+  CHECK_EQ(one.Shown(), "69bd0c2c4a739f24d369b7c75cddf635aa6f717fd508bf95181d48aba1ca75aa");
 }
 
 // With any bit flipped of what one side knows, sends or has drawn, another proof is required: the

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <string>
 
@@ -35,8 +35,9 @@ class MessageMatcher {
 
  private:
   struct Queues {
-    std::deque<TransferPtr> posted;
-    std::deque<Announced> announced;
+    // Lists, since most queues hold one element: an empty deque allocates more than that.
+    std::list<TransferPtr> posted;
+    std::list<Announced> announced;
   };
 
   std::map<std::string, Queues> queues_;  // by key; none is empty

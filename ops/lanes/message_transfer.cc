@@ -33,7 +33,9 @@ StalledTransfers FindStalledTransfers(const std::unordered_set<TransferPtr>& tra
   double next = timeout_seconds;
   for (const TransferPtr& transfer : transfers) {
     // Then this rank's own data or room is waited for, or bytes of other ranks.
-    if (transfer->num_moved == transfer->num_ready && transfer->num_bytes > 0) continue;
+    const bool is_requested = !transfer->is_eager || transfer->is_matched;
+    const bool has_moved = transfer->num_moved == transfer->num_ready && is_requested;
+    if (has_moved && transfer->num_bytes > 0) continue;
     if (transfer->in_place && transfer->num_moved > transfer->num_taken) continue;
     const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
     if (silent >= timeout_seconds) {

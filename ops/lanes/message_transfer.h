@@ -47,6 +47,9 @@ struct Transfer {
   bool is_matched = false;  // of a send: the receiver has requested it
   bool is_queued = false;   // of a send: its next bytes are in the send queue
   uint64_t request_id = 0;  // the receiver's id
+  uint64_t offer_id = 0;    // the sender's
+  bool is_eager = false;    // of a send: its first bytes do not wait for the receiver's request
+  bool is_dropped = false;  // of a send: the receiver drops the fragment that is in the send queue
   // Of a send: bytes from the beginning for which the receiver has space.
   size_t credit = SIZE_MAX;
   size_t num_moved = 0;

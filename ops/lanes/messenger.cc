@@ -256,7 +256,15 @@ void Messenger::GiveTurn(Peer* peer) {
 void Messenger::Complete(const TransferPtr& transfer) noexcept {
   active_.erase(transfer);
   Peer& peer = peers_[transfer->peer];
-  if (transfer->way == Transfer::Way::kSend) peer.on_credit.erase(transfer->request_id);
+  if (transfer->way == Transfer::Way::kSend) {
+    peer.on_credit.erase(transfer->request_id);
+  } else {
+    peer.requested.erase(transfer->request_id);
+    if (transfer->in_place) {
+      peer.offers.erase(transfer->offer_id);
+      --peer.num_in_place;
+    }
+  }
   --peer.num_active;
   if (const Status thrown = Finish(transfer, Status()); !thrown.ok()) thrown_ = thrown;
 }

@@ -9,7 +9,9 @@
 //
 // Ranks of one host exchange all of this through shared memory; bytes on the socket only wake the
 // peer. Transfers `in_place` have a ring of their own, in which their bytes stay until the receiver
-// has consumed them.
+// has consumed them. Their first fragment is eager: it follows the offer immediately and waits in
+// the ring for its receive. If another receive needs the ring first, the receiver drops these bytes
+// and the sender sends them again on request, so a receiver never buffers them.
 #ifndef TF_LIBRA_OPS_LANES_MESSENGER_H_
 #define TF_LIBRA_OPS_LANES_MESSENGER_H_
 
@@ -91,7 +93,8 @@ class Messenger {
     SharedMemory* memory = nullptr;
     std::string gone;  // why the peer is gone; empty if it is not
     MessageMatcher sends, receives;
-    std::unordered_map<uint64_t, TransferPtr> requested;  // receives by id, until complete
+    // Receives by id, until complete; without those through the ring of transfers `in_place`.
+    std::unordered_map<uint64_t, TransferPtr> requested;
     std::unordered_map<uint64_t, TransferPtr> on_credit;  // sends with a window, until complete
     uint64_t next_id = 0;
     int num_active = 0;  // transfers
@@ -108,9 +111,17 @@ class Messenger {
 
     // Transfers `in_place`, through the second ring of each direction.
     SendQueue outgoing_in_place{true};
-    TransferPtr receiving_in_place;  // of the current fragment
-    size_t fragment_left = 0;        // bytes that were not taken
-    int num_in_place = 0;            // active receives
+    std::unordered_map<uint64_t, TransferPtr> eager;  // sends by id, until requested
+    struct Offer {
+      TransferPtr receive;  // null until it is posted
+      bool is_dropped = false;
+    };
+    std::unordered_map<uint64_t, Offer> offers;  // of the peer by id, until complete
+    uint64_t offers_end = 0;                     // above all ids of offers so far
+    bool drops = false;                          // the current fragment
+    TransferPtr receiving_in_place;              // of the current fragment
+    size_t fragment_left = 0;                    // bytes that were not taken
+    int num_in_place = 0;                        // active receives
 
     SendQueue* QueueOf(const Transfer& send) {
       return send.in_place && memory != nullptr ? &outgoing_in_place : &outgoing;
@@ -142,6 +153,8 @@ class Messenger {
   // such receives from the peer are active, which must not wait for them.
   Status ReadInPlace(Peer* peer, bool* moved);
   Status BeginFragmentInPlace(Peer* peer);
+  // Skips a fragment that no receive waits for.
+  Status DropFragment(Peer* peer, const Frame& frame, Peer::Offer* offer);
   Step AwaitInPlace(Peer* peer);
   // Returns whether bytes of the peer wait in memory until they are consumed.
   static bool HoldsInPlace(const Peer& peer);

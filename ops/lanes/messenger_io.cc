@@ -100,17 +100,22 @@ Status Messenger::WriteTo(RingEnd* ring, SendQueue* queue, Peer* peer, bool* mov
     if (step == Step::kBlocked) break;
     *moved = true;
     left -= sent;
-    if (const TransferPtr through = queue->Sent(sent)) Complete(through);
+    // One that is not requested may have to be sent again.
+    if (const TransferPtr all = queue->Sent(sent); all != nullptr && all->is_matched) Complete(all);
   }
   return Status();
 }
 
 Status Messenger::WriteInMemory(Peer* peer, bool* moved) {
   SharedMemory* const memory = peer->memory;
-  Status status = WriteTo(memory->outgoing_parts(), &peer->outgoing, peer, moved);
-  if (peer->awaits_confirmation && *moved) send(peer->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  // Eager bytes before their offer: the peer, which waits for either, wakes once and finds both.
+  Status status = WriteTo(memory->outgoing_sums(), &peer->outgoing_in_place, peer, moved);
   if (!status.ok()) return status;
-  return WriteTo(memory->outgoing_sums(), &peer->outgoing_in_place, peer, moved);
+  bool wrote = false;
+  status = WriteTo(memory->outgoing_parts(), &peer->outgoing, peer, &wrote);
+  if (peer->awaits_confirmation && wrote) send(peer->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  *moved = *moved || wrote;
+  return status;
 }
 
 Status Messenger::BeginFragmentInPlace(Peer* peer) {
@@ -124,15 +129,32 @@ Status Messenger::BeginFragmentInPlace(Peer* peer) {
   if (!status.ok()) {
     return Status(status.code(), RankText(peer->rank) + " " + status.message());
   }
-  const auto found = peer->requested.find(frame.id);
-  if (frame.kind != Frame::kData || found == peer->requested.end() || !found->second->in_place ||
-      frame.num_bytes > found->second->num_movable()) {
-    return UnexpectedFrame(*peer);
-  }
-  if (!found->second->is_matched) return Status();  // its offer is still in the other ring
+  if (frame.kind != Frame::kData) return UnexpectedFrame(*peer);
+  if (frame.id >= peer->offers_end) return Status();  // its offer is still in the other ring
+  const auto found = peer->offers.find(frame.id);
+  if (found == peer->offers.end()) return UnexpectedFrame(*peer);
+  const TransferPtr& receive = found->second.receive;
+  if (receive == nullptr) return DropFragment(peer, frame, &found->second);
+  if (frame.num_bytes > receive->num_movable()) return UnexpectedFrame(*peer);
   AdvanceRing(peer->fd, ring, size);
-  peer->receiving_in_place = found->second;
+  peer->receiving_in_place = receive;
   peer->fragment_left = frame.num_bytes;
+  return Status();
+}
+
+Status Messenger::DropFragment(Peer* peer, const Frame& frame, Peer::Offer* offer) {
+  if (peer->num_in_place == 0) return Status();  // it may wait in the ring
+  // Once per offer: frames to a peer that reads nothing must not pile up.
+  const bool is_eager = frame.num_bytes > 0 && frame.num_bytes <= SendQueue::kFragmentBytes;
+  if (!is_eager || std::exchange(offer->is_dropped, true)) return UnexpectedFrame(*peer);
+  RingEnd* const ring = peer->memory->incoming_sums();
+  AdvanceRing(peer->fd, ring, BytesToHeaderEnd(ring->position()));
+  peer->drops = true;
+  peer->fragment_left = frame.num_bytes;
+  Frame answer;
+  answer.kind = Frame::kDropped;
+  answer.id = frame.id;
+  AddFrame(peer, ToBytes(answer));
   return Status();
 }
 
@@ -142,10 +164,19 @@ Status Messenger::ReadInPlace(Peer* peer, bool* moved) {
   while (ring->position() - begin < kMemoryTurnBytes) {
     size_t there = 0;
     if (LookIntoRing(ring, &there) == Step::kFailed) return InvalidMemory(peer->rank);
+    if (peer->drops) {
+      const size_t dropped = std::min(there, peer->fragment_left);
+      if (dropped == 0) return Status();
+      AdvanceRing(peer->fd, ring, dropped);
+      peer->fragment_left -= dropped;
+      peer->drops = peer->fragment_left > 0;
+      *moved = true;
+      continue;
+    }
     if (peer->receiving_in_place == nullptr) {
       if (there < BytesToHeaderEnd(ring->position())) return Status();
       if (Status status = BeginFragmentInPlace(peer); !status.ok()) return status;
-      if (peer->receiving_in_place == nullptr) return Status();
+      if (peer->receiving_in_place == nullptr && !peer->drops) return Status();
       *moved = true;
       continue;
     }
@@ -175,11 +206,7 @@ Status Messenger::ReadInPlace(Peer* peer, bool* moved) {
     }
     if (peer->fragment_left == 0) {
       const TransferPtr received = std::exchange(peer->receiving_in_place, nullptr);
-      if (received->num_taken == received->num_bytes) {
-        peer->requested.erase(received->request_id);
-        --peer->num_in_place;
-        Complete(received);
-      }
+      if (received->num_taken == received->num_bytes) Complete(received);
     } else if (taken == 0 && !progress) {
       return Status();
     }
@@ -196,6 +223,7 @@ bool Messenger::HoldsInPlace(const Peer& peer) {
 Step Messenger::AwaitInPlace(Peer* peer) {
   RingEnd* const ring = peer->memory->incoming_sums();
   if (peer->num_in_place == 0) return Step::kBlocked;
+  if (peer->drops) return AwaitRing(ring, peer->fragment_left);
   if (peer->receiving_in_place == nullptr) {
     const size_t size = BytesToHeaderEnd(ring->position());
     size_t there = 0;

@@ -22,10 +22,10 @@ struct Node {
   Mesh mesh;
   std::unique_ptr<Messenger> messenger;
 
-  explicit Node(Mesh from) : mesh(std::move(from)) {
+  explicit Node(Mesh from, double timeout_seconds = kGenerousSeconds) : mesh(std::move(from)) {
     MessengerOptions options;
     options.rank = mesh.rank;
-    options.timeout_seconds = kGenerousSeconds;
+    options.timeout_seconds = timeout_seconds;
     options.on_failure = [this](const Status& status) { messenger->End(status); };
     messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);
   }
@@ -119,6 +119,30 @@ TEST_CASE("TransfersDoNotWaitForEachOther") {
   CHECK(b.taken == passing.bytes);
 }
 
+// The bytes of the first send lie in front of those of the second one, which alone is received.
+TEST_CASE("EagerBytesMakeRoomForOthers") {
+  testing::OverAll();
+  for (const size_t num_bytes : {1'000, 2'000'000}) {
+    std::vector<Mesh> meshes = ConnectAll(2, 1);
+    Node first(std::move(meshes[0])), second(std::move(meshes[1]));
+    Messenger* const messenger = second.messenger.get();
+    Side early(kSend, 1, "early", num_bytes, 64 << 10), late(kSend, 1, "late", num_bytes, 64 << 10);
+    Side a(kReceive, 0, "early", num_bytes, 64 << 10), b(kReceive, 0, "late", num_bytes, 64 << 10);
+    for (Side* side : {&a, &b}) {
+      side->transfer->on_progress = [side, messenger](size_t) { side->Take(messenger); };
+    }
+    CHECK_EQ(first.messenger->Post({early.transfer, late.transfer}), testing::IsOk());
+    CHECK_EQ(messenger->Post({b.transfer}), testing::IsOk());
+    CHECK_EQ(b.Wait(), testing::IsOk());
+    CHECK_EQ(late.Wait(), testing::IsOk());
+    CHECK_EQ(messenger->Post({a.transfer}), testing::IsOk());
+    CHECK_EQ(a.Wait(), testing::IsOk());
+    CHECK_EQ(early.Wait(), testing::IsOk());
+    CHECK(a.taken == early.bytes);
+    CHECK(b.taken == late.bytes);
+  }
+}
+
 // The sender has left: what it wrote before is still used.
 TEST_CASE("BytesOutliveTheirSender") {
   testing::MeetAt(kUnixHost, true);
@@ -138,9 +162,10 @@ TEST_CASE("BytesOutliveTheirSender") {
 // A rank whose peer is this test, and writes to the memory by itself.
 class Hostile {
  public:
-  Hostile() : meshes_(ConnectAll(2, 1)), peer_(std::move(meshes_[0].messages[1])) {
+  explicit Hostile(double timeout_seconds = testing::kGenerousSeconds)
+      : meshes_(ConnectAll(2, 1)), peer_(std::move(meshes_[0].messages[1])) {
     REQUIRE(peer_.memory != nullptr);
-    node_ = std::make_unique<Node>(std::move(meshes_[1]));
+    node_ = std::make_unique<Node>(std::move(meshes_[1]), timeout_seconds);
     receive_.transfer->on_progress = [this](size_t) { receive_.Take(node_->messenger.get()); };
     CHECK_EQ(node_->messenger->Post({receive_.transfer}), testing::IsOk());
   }
@@ -158,12 +183,15 @@ class Hostile {
     static_cast<void>(ring->Advance(2 * ring->capacity()));
     Wake();
   }
-  // Announces what this rank receives.
-  void Offer() {
+  // Announces what this rank receives, or another message.
+  void Offer(uint64_t id = 0, const std::string& key = "cx") {
     Frame offer;
     offer.kind = Frame::kOffer;
+    offer.id = id;
     offer.num_bytes = 16;
-    const std::string bytes = WithText(offer, "cx", "uint8");
+    Send(WithText(offer, key, "uint8"));
+  }
+  void Send(const std::string& bytes) {
     CHECK_EQ(testing::Send(peer_, bytes.data(), bytes.size()), testing::IsOk());
   }
   Side* receive() { return &receive_; }
@@ -200,9 +228,9 @@ TEST_CASE("InvalidBytesAreAnError") {
   Frame garbage = DataFrame(0, 16), ask = garbage;
   garbage.magic = 1;
   ask.kind = Frame::kConfirm;
-  for (const Frame& frame : {DataFrame(99, 16), DataFrame(0, 17), garbage, ask}) {
+  for (const Frame& frame : {DataFrame(2, 16), DataFrame(3, 17), garbage, ask}) {
     Hostile peer;
-    peer.Offer();
+    peer.Offer(3);
     peer.Write(frame, 16);
     CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 "));
   }
@@ -210,6 +238,48 @@ TEST_CASE("InvalidBytesAreAnError") {
   peer.WriteTooMuch();
   CHECK_EQ(peer.receive()->Wait(),
            testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 wrote an invalid position"));
+}
+
+// Bytes of a message that has no receive are dropped once, and one fragment at most.
+TEST_CASE("EndlessEagerBytesAreAnError") {
+  testing::MeetAt(kUnixHost, true);
+  for (const bool is_long : {false, true}) {
+    Hostile peer;
+    peer.Offer(0, "cother");
+    peer.Offer(1);
+    peer.Write(DataFrame(0, is_long ? SendQueue::kFragmentBytes + 1 : 16), 16);
+    if (!is_long) peer.Write(DataFrame(0, 16), 16);
+    CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 "));
+  }
+}
+
+TEST_CASE("OffersWithoutRisingIdsAreAnError") {
+  testing::MeetAt(kUnixHost, true);
+  for (const uint64_t second : {uint64_t{4}, uint64_t{3}, UINT64_MAX}) {
+    Hostile peer;
+    peer.Offer(4, "cother");
+    peer.Offer(second);
+    CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 "));
+  }
+}
+
+// Bytes whose offer never comes are awaited as if nothing had come.
+TEST_CASE("BytesWithoutOfferEndAfterTheTimeout") {
+  testing::MeetAt(kUnixHost, true);
+  Hostile peer(testing::kShortSeconds);
+  peer.Write(DataFrame(7, 16), 16);
+  CHECK_EQ(peer.receive()->Wait(),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "rank 0 to send 'x'"));
+}
+
+// As the answer of a peer that drops eager bytes, without any.
+TEST_CASE("DropOfUnknownBytesIsAnError") {
+  testing::MeetAt(kUnixHost, true);
+  Hostile peer;
+  Frame dropped;
+  dropped.kind = Frame::kDropped;
+  peer.Send(ToBytes(dropped));
+  CHECK_EQ(peer.receive()->Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 "));
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace {
 // Limits of the announcements of one peer that have no match on this rank.
 constexpr size_t kMaxAnnounced = 1 << 16;
 constexpr size_t kMaxAnnouncedBytes = 16 << 20;  // of their names and contents
+// Most bytes that a send `in_place` moves before it is requested: one fragment.
+constexpr size_t kEagerBytes = SendQueue::kFragmentBytes;
 // Most transfers that one error names.
 constexpr size_t kMaxNamed = 3;
 
@@ -59,14 +61,25 @@ Status Messenger::Begin(const TransferPtr& transfer) {
   frame.id = id;
   frame.num_bytes = transfer->num_bytes;
   AddFrame(&peer, WithText(frame, transfer->key, transfer->content));
-  if (!sends) {
+  const bool in_ring = transfer->in_place && peer.memory != nullptr;
+  if (sends) {
+    transfer->offer_id = id;
+    transfer->is_eager =
+        in_ring && transfer->num_bytes > 0 && transfer->num_ready == transfer->num_bytes;
+  } else {
     transfer->request_id = id;
     // Bytes that the previous one left in memory are copied now.
     if (transfer->in_place && ++peer.num_in_place > 1) GiveTurn(&peer);
-    peer.requested[id] = transfer;
+    if (!in_ring) peer.requested[id] = transfer;
   }
   (sends ? peer.sends : peer.receives).Post(transfer);
-  return Match(&peer, transfer->key, sends);
+  if (Status status = Match(&peer, transfer->key, sends); !status.ok()) return status;
+  if (transfer->is_eager && !transfer->is_matched) {
+    transfer->credit = std::min(window, kEagerBytes);
+    peer.eager[id] = transfer;
+    Stream(&peer, transfer);
+  }
+  return Status();
 }
 
 Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
@@ -85,10 +98,26 @@ Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
     }
     transfer->last_progress = Clock::now();
     transfer->is_matched = true;
+    const bool in_ring = transfer->in_place && peer->memory != nullptr;
+    if (!sends && peer->memory != nullptr) {
+      transfer->offer_id = theirs.id;
+      if (in_ring) {
+        peer->offers[theirs.id].receive = transfer;
+      } else {
+        peer->offers.erase(theirs.id);
+      }
+    }
     if (sends) {
       transfer->request_id = theirs.id;
+      peer->eager.erase(transfer->offer_id);
+      transfer->credit = std::min(transfer->window, transfer->num_bytes);
       if (transfer->credit < transfer->num_bytes) peer->on_credit[theirs.id] = transfer;
-      Stream(peer, transfer);
+      if (transfer->num_bytes > 0 && transfer->num_moved == transfer->num_bytes &&
+          !transfer->is_queued) {
+        Complete(transfer);
+      } else {
+        Stream(peer, transfer);
+      }
     }
   }
   return Status();
@@ -117,8 +146,6 @@ Status Messenger::HandleAll(Peer* peer) {
       case ReceiveParser::News::kInvalid:
         return Status(status.code(), RankText(peer->rank) + " " + status.message());
       case ReceiveParser::News::kThrough:
-        peer->requested.erase(through->request_id);
-        if (through->in_place) --peer->num_in_place;
         Complete(through);
         break;
       case ReceiveParser::News::kFrame:
@@ -144,6 +171,12 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
                           " MiB of their names, announced that this rank has not posted");
       }
       const bool sends = frame.kind == Frame::kRequest;
+      if (!sends && peer->memory != nullptr) {
+        // Ids rise, so that none is used twice. The last one has no successor.
+        if (frame.id < peer->offers_end || frame.id == UINT64_MAX) return UnexpectedFrame(*peer);
+        peer->offers_end = frame.id + 1;
+        peer->offers[frame.id];
+      }
       std::string key;
       Announced announced{frame.id, frame.num_bytes, ""};
       SplitText(text, frame.num_text_bytes, &key, &announced.content);
@@ -153,7 +186,6 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
     case Frame::kData: {
       const auto found = peer->requested.find(frame.id);
       if (found == peer->requested.end() || !found->second->is_matched ||
-          (found->second->in_place && peer->memory != nullptr) ||
           frame.num_bytes > found->second->num_movable()) {
         return UnexpectedFrame(*peer);
       }
@@ -171,6 +203,16 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       found->second->credit += frame.num_bytes;
       found->second->last_progress = Clock::now();
       Stream(peer, found->second);
+      return Status();
+    }
+    case Frame::kDropped: {
+      const auto found = peer->eager.find(frame.id);
+      if (found == peer->eager.end()) return UnexpectedFrame(*peer);
+      Transfer* const send = found->second.get();
+      send->credit = 0;  // until it is requested
+      send->is_dropped = send->is_queued;
+      if (!send->is_queued) send->num_moved = 0;
+      peer->eager.erase(found);
       return Status();
     }
     case Frame::kConfirm: {

@@ -423,6 +423,7 @@ void AnnouncedWithoutEnd(bool is_long) {
   const std::string content(is_long ? 8000 : 0, 'c');
   std::string bytes;
   for (int i = 0; i < (is_long ? 2200 : (1 << 16) + 1); ++i) {
+    offer.id = static_cast<uint64_t>(i);
     bytes += WithText(offer, "mx" + std::string(is_long, static_cast<char>('a' + i % 26)), content);
   }
   const Status sent = testing::Send(peer, bytes.data(), bytes.size());

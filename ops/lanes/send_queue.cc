@@ -27,7 +27,7 @@ bool SendQueue::Next(iovec (&runs)[2]) {
       fragment_end_ = at + std::min(kFragmentBytes, sending_->num_movable());
       Frame frame;
       frame.kind = Frame::kData;
-      frame.id = sending_->request_id;
+      frame.id = in_place_ ? sending_->offer_id : sending_->request_id;
       frame.num_bytes = fragment_end_ - at;
       AddDataFrame(frame);
       position_ += frame.num_bytes;
@@ -45,9 +45,9 @@ bool SendQueue::Next(iovec (&runs)[2]) {
 
 void SendQueue::AddDataFrame(const Frame& frame) {
   const size_t end = BytesToHeaderEnd(position_ + frames_.size());
-  if (is_aligned_) frames_.append(end - kHeaderRoom, 0);
+  if (in_place_) frames_.append(end - kHeaderRoom, 0);
   frames_.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
-  if (is_aligned_) frames_.append(kHeaderRoom - sizeof(frame), 0);
+  if (in_place_) frames_.append(kHeaderRoom - sizeof(frame), 0);
 }
 
 TransferPtr SendQueue::Sent(size_t num_bytes) {
@@ -60,6 +60,7 @@ TransferPtr SendQueue::Sent(size_t num_bytes) {
   TransferPtr sent = std::move(sending_);
   sending_ = nullptr;
   sent->is_queued = false;
+  if (std::exchange(sent->is_dropped, false)) sent->num_moved = 0;
   if (sent->num_moved == sent->num_bytes) return sent;
   Add(sent);
   return nullptr;

@@ -152,5 +152,31 @@ TEST_CASE("SendIsQueuedWhileSomethingOfItMayMove") {
   CHECK_EQ(fragments.size(), 3u);
 }
 
+// The receiver drops the fragment that is on its way: all is sent again once it is requested.
+TEST_CASE("DroppedBytesAreSentAgain") {
+  std::string data(1000, 'd'), sent;
+  const TransferPtr send = Made(7, &data);
+  send->credit = 600;
+  SendQueue outgoing;
+  outgoing.Add(send);
+  iovec runs[2];
+  CHECK(outgoing.Next(runs));
+  CHECK(outgoing.Sent(sizeof(Frame) + 200) == nullptr);
+  send->is_dropped = true;
+  send->credit = 0;
+  CHECK(outgoing.Next(runs));
+  CHECK_EQ(runs[1].iov_len, 400u);  // the fragment ends as it was announced
+  CHECK(outgoing.Sent(400) == nullptr);
+  CHECK(!outgoing.Next(runs));
+  CHECK_EQ(send->num_moved, 0u);
+  send->credit = 1000;
+  outgoing.Add(send);
+  std::vector<TransferPtr> through;
+  std::vector<uint64_t> fragments;
+  sent = SendAll(&outgoing, 1 << 20, &through);
+  CHECK(Read(sent, &fragments)[7] == data);
+  CHECK(through == std::vector<TransferPtr>({send}));
+}
+
 }  // namespace
 }  // namespace tf_libra
