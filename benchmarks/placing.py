@@ -209,7 +209,8 @@ class Placing:
         """Returns the workers' exit status."""
         # TensorFlow greets from every process otherwise.
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-        launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(self._values.np)]
+        launcher = [sys.executable, "-m", "tf_libra.cli", "run", "--horovod"]
+        launcher += ["-np", str(self._values.np)]
         mpich = self._values["mpich"].value if "mpich" in self._of_hosts else None
         if self._values.hosts is None and mpich is not None:
             # Through shared memory, which MPICH takes within a host by itself.

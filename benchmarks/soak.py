@@ -41,9 +41,10 @@ def main(argv: Sequence[str]) -> int:
     if _WORKER.value:
         return _work()
     here = machine()
-    launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(_NP.value)]
+    launcher = [sys.executable, "-m", "tf_libra.cli", "run", "--horovod"]
+    launcher += ["-np", str(_NP.value)]
     worker = [sys.executable, "-m", "benchmarks.soak", "--worker", *sys.argv[1:]]
-    # Lines of workers get a prefix; rank 0's outcome is the one that parses.
+    # Lines of workers may have a prefix.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     done = subprocess.run([*launcher, *worker], stdout=subprocess.PIPE, text=True, env=environment)
     found = [line.partition("outcome ")[2] for line in done.stdout.splitlines()]

@@ -265,12 +265,12 @@ def running_workers(
 def run_under_horovodrun(
     script: str, world_size: int, folder: Path, *args: str, env: dict[str, str] | None = None
 ) -> Job:
-    """Runs a job script as a user does, with `tf-libra run`. It must end within the deadline."""
-    program = Path(sys.executable).parent / "tf-libra"
+    """Runs a job script under `tf-libra run --horovod`. It must end within the deadline."""
+    command = [Path(sys.executable).parent / "tf-libra", "run", "--horovod", "-np", str(world_size)]
     output = folder / "output.launcher.txt"
     with output.open("wb") as file:
         launcher = subprocess.Popen(
-            [program, "run", "-np", str(world_size), sys.executable, _STACKS, JOBS / script, *args],
+            [*command, sys.executable, _STACKS, JOBS / script, *args],
             env=worker_environment() | {"TF_LIBRA_JOB_FOLDER": str(folder)} | (env or {}),
             stdout=file,
             stderr=subprocess.STDOUT,

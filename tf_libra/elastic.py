@@ -8,11 +8,12 @@ here broadcasts when states are synchronized.
 from collections.abc import Iterable
 from typing import Any
 
-import horovod.tensorflow as hvd
-from horovod.common.elastic import ObjectState
-
 from tf_libra.capture.variables import plain
+from tf_libra.coordination.horovod_job import import_horovod
 from tf_libra.variable_sync import elastic_hooks as commits
+
+hvd = import_horovod()  # first, as its error names the extra
+from horovod.common.elastic import ObjectState  # noqa: E402
 
 
 class TensorFlowState(ObjectState):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_processes import Job, run_under_horovodrun
+from tests.worker_processes import Job, run_under_horovodrun, worker_environment
 from tf_libra.cli import run as launcher
 from tf_libra.launcher.__main__ import main as launch_main
 
@@ -81,13 +81,13 @@ PROGRAM = Path(sys.executable).parent / "tf-libra"
 
 def launch(script: Path, text: str, *flags: str) -> "subprocess.Popen[str]":
     """Runs two workers of a script without TensorFlow and Horovod."""
-    script.write_text(
-        f"import atexit, os, time, tf_libra\nrank = os.environ['HOROVOD_RANK']\n{text}"
-    )
+    variable = "HOROVOD_RANK" if "--horovod" in flags else "RANK"
+    script.write_text(f"import atexit, os, time, tf_libra\nrank = os.environ[{variable!r}]\n{text}")
     return subprocess.Popen(
         [PROGRAM, "run", *flags, "-np", "2", sys.executable, script],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env=worker_environment(),
         text=True,
         start_new_session=True,
     )
@@ -119,10 +119,12 @@ def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.workers
-def test_last_lines_name_the_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["--no-horovod", "--horovod"])
+def test_last_lines_name_the_error(way: str, tmp_path: Path) -> None:
     job = launch(
         tmp_path / "train.py",
         "if rank == '1':\n    time.sleep(600)\ntf_libra.BackwardProfile.from_arrays([1], [-1.0])\n",
+        way,
     )
     told = job.communicate(timeout=300)[0]
     assert job.returncode == 1
@@ -133,7 +135,7 @@ def test_last_lines_name_the_error(tmp_path: Path) -> None:
     assert "TF_LIBRA_TRACEBACK=full" in last[2]
     assert "troubleshooting.md" in last[3]
     # Neither the launcher's frames nor the library's; the script's are there.
-    assert "horovod" not in told.lower()
+    assert "horovod/runner" not in told
     assert "tf_libra/specs" not in told
     assert f'File "{tmp_path}/train.py"' in told
 
@@ -154,7 +156,7 @@ def test_ctrl_c_prints_the_summary(tmp_path: Path) -> None:
     job.send_signal(signal.SIGINT)
     told = job.communicate(timeout=300)[0]
     assert job.returncode == 130
-    assert {"[0]<stdout>:summary of 0", "[1]<stdout>:summary of 1"} <= set(told.splitlines())
+    assert {"summary of 0", "[1]<stdout>:summary of 1"} <= set(told.splitlines())
     assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
     assert "Traceback" not in told
 
@@ -210,7 +212,7 @@ def test_ctrl_c_in_a_waiting_step_prints_the_summary(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["-np", "2"], "a command is required"),
-        (["python", "train.py"], "required: -np/--num-proc"),
+        (["python", "train.py"], "required: -np/--num-proc"),  # of Horovod's parser
         (["-np", "2", "--hostfile", "/no/such", "true"], "'/no/such': No such file or directory"),
         (["-np", "2", "-H", "localhost", "true"], "-H must be HOST:SLOTS"),
         (["-np", "3", "-H", "localhost:2", "true"], "-np 3 is more than -H localhost:2 has slots"),
@@ -232,7 +234,57 @@ def test_bad_run_flags_are_reported(
     assert words in capsys.readouterr().err
 
 
-def test_launcher_and_horovodrun_report_the_same_error() -> None:
-    done = subprocess.run([PROGRAM, "run", "-np", "2"], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("way", ["--no-horovod", "--horovod"])
+def test_both_ways_report_the_same_error(way: str) -> None:
+    done = subprocess.run(
+        [PROGRAM, "run", way, "-np", "2"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 2
     assert "a command is required" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-np", "2"], "a command is required"),
+        (["python", "train.py"], "-np is required"),
+        (["-np", "2", "-H", "node1:2", "python", "train.py"], "-H: .* --horovod"),
+        (["-np", "2", "--hostfile=hosts", "python", "train.py"], "--hostfile: .* --horovod"),
+        (["-np", "2", "--cycle-time-ms", "1", "true"], "unknown option --cycle-time-ms"),
+    ],
+)
+def test_bad_flags_without_horovod_are_reported(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main(arguments) == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_unknown_launcher_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TF_LIBRA_LAUNCHER", "slurm")
+    assert launcher.main(["-np", "2", "true"]) == 2
+    assert "TF_LIBRA_LAUNCHER" in capsys.readouterr().err
+
+
+def test_without_horovod_its_scripts_name_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.tensorflow as hvd\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert launcher.main(["-np", "2", "python", str(script)]) == 1
+    said = capsys.readouterr().err
+    assert "tf-libra[horovod]" in said and "train.py, line 1" in said
+
+
+def test_script_that_can_do_without_horovod_runs_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("try:\n    import horovod\nexcept ImportError:\n    horovod = None\n")
+    given = launcher.parse(["-np", "2", "python", str(script)])
+    assert launcher._decide(given)[0]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not launcher._decide(given)[0]

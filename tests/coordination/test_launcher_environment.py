@@ -5,7 +5,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from tf_libra.coordination.launcher_environment import LauncherEnvironment, detect
+from tf_libra.coordination.launcher_environment import (
+    LauncherEnvironment,
+    detect,
+    launched_rank,
+)
 
 TORCHRUN = {
     "RANK": "3",
@@ -169,3 +173,19 @@ def test_host_file_of_mpi_names_rank_0(tmp_path) -> None:
     assert found is not None and found.address == "node7"
     with pytest.raises(ValueError, match="MASTER_ADDR"):
         detect(MPICH | {"HYDRA_HOST_FILE": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        ({}, 0),
+        (TORCHRUN | {"RANK": "1"}, 1),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4"}, 3),
+        ({"TF_LIBRA_LAUNCHER": "horovod", "HOROVOD_RANK": "3", "RANK": "1", "WORLD_SIZE": "2"}, 3),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[1-2]"}, 5),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}, 1),
+        (TORCHRUN | {"RANK": "no"}, 0),
+    ],
+)
+def test_rank_before_the_rendezvous_is_known(env: dict[str, str], rank: int) -> None:
+    assert launched_rank(env) == rank

@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tf_libra.coordination.launcher_environment import launched_rank
 from tf_libra.internal import log_utils, validation
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
@@ -98,7 +99,7 @@ def prepare(
         threads, environ=environ, library=PATH, multiprocessors=multiprocessors, problem=problem
     )
     environ.update(settings.variables)
-    log = log_utils.of_launched(environ)
+    log = log_utils.logger(launched_rank(environ))
     (log.info if settings.problem is None else log.warning)("%s", settings.describe())
     return settings
 

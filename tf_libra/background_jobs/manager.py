@@ -25,6 +25,7 @@ from tf_libra.background_jobs.process import BackgroundProcess
 from tf_libra.background_jobs.statistics import BackgroundRecord, BackgroundStats
 from tf_libra.background_jobs.step_counter import COUNT_VARIABLE, StepCount
 from tf_libra.background_jobs.throttle import Throttle
+from tf_libra.coordination.launcher_environment import launched_rank
 from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.process_state import STATE
 
@@ -36,7 +37,10 @@ MAX_SLOWDOWN = 0.05
 # Seconds between two reports of statistics.
 _NEWS_SECONDS = 2.0
 # Environment variables that would make the background process a worker of the training job.
-_OF_THE_JOB = re.compile(r"(HOROVOD|OMPI|PMI|PMIX|SLURM|TF_LIBRA)_.*|TF_CONFIG")
+_OF_THE_JOB = re.compile(
+    r"(HOROVOD|KERAS_DISTRIBUTION|MASTER|OMPI|PMI|PMIX|SLURM|TF_LIBRA|TORCHELASTIC)_.*"
+    r"|TF_CONFIG|(LOCAL_)?(RANK|WORLD_SIZE)"
+)
 
 
 class Background:
@@ -210,7 +214,7 @@ def _environment(count: StepCount) -> dict[str, str]:
     return found | {
         "PATH": _path(),
         "PYTHONPATH": os.pathsep.join(path),
-        RANK_VARIABLE: os.environ.get("HOROVOD_RANK", "0"),
+        RANK_VARIABLE: str(launched_rank()),
         COUNT_VARIABLE: str(count.path),
     }
 
@@ -247,7 +251,7 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
     text = environment.get(COMMAND_VARIABLE)
     if text is None:
         return None
-    log = log_utils.of_launched(environment)
+    log = log_utils.logger(launched_rank(environment))
     limit = environment.get(MAX_SLOWDOWN_VARIABLE, str(MAX_SLOWDOWN))
     return Background(command_of(COMMAND_VARIABLE, text), limit_of(limit), log)
 
@@ -307,7 +311,7 @@ def background(
         command = [sys.executable, "-m", "tf_libra.background_jobs.repeat", _place_of(step)]
     else:
         command = [str(part) for part in step]
-    log = log_utils.of_launched()
+    log = log_utils.logger(launched_rank())
     beside.background = Background(command, max_slowdown, log)
     return beside.background
 

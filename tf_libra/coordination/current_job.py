@@ -75,7 +75,7 @@ def _check_horovod_is_not_alone() -> None:
     if found is not None and found.world_size > 1:
         raise ValueError(
             f"hvd.init() found one process, and the variables of {found.name} name"
-            f" {found.world_size}: start the script with tf-libra run or horovodrun, or"
+            f" {found.world_size}: start the script with tf-libra run --horovod, or"
             f" remove hvd.init(); {launcher_environment.SELECT}=horovod ignores the variables"
         )
 

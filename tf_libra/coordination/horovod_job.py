@@ -22,14 +22,20 @@ from tf_libra.internal.process_state import STATE
 _JOIN = "hvd.join()"
 
 
-def _horovod() -> Any:
+def import_horovod() -> Any:
+    """Returns the module `horovod.tensorflow`.
+
+    Raises:
+        ImportError: Horovod is missing, or was built for another TensorFlow.
+    """
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
         raise ImportError(
-            "Horovod is not built for the TensorFlow that is installed; build it with"
-            f" tools/build_horovod.py of tf-libra's sources ({error}). Without it, start the script"
-            " by a launcher of docs/launchers.md, such as torchrun, Slurm or MPI"
+            "Horovod is not built for the TensorFlow that is installed: install the extra"
+            " tf-libra[horovod], or build Horovod with tools/build_horovod.py of tf-libra's sources"
+            f" ({error}). Without it, start the script with tf-libra run, or by a launcher of"
+            " docs/launchers.md"
         ) from error
     return hvd
 
@@ -41,13 +47,12 @@ def world() -> World:
         ImportError: Horovod is missing or was built for another TensorFlow.
         ValueError: `hvd.init()` has not been called.
     """
-    hvd = _horovod()
+    hvd = import_horovod()
     if not hvd.is_initialized():
         raise ValueError(
             "Horovod is not initialized: call hvd.init() (import horovod.tensorflow as hvd)"
             " before the first training step, and start the script under a launcher:"
-            " tf-libra run -np 2 python train.py. A script without Horovod must not import it, and"
-            " is started by another launcher (docs/launchers.md)"
+            " tf-libra run -np 2 python train.py. A script without Horovod must not import it"
         )
     job = _jobs().num_ended
     return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size(), job=job)
@@ -103,12 +108,12 @@ def _elastic_states() -> list[Any]:
 
 def broadcast_variables(variables: list[Any]) -> None:
     """Copies rank 0's values of these `tf.Variable`s to all ranks, by Horovod itself."""
-    _horovod().broadcast_variables(variables, root_rank=0)
+    import_horovod().broadcast_variables(variables, root_rank=0)
 
 
 def is_known() -> bool:
     """Returns whether Horovod has been imported in this process, and initialized."""
-    return "horovod.tensorflow" in sys.modules and bool(_horovod().is_initialized())
+    return "horovod.tensorflow" in sys.modules and bool(import_horovod().is_initialized())
 
 
 def has_been_used() -> bool:
@@ -166,7 +171,7 @@ def exchange_json(
             "the other ranks to come to their first step (Horovod's warnings of stalled tensors say"
             " which are missing)"
         )
-        return waited_too_long(_horovod().rank(), timeout_seconds, whom)
+        return waited_too_long(import_horovod().rank(), timeout_seconds, whom)
 
     # Horovod waits forever.
     gathered = (
@@ -224,7 +229,7 @@ class HorovodJob:
 
     def local_place(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns local rank and local size."""
-        return int(_horovod().local_rank()), world().local_size
+        return int(import_horovod().local_rank()), world().local_size
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks of the job."""

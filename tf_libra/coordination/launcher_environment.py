@@ -27,6 +27,7 @@ from tf_libra.coordination.node_list import expand_nodes
 SELECT = "TF_LIBRA_LAUNCHER"
 # Values of TF_LIBRA_LAUNCHER that name no parser.
 AUTO, HOROVOD, ONE_PROCESS = "auto", "horovod", "none"
+_HOROVOD_RANK = "HOROVOD_RANK"
 # Ports derived from a job's id. They lie below those that Linux assigns by itself.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 # Candidates if the launcher names no port, or holds the port that it names.
@@ -90,12 +91,30 @@ def detect(env: Env = os.environ) -> LauncherEnvironment | None:
     if selected != AUTO:
         return _checked(_PARSERS[selected].parse(env))
     # Horovod's launcher may itself run under Slurm or MPI.
-    if "HOROVOD_RANK" in env:
+    if _HOROVOD_RANK in env:
         return None
     for parser in _PARSERS.values():
         if parser.applies(env):
             return _checked(parser.parse(env))
     return None
+
+
+def launched_rank(env: Env = os.environ) -> int:
+    """Returns the rank that a process was started as, under any launcher; 0 without one.
+
+    It is for messages before the rendezvous: an invalid variable, which the rendezvous will report,
+    counts as rank 0.
+
+    Args:
+        env: environment variables.
+    """
+    try:
+        found = detect(env)
+        if found is not None:
+            return found.rank
+        return number(env, _HOROVOD_RANK) if _HOROVOD_RANK in env else 0
+    except ValueError:
+        return 0
 
 
 def is_horovod_selected(env: Env = os.environ) -> bool:

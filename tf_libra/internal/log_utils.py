@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Mapping
 
 LEVEL_VARIABLE = "TF_LIBRA_LOG_LEVEL"
 # Attribute of the logger: the level that this module has set. Another level is the user's, and
@@ -29,11 +28,6 @@ def logger(rank: int) -> logging.Logger:
         log.setLevel(level if rank == 0 else max(level, logging.WARNING))
         setattr(log, _OWN_LEVEL, log.level)
     return log
-
-
-def of_launched(environment: Mapping[str, str] = os.environ) -> logging.Logger:
-    """Returns the logger of a process before the rendezvous, by the rank it was started as."""
-    return logger(int(environment.get("HOROVOD_RANK", "0")))
 
 
 def _wanted_level() -> int:

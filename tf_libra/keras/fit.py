@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_libra import config, decorator
 from tf_libra.autotune import Phase, TuningResult
 from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
+from tf_libra.coordination.launcher_environment import launched_rank
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
@@ -219,7 +220,7 @@ def _check(model: keras.Model) -> None:
             " with run_eagerly=False"
         )
     if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does with a GPU
-        log_utils.of_launched().info(
+        log_utils.logger(launched_rank()).info(
             "keras: model %r is trained without XLA, which cannot call the all-reduce", model.name
         )
         model.jit_compile = False

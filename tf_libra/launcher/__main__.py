@@ -5,6 +5,7 @@ It is a separate process, because Horovod's helpers import the main module again
 
 import codecs
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,16 +16,21 @@ from functools import partial
 from types import FrameType
 from typing import Any, TextIO
 
-from tf_libra.launcher import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launcher import LAUNCHED_VARIABLE
 from tf_libra.launcher.exit_summary import ExitSummary
 from tf_libra.launcher.horovod_build_info import built_with
 from tf_libra.launcher.host_validation import check_hosts
+from tf_libra.launcher.job_end import new_summary, print_end
 
-_INTERRUPTED = 128 + signal.SIGINT
+# Prefix of the lines of rank 0, which are shown without one.
+_RANK_0 = re.compile(r"\A\[(?:\d+,)?0\]<(?:stdout|stderr)>:")
 
 
 class Listening:
-    """Stream that forwards lines, and feeds each line to an exit summary."""
+    """Stream that forwards lines, and feeds each line to an exit summary.
+
+    Lines of rank 0 lose Horovod's prefix.
+    """
 
     def __init__(self, stream: TextIO, outcome: ExitSummary) -> None:
         """Begins with an empty line."""
@@ -39,7 +45,7 @@ class Listening:
         if rest.endswith(("\n", "\r")):
             lines, rest = [*lines, rest], ""
         self._begun[thread] = rest
-        shown = "".join(line for line in lines if self._outcome.read(line))
+        shown = "".join(_RANK_0.sub("", line) for line in lines if self._outcome.read(line))
         if shown:
             self._stream.write(shown)
         return len(text)
@@ -143,7 +149,7 @@ def main(lasting: list[Any]) -> int:
     gloo_run.register_shutdown_event = shutdown_event
     safe_shell_exec._create_event = lasting_event
     safe_shell_exec.codecs = TolerantCodecs
-    outcome = ExitSummary()
+    outcome = new_summary()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None
     sys.stdout, sys.stderr = Listening(out, outcome), Listening(err, outcome)
@@ -155,25 +161,9 @@ def main(lasting: list[Any]) -> int:
                 error = raised
     finally:
         sys.stdout, sys.stderr = out, err
-    if signal.SIGINT in seen or isinstance(error, KeyboardInterrupt):
-        print("tf-libra run: ended by Ctrl-C", file=err)
-        return _INTERRUPTED
-    if signal.SIGTERM in seen:
-        print("tf-libra run: ended by SIGTERM", file=err)
-        return 128 + signal.SIGTERM
-    if error is None:
-        return 0
-    summary = outcome.lines()
-    if not summary:  # an error of Horovod's launcher, such as a host that cannot be reached
-        print(f"tf-libra run: {error}", file=err)
-        return 1
-    print("\ntf-libra run: the job has ended with an error", *summary, sep="\n", file=err)
-    print(
-        "Tracebacks stand above, without the frames of libraries; set"
-        f" {TRACEBACK_VARIABLE}=full to show them.\nMore by symptom: docs/troubleshooting.md.",
-        file=err,
-    )
-    return 1
+    if isinstance(error, KeyboardInterrupt):
+        seen.append(signal.SIGINT)
+    return print_end(outcome, seen, None if error is None else str(error), err)
 
 
 if __name__ == "__main__":

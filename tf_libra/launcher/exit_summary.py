@@ -1,7 +1,7 @@
-"""Summary of how a job ended, from the output of its workers and of Horovod's launcher.
+"""Summary of how a job ended, from the output and the exit statuses of its workers.
 
-Horovod prefixes each line with the worker's number (`[1]<stderr>:`, or `[0,1]<stderr>:` under
-mpirun) and prints the exit status of failed workers. A worker's traceback ends in the error.
+Horovod's launcher prefixes each line with the worker's number (`[1]<stderr>:`, or `[0,1]<stderr>:`
+under mpirun) and prints the exit status of failed workers. A worker's traceback ends in the error.
 """
 
 import itertools
@@ -22,6 +22,13 @@ _KERAS = "Exception encountered when calling"
 # TF-Libra logs no error that it does not raise.
 _NO_ERROR = re.compile(
     r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log |tf_libra: "
+)
+# Messages at level INFO that TensorFlow's C++ prints while it starts, even if TF_CPP_MIN_LOG_LEVEL
+# hides that level.
+_STARTUP = re.compile(
+    r"I\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] |[-\d]+ [\d:.]+: I \S+\.cc:\d+\] "
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|To enable the following instructions: .*, rebuild TensorFlow"
 )
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # Lines between the tracebacks of chained errors.
@@ -44,8 +51,13 @@ _TERMINATED = 128 + signal.SIGTERM
 class ExitSummary:
     """Summary of how a job ended, from the lines so far."""
 
-    def __init__(self) -> None:
-        """Starts before any line was printed."""
+    def __init__(self, hides_startup: bool = False) -> None:
+        """Starts before any line was printed.
+
+        Args:
+            hides_startup: whether to hide TensorFlow's messages at level INFO.
+        """
+        self._hides_startup = hides_startup
         self._last: dict[int, str] = {}  # by rank: the last line on stderr
         self._raised: dict[int, list[str]] = {}  # by rank: lines after its last "Traceback"
         self._order: dict[int, int] = {}  # by rank: number of lines before that
@@ -53,21 +65,42 @@ class ExitSummary:
         self._statuses: dict[int, int] = {}  # by rank, in the order in which they ended
 
     def read(self, line: str) -> bool:
-        """Reads a line; returns whether to show it."""
+        """Reads a line of Horovod's launcher; returns whether to show it."""
         text = line.rstrip("\r\n")
-        self._num_lines += 1
         if found := _WORKER.search(text):
-            rank, stream, line_text = int(found[1]), found[2], found[3]
-            if stream == "stderr" and line_text == "Terminated":  # printed by the shell
-                return False
-            if stream == "stderr":
-                self._read_stderr(rank, line_text)
-            return True
+            return self.read_worker_line(int(found[1]), found[2], found[3])
         if found := _STATUS.fullmatch(text):
-            self._statuses[int(found[1])] = int(found[2])
-            self._order.setdefault(int(found[1]), self._num_lines)
+            self.add_status(int(found[1]), int(found[2]))
             return False
         return not text.startswith(_ENDING)
+
+    def read_worker_line(self, rank: int, stream: str, line: str) -> bool:
+        """Reads a line that a worker has printed; returns whether to show it.
+
+        Args:
+            rank: rank of the worker.
+            stream: "stdout" or "stderr".
+            line: the line.
+        """
+        self._num_lines += 1
+        text = line.rstrip("\r\n")
+        if stream == "stdout":
+            return True
+        if text == "Terminated":  # printed by the shell
+            return False
+        self._read_stderr(rank, text)
+        return not (self._hides_startup and _STARTUP.match(text))
+
+    def add_status(self, rank: int, status: int) -> None:
+        """Notes that a worker has failed.
+
+        Args:
+            rank: rank of the worker.
+            status: exit status as in a shell: 128 + N after signal N.
+        """
+        self._num_lines += 1
+        self._statuses[rank] = status
+        self._order.setdefault(rank, self._num_lines)
 
     def _read_stderr(self, rank: int, line_text: str) -> None:
         if line_text.strip() and not _NO_ERROR.match(line_text):
