@@ -7,7 +7,6 @@ linearly from 1 to 0, so that training begins as Adam does and ends as SGD does;
 falls linearly, too, instead of in steps. The rest is `keras_digits.py`.
 """
 
-import horovod.tensorflow as hvd
 import keras
 from absl import app, flags
 from keras import ops
@@ -83,12 +82,11 @@ def linear_decay(rate: float, num_steps: int) -> keras.optimizers.schedules.Lear
 
 
 def main(_) -> None:
-    hvd.init()
     keras.utils.set_random_seed(0)
     (images, labels), test = load_data()
     # Equally many images for every rank, and so equally many steps.
-    count = len(images) // hvd.size()
-    mine = slice(hvd.rank() * count, (hvd.rank() + 1) * count)
+    count = len(images) // tf_libra.size()
+    mine = slice(tf_libra.rank() * count, (tf_libra.rank() + 1) * count)
     images, labels = images[mine], labels[mine]
     batch, epochs = flags.FLAGS.batch, flags.FLAGS.epochs
     num_steps = epochs * -(-len(images) // batch)
@@ -100,7 +98,7 @@ def main(_) -> None:
     )
     tf_libra.keras.optimize(model, flags.FLAGS.strategy)
     model.fit(images, labels, batch_size=batch, epochs=epochs, verbose=0)
-    if hvd.rank() == 0:
+    if tf_libra.rank() == 0:
         loss, accuracy = model.evaluate(*test, verbose=0)
         print(f"test loss {loss:.4f}, test accuracy {accuracy:.3f}")
 

@@ -11,10 +11,9 @@ import os
 
 # One worker per core and one thread for its ops: else two workers measure the scheduler.
 CORES = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {CORES[int(os.environ.get("HOROVOD_LOCAL_RANK", 0)) % len(CORES)]})
+os.sched_setaffinity(0, {CORES[int(os.environ.get("LOCAL_RANK", 0)) % len(CORES)]})
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import horovod.tensorflow as hvd  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import random_features  # noqa: E402
@@ -32,7 +31,6 @@ _SLOWDOWN = flags.DEFINE_float("slowdown", 0.05, "Of steps by the job beside the
 def main(_) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    hvd.init()
     keras.utils.set_random_seed(0)
     model = build_model()
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
@@ -51,14 +49,16 @@ def main(_) -> None:
 
     beside = tf_libra.background(random_features.try_some, max_slowdown=_SLOWDOWN.value)
     (train_x, train_y), (test_x, test_y) = load_data()
-    shares = batches(len(train_x), flags.FLAGS.batch, flags.FLAGS.epochs, hvd.rank(), hvd.size())
+    shares = batches(
+        len(train_x), flags.FLAGS.batch, flags.FLAGS.epochs, tf_libra.rank(), tf_libra.size()
+    )
     for step, chosen in enumerate(shares, start=1):
         loss = train_step(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
-        if step % 20 == 0 and hvd.rank() == 0:
+        if step % 20 == 0 and tf_libra.rank() == 0:
             print(f"step {step}: loss {float(loss):.4f}")
     beside.end()
     train_step.synchronize_variables()
-    if hvd.rank() == 0:
+    if tf_libra.rank() == 0:
         print(train_step.explain())
         print(beside.describe())
         correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y

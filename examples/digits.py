@@ -7,21 +7,20 @@ share of every batch; what TF-Libra adds is one line below `train_step`. At the 
 turns with those of one worker that trains the joint batch alone.
 """
 
-import functools
 import logging
 import os
 from pathlib import Path
 
 # One worker per core and one thread for its ops: else two workers measure the scheduler.
 CORES = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {CORES[int(os.environ.get("HOROVOD_LOCAL_RANK", 0)) % len(CORES)]})
+os.sched_setaffinity(0, {CORES[int(os.environ.get("LOCAL_RANK", 0)) % len(CORES)]})
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import horovod.tensorflow as hvd  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from absl import app, flags  # noqa: E402
+from absl import logging as absl_logging  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 from sklearn.model_selection import train_test_split  # noqa: E402
 
@@ -98,9 +97,6 @@ def compare(train_step, optimized, joint_batch, share) -> None:
         "one all-reduce after backward": lambda: merged(*batch),
         f"the active plan, by {optimized.plan.strategy}": lambda: optimized(*batch),
     }
-    if hvd.is_initialized():
-        horovod = tf.function(functools.partial(train_step, average=hvd.grouped_allreduce))
-        steps["Horovod"] = lambda: horovod(*batch)
     compared = tf_libra.compare_steps(steps)
     if tf_libra.rank() == 0:
         print("speedup over one worker on the same joint batch (95 % interval), median step:")
@@ -112,44 +108,45 @@ def compare(train_step, optimized, joint_batch, share) -> None:
 def main(_) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    hvd.init()
-    if _BATCH.value % hvd.size():
-        raise ValueError(f"--batch must be a multiple of the {hvd.size()} workers: {_BATCH.value}")
+    # Lines of the log without absl's times.
+    absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    rank, size = tf_libra.rank(), tf_libra.size()
+    if _BATCH.value % size:
+        raise ValueError(f"--batch must be a multiple of the {size} workers: {_BATCH.value}")
     keras.utils.set_random_seed(0)  # the same initial weights on every worker
     model = build_model()
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def train_step(images, labels, average=list):
+    def train_step(images, labels):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
-        gradients = average(tape.gradient(loss, model.trainable_variables))
+        gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     optimized = tf_libra.optimize(_STRATEGY.value, logdir=_LOGDIR.value)(tf.function(train_step))
 
     (train_x, train_y), (test_x, test_y) = load_data()
-    if hvd.rank() == 0:
+    if rank == 0:
         print(
             f"{model.count_params():,} parameters, {len(train_x)} images to train on,"
-            f" {hvd.size()} worker(s)"
+            f" {size} worker(s)"
         )
-    for step, chosen in enumerate(
-        batches(len(train_x), _BATCH.value, _EPOCHS.value, hvd.rank(), hvd.size()), start=1
-    ):
+    shares = batches(len(train_x), _BATCH.value, _EPOCHS.value, rank, size)
+    for step, chosen in enumerate(shares, start=1):
         loss = optimized(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
-        if step % 50 == 0 and hvd.rank() == 0:
+        if step % 50 == 0 and rank == 0:
             print(f"step {step}: loss {float(loss):.4f} ({optimized.phase})")
-    if hvd.rank() == 0:
+    if rank == 0:
         correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y
         print(optimized.explain())
         if optimized.plan is not None:
             print(f"plan: {Path(_LOGDIR.value, 'plan.json')}")
         print(f"test accuracy: {correct.mean():.2%} of {len(test_y)} images")
     joint_batch = (train_x[: _BATCH.value], train_y[: _BATCH.value])
-    share = _BATCH.value // hvd.size()
-    own = slice(hvd.rank() * share, (hvd.rank() + 1) * share)
+    share = _BATCH.value // size
+    own = slice(rank * share, (rank + 1) * share)
     compare(train_step, optimized, joint_batch, own)
 
 

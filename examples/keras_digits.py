@@ -9,10 +9,9 @@ import os
 
 # One worker per core and one thread for its ops: else two workers measure the scheduler.
 CORES = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {CORES[int(os.environ.get("HOROVOD_LOCAL_RANK", 0)) % len(CORES)]})
+os.sched_setaffinity(0, {CORES[int(os.environ.get("LOCAL_RANK", 0)) % len(CORES)]})
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import horovod.tensorflow as hvd  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -58,11 +57,10 @@ def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.nda
 def main(_) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    hvd.init()
     (train_x, train_y), test = load_data()
     # Equally many images for every rank, and so equally many steps.
-    count = len(train_x) // hvd.size()
-    mine = slice(hvd.rank() * count, (hvd.rank() + 1) * count)
+    count = len(train_x) // tf_libra.size()
+    mine = slice(tf_libra.rank() * count, (tf_libra.rank() + 1) * count)
 
     model = build_model()
     model.compile(
@@ -83,9 +81,9 @@ def main(_) -> None:
             tf_libra.keras.AverageMetrics(),
             keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=2),
         ],
-        verbose=2 if hvd.rank() == 0 else 0,
+        verbose=2 if tf_libra.rank() == 0 else 0,
     )
-    if hvd.rank() == 0:
+    if tf_libra.rank() == 0:
         print(fitting.explain())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tf_libra
-from tests.worker_processes import Job
+from tests.worker_processes import Job, launched
 from tf_libra.background_jobs import manager
 from tf_libra.reporting.report.logdir_source import LogdirSource
 from tf_libra.reporting.tensorboard.queries import runs
@@ -69,7 +69,7 @@ def test_two_concurrent_jobs_are_rejected(beside: Job) -> None:
 
 def test_example_trains_in_bursts_with_a_background_job(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
-    output = run_job(str(example), 2, "--epochs=3").output(0)
+    output = run_job(str(example), 2, "--epochs=3", meet=launched).output(0)
     assert "a burst plan under deeppool, amplification at most 1.5" in output
     assert re.search(r"measured iteration: .*\npredicted iteration: ", output)
     assert re.search("ran (beside|in the gaps of) .* of the settled steps", output)

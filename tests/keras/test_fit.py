@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_libra.keras
-from tests.worker_processes import Job, worker_environment
+from tests.worker_processes import Job, launched, worker_environment
 from tf_libra import strategies
 from tf_libra.keras import fit
 from tf_libra.specs.plan import Plan
@@ -306,7 +306,7 @@ assert str(fitting.phase) == "pass-through", fitting.phase
 
 def test_example_trains(run_job: Callable[..., Job]) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "keras_digits.py"
-    output = run_job(str(example), 2, "--epochs=2").output(0)
+    output = run_job(str(example), 2, "--epochs=2", meet=launched).output(0)
     assert "val_accuracy" in output
     phases = ("sample", "race", "run")
     assert any(f"phase: {phase}" in output for phase in phases)

@@ -4,6 +4,7 @@ A rank between steps, such as at the end of an epoch, and a rank in a step would
 forever. So ranks meet over the control plane first, where both learn of it immediately.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -17,6 +18,7 @@ from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
+from tf_libra.launcher import LAUNCHED_VARIABLE
 
 _Result = TypeVar("_Result")
 
@@ -94,11 +96,12 @@ def _log_once(found: LauncherEnvironment) -> None:
     if found.world_size == 1:
         log.debug("job: one process (launcher %s)", found.name)
         return
+    is_ours = LAUNCHED_VARIABLE in os.environ
     log.info(
-        "job: rank %d of %d by the variables of %s; ranks meet at %s",
+        "job: rank %d of %d by %s; ranks meet at %s",
         found.rank,
         found.world_size,
-        found.name,
+        "tf-libra run" if is_ours else f"the variables of {found.name}",
         join_address(found.address, found.ports),
     )
 

@@ -42,8 +42,8 @@ class LaunchedJob:
     by_strategy: ClassVar[bool] = False
     engines: ClassVar[tuple[str, ...]] = ("lanes",)
     how_to_start: ClassVar[str] = (
-        "start several processes with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in their"
-        " environment, or by a launcher of docs/launchers.md"
+        "start workers with tf-libra run -np 2 python train.py, or by a launcher of"
+        " docs/launchers.md"
     )
 
     def place(self) -> tuple[int, int]:
