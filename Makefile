@@ -1,4 +1,4 @@
-# make setup | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
+# make setup | horovod | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -40,43 +40,57 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test test-under-load check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
-setup: $(VENV)/.ready
+setup: $(VENV)/.dev build
+
+build: $(VENV)/.ready
 	@$(BIN)/python setup.py --quiet egg_info build_ext --inplace
 
-$(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
+# What the demo needs. Of thousands of modules few are imported: Python compiles them when they are.
+$(VENV)/.ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	# TensorBoard 2.18 imports pkg_resources, which setuptools has up to 80.
-	$(PIP) install $(REQUIREMENT) "setuptools>=77,<81" ninja
+	$(PIP) install --no-compile $(REQUIREMENT) "setuptools>=77,<81" ninja
+	$(PIP) install --no-compile $(REQUIREMENT) --no-build-isolation --editable ".[examples,tensorboard]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
 	$(PIP) install $(REQUIREMENT) --no-build-isolation --editable ".[dev]"
 	# Keras 2 for a test; on its own, since it would bring the other TensorFlow wheel along.
 	$(PIP) install --no-deps "tf_keras==$(TENSORFLOW).*"
+	@touch $@
+
+# Compiled for minutes, unless its wheel is in the cache: only for the tests and benchmarks that
+# need it.
+horovod: $(VENV)/.horovod
+
+$(VENV)/.horovod: $(VENV)/.ready tools/build_horovod.py
 	$(BIN)/python tools/build_horovod.py
 	@touch $@
 
-test: setup
+test: setup horovod
 	@tools/install_browser.sh || true
 	$(RUN) python -m pytest $(IN_THREE) $(PYTEST_ARGS)
 
 # The whole suite three times in a row while another program keeps every core busy.
-test-under-load: setup
+test-under-load: setup horovod
 	@tools/install_browser.sh || true
 	$(RUN) python tools/under_load.py --times 3 python -m pytest $(IN_THREE) $(PYTEST_ARGS)
 
 # What is to be green after every change: lint, and the tests that start no workers and build nothing
 # (make cc-test does, after a change of C++).
-check: lint setup
+check: lint setup horovod
 	$(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
 	  --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
 
 # Generated tables, the architecture picture and docs/api.md; a test says whether they are up to date.
-docs: setup
+docs: setup horovod
 	$(RUN) python -m tools.make_docs
 
-demo: setup
+demo: build
 	$(RUN) tf-libra run -np 2 python examples/digits.py
 
 # One for each TensorFlow, tried out in an environment that has nothing else, and no compiler.
@@ -104,14 +118,14 @@ looks: setup
 	tools/install_browser.sh
 	$(RUN) python -m tools.tab_layout_check --out build/looks
 
-bench: setup
+bench: setup horovod
 	@mkdir -p build
 	$(RUN) python -m benchmarks.step_time --np 2 --model cnn5m \
 	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
 	  --json build/step_time.json
 
 # 2,000 steps with random pauses; minutes.
-soak: setup
+soak: setup horovod
 	@mkdir -p build
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --stages 3 --json build/soak_pipeline.json
@@ -136,7 +150,7 @@ gpu-test: $(GPU_VENV)/.ready
 gpu-dry-run: $(GPU_VENV)/.ready
 	$(GPU_VENV)/bin/python -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -144,7 +158,7 @@ lint: $(VENV)/.ready
 	$(BIN)/python tools/lint_commits.py
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-format: $(VENV)/.ready
+format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)

@@ -158,7 +158,7 @@ class _Job:
     """Ranks that run.
 
     Attributes:
-        signals: signals by which the launcher was told to end the job.
+        signals: signals by which the launcher is to end the job.
     """
 
     def __init__(
