@@ -248,8 +248,8 @@ def test_both_ways_report_the_same_error(way: str) -> None:
     [
         (["-np", "2"], "a command is required"),
         (["python", "train.py"], "-np is required"),
-        (["-np", "2", "-H", "node1:2", "python", "train.py"], "-H: .* --horovod"),
-        (["-np", "2", "--hostfile=hosts", "python", "train.py"], "--hostfile: .* --horovod"),
+        (["-np", "2", "-H", "node1:2", "python", "train.py"], "-H: .*--horovod"),
+        (["-np", "2", "--hostfile=hosts", "python", "train.py"], "--hostfile: .*--horovod"),
         (["-np", "2", "--cycle-time-ms", "1", "true"], "unknown option --cycle-time-ms"),
     ],
 )
