@@ -111,6 +111,7 @@ def rewrite(
         native.text_array([name for group in groups for name in group]),
         native.long_array([-1] * sum(map(len, groups))),
         int(after_backward),
+        b"",
     )
     if code:
         raise ValueError(c.TfLibraLastPlanError().decode())

@@ -16,6 +16,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
+#include "ops/lanes/wire_format.h"
 #include "ops/profiler_events.h"
 
 namespace tf_libra {
@@ -272,6 +273,18 @@ int TfLibraTakeExecuted(const char* function, const char** json) {
       returned_text = tf_libra::ExecutionsJson(times);
       *json = returned_text.c_str();
     }
+    return Status();
+  });
+}
+
+int TfLibraRoundingSeconds(const char* wire_dtype, double* seconds) {
+  return Guarded([&] {
+    const auto type = tf_libra::WireTypeOf(wire_dtype);
+    if (!type) {
+      return Status(StatusCode::kInvalidArgument, "wire_dtype must be float16 or bfloat16, got '" +
+                                                      std::string(wire_dtype) + "'");
+    }
+    *seconds = tf_libra::RoundingSeconds(*type);
     return Status();
   });
 }

@@ -65,6 +65,10 @@ int64_t TfLibraNumExecuted(const char* function);
 // from 0; `json` may be null.
 int TfLibraTakeExecuted(const char* function, const char** json);
 
+// The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
+// "bfloat16", and back; needs no engine.
+int TfLibraRoundingSeconds(const char* wire_dtype, double* seconds);
+
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);
 

@@ -12,6 +12,7 @@
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/execution_counter.h"
+#include "ops/lanes/wire_format.h"
 #include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -27,7 +28,7 @@ constexpr char kOp[] = "LibraAllReduce";
 std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruction* context,
                                                    int num_tensors) {
   auto operation = std::make_shared<OperationInfo>();
-  std::string reduction;
+  std::string reduction, wire_dtype;
   const auto read = [&]() -> absl::Status {
     TF_RETURN_IF_ERROR(context->GetAttr("plan", &operation->plan));
     TF_RETURN_IF_ERROR(context->GetAttr("function", &operation->function));
@@ -37,6 +38,7 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     TF_RETURN_IF_ERROR(context->GetAttr("tensor_names", &operation->tensor_names));
     TF_RETURN_IF_ERROR(context->GetAttr("part_starts", &operation->part_starts));
     TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
+    TF_RETURN_IF_ERROR(context->GetAttr("wire_dtype", &wire_dtype));
     const size_t num_names = operation->tensor_names.size();
     const size_t num_starts = operation->part_starts.size();
     if (num_names != static_cast<size_t>(num_tensors)) {
@@ -56,6 +58,7 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     return nullptr;
   }
   operation->reduction = reduction == "sum" ? Reduction::kSum : Reduction::kAverage;
+  operation->wire_type = WireTypeOf(wire_dtype);
   operation->ComputeDigest();
   return operation;
 }

@@ -15,20 +15,21 @@ absl::Status SameShapes(InferenceContext* context) {
 }  // namespace
 
 // What an all-reduce is, started apart or not.
-#define TF_LIBRA_ALL_REDUCE_OP(name)                     \
-  REGISTER_OP(name)                                      \
-      .Attr("N: int >= 1")                               \
-      .Attr("T: {half, bfloat16, float, double}")        \
-      .Attr("tensor_names: list(string)")                \
-      .Attr("num_threads: int >= 1 = 1")                 \
-      .Attr("group: int >= -1 = -1")                     \
-      .Attr("stream: int >= 0 = 0")                      \
-      .Attr("first_lane: int >= 0 = 0")                  \
-      .Attr("reduction: {'average', 'sum'} = 'average'") \
-      .Attr("plan: string = ''")                         \
-      .Attr("function: string = ''")                     \
-      .Attr("part_starts: list(int) = []")               \
-      .Input("tensors: N * T")                           \
+#define TF_LIBRA_ALL_REDUCE_OP(name)                        \
+  REGISTER_OP(name)                                         \
+      .Attr("N: int >= 1")                                  \
+      .Attr("T: {half, bfloat16, float, double}")           \
+      .Attr("tensor_names: list(string)")                   \
+      .Attr("num_threads: int >= 1 = 1")                    \
+      .Attr("group: int >= -1 = -1")                        \
+      .Attr("stream: int >= 0 = 0")                         \
+      .Attr("first_lane: int >= 0 = 0")                     \
+      .Attr("reduction: {'average', 'sum'} = 'average'")    \
+      .Attr("wire_dtype: {'', 'float16', 'bfloat16'} = ''") \
+      .Attr("plan: string = ''")                            \
+      .Attr("function: string = ''")                        \
+      .Attr("part_starts: list(int) = []")                  \
+      .Input("tensors: N * T")                              \
       .SetIsStateful()
 
 TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce").Output("reduced: N * T").SetShapeFn(SameShapes).Doc(R"doc(
@@ -41,6 +42,7 @@ num_threads: how many lanes the all-reduce may use.
 group: index of the tensor group in the plan; -1 where no plan was applied.
 stream: all-reduces of one stream run one after the other.
 first_lane: the first of its stream's lanes. All-reduces that share a lane run one after the other.
+wire_dtype: the dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
 part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of

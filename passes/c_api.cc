@@ -56,7 +56,7 @@ int Guarded(Work work) noexcept {
 absl::Status Register(const char* plan_id, const char* digest, int num_groups,
                       const int* group_sizes, const int* group_threads, const int* group_streams,
                       const char* const* tensor_names, const long long* part_starts,
-                      int after_backward) {
+                      int after_backward, const char* wire_dtype) {
   const auto refuse = [](const char* reason) { return absl::InvalidArgumentError(reason); };
   if (plan_id == nullptr) return refuse("plan_id is null");
   if (digest == nullptr) return refuse("digest is null");
@@ -66,10 +66,12 @@ absl::Status Register(const char* plan_id, const char* digest, int num_groups,
   if (group_streams == nullptr) return refuse("group_streams is null");
   if (tensor_names == nullptr) return refuse("tensor_names is null");
   if (part_starts == nullptr) return refuse("part_starts is null");
+  if (wire_dtype == nullptr) return refuse("wire_dtype is null");
   tf_libra::RegisteredPlan plan;
   plan.id = plan_id;
   plan.digest = digest;
   plan.after_backward = after_backward != 0;
+  plan.wire_dtype = wire_dtype;
   const char* const* next_name = tensor_names;
   for (int k = 0; k < num_groups; ++k) {
     tf_libra::PlanGroup group;
@@ -94,10 +96,10 @@ extern "C" {
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
                         const char* const* tensor_names, const long long* part_starts,
-                        int after_backward) {
+                        int after_backward, const char* wire_dtype) {
   return Guarded([&] {
     return Register(plan_id, digest, num_groups, group_sizes, group_threads, group_streams,
-                    tensor_names, part_starts, after_backward);
+                    tensor_names, part_starts, after_backward, wire_dtype);
   });
 }
 

@@ -9,13 +9,14 @@ extern "C" {
 
 // Registers a plan. `group_sizes` are numbers of tensors per group. `tensor_names` is flat, in
 // backward order, with sum(group_sizes) names. `part_starts` has as many entries: the byte of each
-// tensor at which the group's part begins, or -1 if the group has the whole tensor. Registering the
-// same id and digest again increments a count; another digest under a registered id is an error.
-// Returns 0 on success; otherwise TfLibraLastPlanError has the reason.
+// tensor at which the group's part begins, or -1 if the group has the whole tensor. `wire_dtype` is
+// empty, "float16" or "bfloat16". Registering the same id and digest again increments a count;
+// another digest under a registered id is an error. Returns 0 on success; otherwise
+// TfLibraLastPlanError has the reason.
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
                         const char* const* tensor_names, const long long* part_starts,
-                        int after_backward);
+                        int after_backward, const char* wire_dtype);
 
 // Undoes one TfLibraRegisterPlan. The last call deletes the plan and its reports; a Grappler run
 // that uses the plan finishes with it. Returns non-zero if the plan is not registered.

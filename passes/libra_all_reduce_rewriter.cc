@@ -41,6 +41,9 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   tensorflow::AddNodeAttr("stream", group.stream, node);
   tensorflow::AddNodeAttr("first_lane", FirstLane(fused.plan, group.stream), node);
   tensorflow::AddNodeAttr("plan", fused.plan.id, node);
+  if (!fused.plan.wire_dtype.empty()) {
+    tensorflow::AddNodeAttr("wire_dtype", fused.plan.wire_dtype, node);
+  }
   std::vector<int64_t> part_starts;
   for (const tensorflow::NodeDef* member : fused.members) part_starts.push_back(PartStart(*member));
   const auto is_part = [](int64_t start) { return start != kWholeTensor; };

@@ -13,6 +13,11 @@ absl::Status ValidatePlan(const RegisteredPlan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan '", plan.id, "': number of groups is 0, must be at least 1"));
   }
+  if (!plan.wire_dtype.empty() && plan.wire_dtype != "float16" && plan.wire_dtype != "bfloat16") {
+    return absl::InvalidArgumentError(absl::StrCat("plan '", plan.id, "': wire_dtype is '",
+                                                   plan.wire_dtype,
+                                                   "', must be empty, 'float16' or 'bfloat16'"));
+  }
   std::unordered_map<std::string, int64_t> seen;  // where the last part of each tensor begins
   for (size_t k = 0; k < plan.groups.size(); ++k) {
     const PlanGroup& group = plan.groups[k];

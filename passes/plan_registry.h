@@ -32,6 +32,8 @@ struct RegisteredPlan {
   std::vector<PlanGroup> groups;  // in the order of their start
   // No group starts before every gradient has been produced.
   bool after_backward = false;
+  // The dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
+  std::string wire_dtype;
 };
 
 // Returns InvalidArgument with the field, its value and the allowed values.

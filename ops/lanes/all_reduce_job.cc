@@ -58,7 +58,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
   header.num_bytes = buffers.num_bytes();
   header.group = operation.group;
   header.num_threads = static_cast<uint16_t>(operation.num_threads);
-  header.element_type = static_cast<uint8_t>(request.element_type);
+  header.element_type = static_cast<uint8_t>(operation.WireType(request.element_type));
   header.reduction = static_cast<uint8_t>(operation.reduction);
   header.step = step;
 }

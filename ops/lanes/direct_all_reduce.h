@@ -51,6 +51,8 @@ struct ExchangeOptions {
   // of float32, whatever type the header names, and divides nothing.
   float* float32_sums = nullptr;
   bool has_float32_buffers = false;
+  // On a grid, sums of float16 and bfloat16 are rounded in each level instead.
+  bool rounds_each_level = false;
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   // Called once per stall with the ranks that are waited for.

@@ -2,7 +2,16 @@
 
 #include <sstream>
 
+#include "ops/lanes/element.h"
+
 namespace tf_libra {
+namespace {
+
+const char* NameOf(uint8_t element_type) {
+  return ElementName(static_cast<ElementType>(element_type));
+}
+
+}  // namespace
 
 std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& mine) {
   std::ostringstream what;
@@ -16,8 +25,11 @@ std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& min
     what << "reduces " << theirs.num_bytes << " bytes, this rank " << mine.num_bytes;
   } else if (theirs.num_threads != mine.num_threads) {
     what << "uses " << theirs.num_threads << " thread(s), this rank " << mine.num_threads;
-  } else if (theirs.element_type != mine.element_type || theirs.reduction != mine.reduction) {
-    what << "reduces another dtype or by another reduction than this rank";
+  } else if (theirs.element_type != mine.element_type) {
+    what << "sends elements as " << NameOf(theirs.element_type) << ", this rank as "
+         << NameOf(mine.element_type) << " (dtype of the tensors, or wire_dtype)";
+  } else if (theirs.reduction != mine.reduction) {
+    what << "reduces by another reduction than this rank";
   } else if (theirs.digest != mine.digest) {
     what << "reduces other tensors, or of other sizes, or by another plan than this rank";
   }

@@ -16,7 +16,7 @@ struct ExchangeHeader {
   uint64_t num_bytes = 0;
   int32_t group = -1;
   uint16_t num_threads = 0;
-  uint8_t element_type = 0;
+  uint8_t element_type = 0;  // of what travels
   uint8_t reduction = 0;
   int64_t step = -1;  // of the training function, -1 before the first
 };

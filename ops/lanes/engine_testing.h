@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -46,6 +47,7 @@ struct Operation {
   int num_threads = 1;
   int first_lane = 0;
   Reduction reduction = Reduction::kAverage;
+  std::optional<ElementType> wire_type = std::nullopt;
   bool in_place = false;
   int group = 0;
   std::string name = "tensor";
@@ -57,6 +59,7 @@ struct Operation {
     info->num_threads = num_threads;
     info->first_lane = first_lane;
     info->reduction = reduction;
+    info->wire_type = wire_type;
     info->tensor_names.assign(counts.size(), name);
     info->ComputeDigest();
     return info;

@@ -81,7 +81,8 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   const size_t element_size = ElementSize(type);
   column.slice = Part(options.slice, element_size, grid.row().size(), grid.place_in_row());
   const size_t count = column.slice.size() / element_size;
-  const bool in_float32 = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
+  const bool in_float32 = !options.rounds_each_level &&
+                          (type == ElementType::kFloat16 || type == ElementType::kBFloat16);
   const std::unique_ptr<float[]> sums(in_float32 ? new float[count] : nullptr);
   row.float32_sums = sums.get();
   ExchangeResult result = RunExchange(row, scratch);

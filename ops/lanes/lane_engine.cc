@@ -105,7 +105,7 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
   char name[16];
   std::snprintf(name, sizeof(name), "libra lane %d", lane->index);
   pthread_setname_np(pthread_self(), name);
-  std::vector<char> scratch;
+  WireScratch scratch;
   for (;;) {
     std::shared_ptr<Job> job;
     {
@@ -120,7 +120,7 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
   }
 }
 
-ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char>* scratch) {
+ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scratch) {
   const int64_t started_nanos = SteadyNanos();
   job->Began(started_nanos);
   const size_t element_size = ElementSize(job->request.element_type);
@@ -141,7 +141,13 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
                     ", step " + std::to_string(job->record.step) + "; still waiting");
     };
   }
-  ExchangeResult result = RunOnGrid(options, grid_, lane.peers, job->in_place, scratch);
+  const ElementType type = job->request.element_type;
+  // Nothing of a rank alone travels.
+  const bool is_rounded = world_size_ > 1 && job->request.operation->WireType(type) != type;
+  if (!is_rounded) options.header.element_type = static_cast<uint8_t>(type);
+  ExchangeResult result =
+      is_rounded ? RunInWireFormat(options, grid_, lane.peers, scratch)
+                 : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);
   job->HeardAll(result.first_byte_nanos);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),
@@ -151,7 +157,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
   return result;
 }
 
-void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept {
+void LaneEngine::RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noexcept {
   // After a failure nothing is begun: in shared memory, which does not close, it could go well, and
   // the others would have what this rank has given up.
   Status status = failure();

@@ -1,6 +1,7 @@
 // Engine over lanes. A lane is a thread with its own connections; it runs its slice of an
 // all-reduce by RunOnGrid (grid.h), which calls RunExchange (direct_all_reduce.h) once, or along
-// rows and columns. Messages and control have threads of their own (messenger.h, control_plane.h).
+// rows and columns, perhaps in a shorter type of elements (wire_format.h). Messages and control
+// have threads of their own (messenger.h, control_plane.h).
 #ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 
@@ -22,6 +23,7 @@
 #include "ops/lanes/lane_queue.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/messenger.h"
+#include "ops/lanes/wire_format.h"
 
 namespace tf_libra {
 
@@ -102,8 +104,8 @@ class LaneEngine : public Engine {
   Status AddLanes(std::vector<GridPeers> connections);
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
-  void RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept;
-  ExchangeResult Exchange(const Lane& lane, Job* job, std::vector<char>* scratch);
+  void RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noexcept;
+  ExchangeResult Exchange(const Lane& lane, Job* job, WireScratch* scratch);
   // Takes the request where all that may fail is done.
   std::shared_ptr<Job> NewJob(AllReduceRequest* request);
   // Starts what of the queue has its lanes for itself; none overtakes one that it shares a lane

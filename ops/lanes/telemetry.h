@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,18 @@ struct OperationInfo {
   int num_threads = 1;
   int first_lane = 0;  // it runs on as many from there
   Reduction reduction = Reduction::kAverage;
+  // In which float32 elements travel (wire_format.h); nullopt: in their own.
+  std::optional<ElementType> wire_type;
   std::vector<std::string> tensor_names;
   // At which byte of each tensor begins the part that is reduced, -1 for whole ones; empty where
   // all are whole.
   std::vector<int64_t> part_starts;
   uint64_t digest = 0;  // of all of the above, the same on every rank
 
+  // Returns the type in which elements of `type` travel between ranks.
+  ElementType WireType(ElementType type) const {
+    return type == ElementType::kFloat32 ? wire_type.value_or(type) : type;
+  }
   bool IsPart(size_t tensor) const { return !part_starts.empty() && part_starts[tensor] >= 0; }
   // Returns whether it has the beginning of a tensor: of the parts of one, one has.
   bool HasBeginning(size_t tensor) const { return !IsPart(tensor) || part_starts[tensor] == 0; }

@@ -100,6 +100,7 @@ def register(
     plan: str | None = None,
     digest: str = "digest",
     after_backward: bool = False,
+    wire_dtype: str = "",
 ) -> str:
     """Registers a plan, under a name of its own unless `plan` is given, and returns its id."""
     plan = f"plan-{next(_plan_numbers)}" if plan is None else plan
@@ -120,6 +121,7 @@ def register(
             ]
         ),
         int(after_backward),
+        wire_dtype.encode(),
     )
     if code != 0:
         raise ValueError(c.TfLibraLastPlanError().decode())

@@ -43,8 +43,8 @@ def test_null_pointers_are_rejected() -> None:
     one = native.int_array([1])
     names = native.text_array(["a"])
     whole = native.long_array([-1])
-    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0]
-    for i in (0, 1, 3, 4, 5, 6, 7):
+    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0, b""]
+    for i in (0, 1, 3, 4, 5, 6, 7, 9):
         arguments = list(good)
         arguments[i] = None
         assert c.TfLibraRegisterPlan(*arguments) != 0
@@ -53,7 +53,7 @@ def test_null_pointers_are_rejected() -> None:
     short = native.text_array(["a"])
     two_names = (type(short)._type_ * 2)(b"a", None)
     arguments = [b"p", b"d", 1, native.int_array([2]), one, one, two_names]
-    assert c.TfLibraRegisterPlan(*arguments, native.long_array([-1, -1]), 0) != 0
+    assert c.TfLibraRegisterPlan(*arguments, native.long_array([-1, -1]), 0, b"") != 0
     assert b"fewer names" in c.TfLibraLastPlanError()
 
 

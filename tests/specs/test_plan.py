@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from tests.planning.data_parallel import reference
 from tf_libra.specs.backward_profile import BackwardProfile
-from tf_libra.specs.plan import Plan, TensorGroup, TensorPart, check_whole_tensors
+from tf_libra.specs.plan import (
+    WIRE_DTYPES,
+    Plan,
+    TensorGroup,
+    TensorPart,
+    check_whole_tensors,
+)
 
 PLAN = Plan(
     groups=(TensorGroup(0, 2, 4), TensorGroup(2, 3, 1, stream=1), TensorGroup(3, 4, 1, stream=1)),
@@ -226,3 +232,26 @@ def test_wrong_json_is_named(change, word):
     changed = json.dumps(json.loads(PLAN.to_json()) | change).replace("Infinity", "1e400")
     with pytest.raises(ValueError, match=word):
         Plan.from_json(changed)
+
+
+def test_a_lossy_plan_counts_the_bytes_that_travel() -> None:
+    lossy = dataclasses.replace(PLAN, wire_dtype="bfloat16")
+    assert PLAN.wire_bytes == PLAN.group_bytes == (24, 0, 4)
+    assert (PLAN.wire_share, PLAN.loss) == (1.0, None)
+    assert lossy.wire_bytes == (12, 0, 2)
+    assert lossy.wire_share == 0.5
+    assert "bfloat16" in (lossy.loss or "")
+    assert dataclasses.replace(lossy, dtypes=None).wire_share == 0.5
+    mixed = dataclasses.replace(lossy, dtypes=("float64", "float32", "half", "bfloat16"))
+    assert mixed.wire_bytes == (16, 0, 4)
+
+
+def test_ranks_execute_another_plan_in_each_format() -> None:
+    formats = [dataclasses.replace(PLAN, wire_dtype=each) for each in (None, *WIRE_DTYPES)]
+    assert len({plan.fingerprint for plan in formats}) == 3
+    assert formats[0].fingerprint == json.loads(WRITTEN_BEFORE)["fingerprint"]
+    for plan in formats:
+        assert Plan.from_json(plan.to_json()) == plan
+    assert "wire_dtype" not in formats[0].to_json()
+    with pytest.raises(ValueError, match="wire_dtype must be one of bfloat16, float16"):
+        dataclasses.replace(PLAN, wire_dtype="float32")

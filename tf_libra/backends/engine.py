@@ -260,6 +260,14 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     return parse_records((text.value or b"{}").decode())
 
 
+def rounding_seconds(wire_dtype: str) -> float:
+    """Measures the seconds in which a core rounds a byte of float32 to a wire dtype, and back."""
+    seconds = ctypes.c_double()
+    rounded = native.load().c.TfLibraRoundingSeconds(wire_dtype.encode(), ctypes.byref(seconds))
+    _check(rounded)
+    return seconds.value
+
+
 @dataclass
 class _Connected:
     """Facts about the running engine that the engine itself does not store."""

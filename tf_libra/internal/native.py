@@ -38,6 +38,7 @@ _PROTOTYPES = {
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
+    "TfLibraRoundingSeconds": (_INT, [_TEXT, ctypes.POINTER(ctypes.c_double)]),
     "TfLibraAbort": (_INT, [_TEXT]),
     "TfLibraClose": (_INT, [_TEXT]),
     "TfLibraStartHorovod": (_INT, [_INT, _INT]),
@@ -45,7 +46,7 @@ _PROTOTYPES = {
     "TfLibraStopHorovod": (_INT, []),
     "TfLibraRegisterPlan": (
         _INT,
-        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT],
+        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT, _TEXT],
     ),
     "TfLibraUnregisterPlan": (_INT, [_TEXT]),
     "TfLibraLastPlanError": (_TEXT, []),

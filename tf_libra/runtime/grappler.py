@@ -137,6 +137,7 @@ def register(plan: Plan) -> None:
             ]
         ),
         int(plan.after_backward),
+        (plan.wire_dtype or "").encode(),
     )
     if code != 0:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")

@@ -3,9 +3,9 @@
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from tf_libra.internal import validation
+from tf_libra.internal import formatting, validation
 from tf_libra.internal.codec import FingerprintedDocument
 from tf_libra.internal.values import (
     AtLeastOne,
@@ -16,10 +16,14 @@ from tf_libra.internal.values import (
     Naturals,
     NonNegative,
     Value,
+    one_of,
 )
 from tf_libra.specs.backward_profile import BackwardProfile, item_bytes
 
 _SHORT_ID_LENGTH = 16
+WIRE_DTYPES = ("bfloat16", "float16")
+"""Dtypes to which ranks may round float32 tensors on their way."""
+WireDtype = Annotated[str, one_of(WIRE_DTYPES)]
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class Plan(FingerprintedDocument):
       contention: gamma of ASC-WFBP, Eq. 9: the slowdown of transmission while two all-reduces run
         concurrently. The paper has at most two; each further one adds the same, so that k take
         1 + (k - 1)·(gamma - 1) times as long per byte. No effect on one stream.
+      wire_dtype: dtype to which ranks round float32 tensors on their way, which is lossy; None:
+        every tensor travels in its own.
 
     Raises:
       ValueError: the groups do not cover every byte of the tensors once, cut one within an
@@ -119,9 +125,11 @@ class Plan(FingerprintedDocument):
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] | None = None
     contention: AtLeastOne = 1.0
+    wire_dtype: WireDtype | None = None
 
     FORMAT: ClassVar = "tf-libra plan"
     INDENT: ClassVar = 1
+    SPARSE: ClassVar = ("wire_dtype",)
 
     def _validate(self) -> None:
         count = len(self.tensor_names)
@@ -144,6 +152,7 @@ class Plan(FingerprintedDocument):
         after_backward: bool = False,
         notes: tuple[str, ...] = (),
         contention: float = 1.0,
+        wire_dtype: str | None = None,
     ) -> "Plan":
         """Returns a plan of a profile's tensors; see the class for the arguments."""
         dtypes = tuple(t.dtype for t in profile.tensors if t.dtype is not None)
@@ -158,6 +167,7 @@ class Plan(FingerprintedDocument):
             notes=notes,
             dtypes=dtypes if len(dtypes) == len(profile.tensors) else None,
             contention=contention,
+            wire_dtype=wire_dtype,
         )
 
     def _executed(self) -> dict[str, Any]:
@@ -168,7 +178,7 @@ class Plan(FingerprintedDocument):
             groups.append([group.start, group.stop, group.num_threads, group.stream])
             if cuts_tensors:
                 groups[-1] += [group.start_byte, group.stop_byte]
-        return {
+        executed: dict[str, Any] = {
             "num_workers": self.num_workers,
             "after_backward": self.after_backward,
             "groups": groups,
@@ -176,6 +186,7 @@ class Plan(FingerprintedDocument):
             "num_bytes": self.num_bytes,
             "dtypes": self.dtypes,
         }
+        return executed | ({"wire_dtype": self.wire_dtype} if self.wire_dtype else {})
 
     @property
     def cuts_tensors(self) -> bool:
@@ -201,6 +212,37 @@ class Plan(FingerprintedDocument):
         before = [0, *itertools.accumulate(self.num_bytes)]
         starts = [before[group.start] + group.start_byte for group in self.groups]
         return tuple(b - a for a, b in itertools.pairwise([*starts, before[-1]]))
+
+    @cached_property
+    def wire_bytes(self) -> tuple[int, ...]:
+        """Bytes of each group in the dtypes in which its tensors travel."""
+        if self.wire_dtype is None:
+            return self.group_bytes
+        dtypes: tuple[str | None, ...] = self.dtypes or (None,) * len(self.num_bytes)
+        return tuple(
+            sum(
+                wire_size(part.num_bytes, dtypes[part.tensor], self.wire_dtype)
+                for part in self.parts(index)
+            )
+            for index in range(len(self.groups))
+        )
+
+    @property
+    def wire_share(self) -> float:
+        """Share of the tensors' bytes that travel: 1, or 0.5 if all of them are rounded."""
+        total = sum(self.num_bytes)
+        return sum(self.wire_bytes) / total if total else 1.0
+
+    @property
+    def loss(self) -> str | None:
+        """Sentence on what the plan loses; None for a plan without loss."""
+        if self.wire_dtype is None:
+            return None
+        travelling, total = map(formatting.size, (sum(self.wire_bytes), sum(self.num_bytes)))
+        return (
+            f"lossy: float32 gradients are rounded to {self.wire_dtype} between ranks; {travelling}"
+            f" travel instead of {total}"
+        )
 
     def parts(self, index: int) -> tuple[TensorPart, ...]:
         """Returns the parts of a group's tensors, in backward order."""
@@ -240,6 +282,12 @@ class Plan(FingerprintedDocument):
     def short_id(self) -> str:
         """Prefix of the fingerprint, for messages."""
         return self.fingerprint[:_SHORT_ID_LENGTH]
+
+
+def wire_size(num_bytes: int, dtype: str | None, wire_dtype: str | None) -> int:
+    """Returns the bytes that travel of a tensor; an unknown dtype counts as float32."""
+    is_rounded = wire_dtype is not None and dtype in (None, "float32")
+    return num_bytes // 2 if is_rounded else num_bytes
 
 
 def check_whole_tensors(plan: Plan, executor: str) -> None:
