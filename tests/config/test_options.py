@@ -70,6 +70,9 @@ def test_defaults() -> None:
         ({"local_variables": None}, "local_variables must be a sequence .*None"),
         ({"local_variables": ["data", 3]}, "local_variables must have names.* got 3"),
         ({"local_variables": [""]}, "local_variables must have names.* got ''"),
+        ({"wire_dtype": "float8"}, "wire_dtype must be one of bfloat16, float16 or None"),
+        ({"wire_dtype": True}, "wire_dtype must be one of"),
+        ({"wire_dtype": "bfloat16", "engine": "horovod"}, "wire_dtype must be None with engine"),
         ({"progress": "bar"}, "progress must be"),
         (
             {"strategy": strategies.Libra(threads=(1, 65))},
@@ -310,3 +313,12 @@ def test_modules_are_there_after_the_import_of_the_package_and_loaded_when_used(
         "prepare",
         "Libra",
     ]
+
+
+def test_a_lossy_plan_needs_the_option() -> None:
+    group = (TensorGroup(0, 1, 1),)
+    plan = Plan(group, ("a",), (8,), 2, "by hand", wire_dtype="float16")
+    assert resolved(plan=plan, wire_dtype="float16").plan == plan
+    for allowed in (None, "bfloat16"):
+        with pytest.raises(ValueError, match=r"^wire_dtype must be 'float16'"):
+            resolved(plan=plan, wire_dtype=allowed)

@@ -4,6 +4,7 @@ A race hardly separates similar plans, and a wrong model is wrong about all of t
 candidate differs from those selected before.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -39,11 +40,12 @@ def select_candidates(
     runs_streams: bool,
     active_plan: Plan | None = None,
     warm_start: WarmStart | None = None,
+    wire_dtypes: Sequence[str | None] = (None,),
 ) -> list[tuple[Plan, float | None]]:
     """Selects the result's plan and the best plans of other planners, with predicted steps.
 
     One all-reduce of everything is always a candidate: it is the simplest plan, and the model
-    predicts it best.
+    predicts it best. With several wire dtypes, so is the strategy's plan for each of them.
 
     Args:
         result: result of tuning, with a profile and a cost model.
@@ -51,6 +53,7 @@ def select_candidates(
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
         active_plan: plan that is always a candidate; None if there is none.
         warm_start: warm start whose plan is always a candidate; None if there is none.
+        wire_dtypes: wire dtypes that plans may have.
     """
     profile, model = result.profile, result.cost_model
     assert profile is not None and model is not None
@@ -58,15 +61,19 @@ def select_candidates(
     found: dict[str, Plan] = {}
     gamma = resolve_contention(strategy, result.contention)
     others = list(_other_strategies(strategy))
-    if result.plan.strategy != strategy.name:  # the model was not trusted with the user's strategy
+    # Or the model was not trusted with the user's strategy.
+    if len(wire_dtypes) > 1 or result.plan.strategy != strategy.name:
         others.insert(0, strategy)
-    for other in others:
+    formats: list[str] = []  # the first strategy's plan in each
+    for other, dtype in itertools.product(others, wire_dtypes):
         try:
-            planned = make_plan(profile, model, with_measured_contention(other, gamma))
+            planned = make_plan(profile, model, with_measured_contention(other, gamma), dtype)
             plan = adapt_to_engine(planned, profile, model, num_lanes)
         except ValueError:  # the planner finds no plan under this model
             continue
         found.setdefault(plan.fingerprint, plan)
+        if other is others[0] and len(wire_dtypes) > 1:
+            formats.append(plan.fingerprint)
     if active_plan is not None:
         # Its gamma and prediction are those of an earlier model.
         active_plan = result.with_prediction(with_contention(active_plan, gamma))
@@ -78,7 +85,12 @@ def select_candidates(
     ranked = sorted(found.values(), key=partial(step_seconds, result))
     simplest = [plan for plan in ranked if len(plan.groups) == 1][:1]
     required = [
-        plan for plan in ranked if plan is active_plan or plan is warm_plan or plan in simplest
+        plan
+        for plan in ranked
+        if plan is active_plan
+        or plan is warm_plan
+        or plan in simplest
+        or plan.fingerprint in formats
     ]
     selected = _add_diverse([result.plan, *required], ranked)
     # The most promising first: a race without a complete round keeps this order.
@@ -146,8 +158,8 @@ def distance(plan: Plan, other: Plan) -> float:
 
 
 def _log_sizes(plan: Plan) -> NDArray[np.float64]:
-    """Returns the binary logarithms of bytes and threads, [groups, 2]."""
-    sizes = np.maximum(plan.group_bytes, 1)
+    """Returns the binary logarithms of bytes that travel and threads, [groups, 2]."""
+    sizes = np.maximum(plan.wire_bytes, 1)
     return np.log2(np.stack([sizes, [group.num_threads for group in plan.groups]], axis=1))
 
 

@@ -47,7 +47,8 @@ def fit_and_plan(
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
         plan = one_group_plan(problem.tensors, threads[0], num_workers, strategies.SynEasgd.name)
-        return TuningResult(replace(plan, notes=tuple(notes)), notes=tuple(notes))
+        plan = _unpredicted(replace(plan, notes=tuple(notes)), problem)
+        return TuningResult(plan, notes=plan.notes)
     problem.on_phase(Phase.FIT)
     samples: list[OverlapSample] = []
     try:
@@ -55,7 +56,8 @@ def fit_and_plan(
     except ValueError as error:
         notes.append(f"no model could be fitted ({error}): one all-reduce after backward")
         plan = _fallback_plan(profile.profile, threads[0], num_workers, notes)
-        return TuningResult(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
+        plan = _unpredicted(plan, problem)
+        return TuningResult(plan, profile.profile, samples=tuple(samples), notes=plan.notes)
     problem.on_phase(Phase.PLAN)
     steps = step_times(observations.concurrent)
     if steps and fitted.cost_model is not None:
@@ -114,6 +116,8 @@ def _fit(
         notes.append(f"median error on steps of held-out plans, by form of model: {errors}")
     if isinstance(model, ContentionModel):
         notes += [*fitted.notes, *fitted.warnings]
+    if problem.wire is not None:
+        model = model.with_rounding(problem.wire.rounding_per_byte)
     return TuningResult(
         _fallback_plan(profile, 1, problem.num_workers, ()),
         fitted_profile,
@@ -132,7 +136,18 @@ def _plan(problem: TuningProblem, fitted: TuningResult, notes: list[str]) -> Pla
     num_lanes = max_lanes(strategy, problem.runs_streams)
     trusted = _trusted_strategy(strategy, fitted.held_out_error, problem.max_model_error, notes)
     try:
-        plan = adapt_to_engine(make_plan(profile, model, trusted), profile, model, num_lanes)
+        plans = [
+            adapt_to_engine(make_plan(profile, model, trusted, dtype), profile, model, num_lanes)
+            for dtype in problem.wire_dtypes
+        ]
+        seconds = [simulate(profile, plan, model).step_seconds for plan in plans]
+        if problem.wire is not None:
+            notes.append(
+                f"predicted backward and updates: {formatting.time(seconds[0])}, or"
+                f" {formatting.time(seconds[1])} with float32 gradients rounded to"
+                f" {problem.wire.dtype} between ranks"
+            )
+        plan = plans[seconds.index(min(seconds))]
         return replace(plan, notes=(*plan.notes, *notes))
     except ValueError as error:
         notes.append(
@@ -150,6 +165,14 @@ def _fallback_plan(
     specs = tensor_specs(profile)
     plan = one_group_plan(specs, num_threads, num_workers, strategies.SynEasgd.name)
     return replace(plan, notes=tuple(notes))
+
+
+def _unpredicted(plan: Plan, problem: TuningProblem) -> Plan:
+    """Returns the plan in the lossy wire format if the user allows one, since no model decides."""
+    if problem.wire is None:
+        return plan
+    note = f"float32 gradients are rounded to {problem.wire.dtype}: no model compares it"
+    return replace(plan, wire_dtype=problem.wire.dtype, notes=(*plan.notes, note))
 
 
 def _trusted_strategy(

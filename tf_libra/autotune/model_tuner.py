@@ -50,7 +50,12 @@ class ModelTuner:
             return result
         warm_start = problem.find_warm_start(result.bytes_per_second)
         candidates = select_candidates(
-            result, problem.strategy, problem.runs_streams, problem.active_plan, warm_start
+            result,
+            problem.strategy,
+            problem.runs_streams,
+            problem.active_plan,
+            warm_start,
+            problem.wire_dtypes,
         )
         return (yield from race_candidates(result, candidates, problem))
 
@@ -117,8 +122,11 @@ def race_candidates(
     active_plan = problem.active_plan
     requested: list[str] = []
     if active_plan is None and not searched:
+        # A lossy plan has to be clearly faster than one without loss.
         requested = [
-            plan.fingerprint for plan, _ in affordable if plan.strategy == problem.strategy.name
+            plan.fingerprint
+            for plan, _ in sorted(affordable, key=lambda one: one[0].wire_dtype is not None)
+            if plan.strategy == problem.strategy.name
         ]
     if len(affordable) == len(candidates) or len(affordable) > 1:
         found = yield from race(

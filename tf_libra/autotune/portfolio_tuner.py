@@ -1,5 +1,6 @@
 """Portfolio tuner of `auto`: a race of every strategy's plan and the best searched settings."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, cast
@@ -59,7 +60,7 @@ def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
     if result.profile is None or result.cost_model is None:
         return result
     notes = list(result.notes)
-    plans = _plans(result, strategy, problem.runs_streams)
+    plans = _plans(result, strategy, problem)
     steps = round(_SEARCH_SHARE * problem.budget.steps_left)
     warm_start = problem.find_warm_start(result.bytes_per_second)
     settings = () if warm_start is None else warm_start.settings
@@ -120,15 +121,16 @@ def _searchable(strategy: PortfolioStrategy) -> list[SearchableStrategy]:
     ]
 
 
-def _plans(result: TuningResult, strategy: PortfolioStrategy, runs_streams: bool) -> list[Plan]:
+def _plans(result: TuningResult, strategy: PortfolioStrategy, problem: TuningProblem) -> list[Plan]:
     """Returns the plans of all strategies that have one under the model, at least one."""
     profile, model = result.profile, result.cost_model
     assert profile is not None and model is not None
-    num_lanes = max_lanes(strategy, runs_streams)
+    num_lanes = max_lanes(strategy, problem.runs_streams)
+    others = with_measured_contention(strategy, result.contention).others().values()
     plans = []
-    for other in with_measured_contention(strategy, result.contention).others().values():
+    for other, dtype in itertools.product(others, problem.wire_dtypes):
         try:
-            plan = make_plan(profile, model, other)
+            plan = make_plan(profile, model, other, dtype)
             plans.append(adapt_to_engine(plan, profile, model, num_lanes))
         except ValueError:  # the planner finds no plan under this model
             continue

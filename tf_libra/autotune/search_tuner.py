@@ -22,6 +22,8 @@ from tf_libra.specs.plan import Plan
 # better than the same number of steps at the searchers' choice of time.
 _RACE_SHARE = 0.35
 _FINALISTS = 5
+# Best settings that are also tried in the lossy wire format, if the user allows one.
+_LOSSY = 2
 
 
 @register
@@ -75,6 +77,9 @@ def _tune(problem: TuningProblem, strategy: SearchableStrategy) -> Tuner:
         return result
     finalists = best_plans(found, packed, strategy, problem, _FINALISTS)
     plans = {plan.fingerprint: plan for plan in finalists}
+    if problem.wire is not None:
+        lossy = [replace(plan, wire_dtype=problem.wire.dtype) for plan in finalists[:_LOSSY]]
+        plans |= {plan.fingerprint: plan for plan in lossy}
     active_plan = problem.active_plan
     if active_plan is not None:
         plans.setdefault(active_plan.fingerprint, result.with_prediction(active_plan))

@@ -208,18 +208,20 @@ def compare_with_requested(race: Race | None, requested: str) -> TrialComparison
 def describe_plan(candidate: Candidate) -> str:
     """Returns a plan's strategy and number of groups as a phrase."""
     groups = len(candidate.plan.groups)
+    rounded = f" in {candidate.plan.wire_dtype}" if candidate.plan.wire_dtype else ""
     if groups == 1:
-        return "one all-reduce after backward"
-    return f"{candidate.plan.strategy} in {groups} groups"
+        return f"one all-reduce{rounded} after backward"
+    return f"{candidate.plan.strategy} in {groups} groups{rounded}"
 
 
 def name_plan(candidate: Candidate) -> str:
-    """Returns a plan's strategy, groups and threads, which tell similar plans apart."""
+    """Returns a plan's strategy, groups, threads and wire dtype, to tell similar plans apart."""
     groups = len(candidate.plan.groups)
     threads = sorted({group.num_threads for group in candidate.plan.groups})
     return (
         f"{candidate.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
         f" (r = {', '.join(map(str, threads))})"
+        f"{f', {candidate.plan.wire_dtype}' if candidate.plan.wire_dtype else ''}"
     )
 
 

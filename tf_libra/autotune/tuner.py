@@ -15,6 +15,7 @@ from tf_libra.autotune.sampling_plans import TensorSpec
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.autotune.warm_start import WarmStart
+from tf_libra.autotune.wire_format import WireFormat
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal.registry import ClassRegistry, missing_members
 from tf_libra.planning.strategy import Strategy
@@ -38,6 +39,7 @@ class TuningProblem:
         hops: sequential hops of an all-reduce; None for those of a ring.
         workers_per_host: workers per host of a two-level all-reduce; see `ContentionModel`.
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
+        wire: format to which plans may round tensors on their way; None: to none.
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
         find_warm_start: returns the warm start from a similar job, given the measured network rate
             in bytes per second; None if no job is similar.
@@ -52,8 +54,14 @@ class TuningProblem:
     hops: int | None
     workers_per_host: int | None
     runs_streams: bool
+    wire: WireFormat | None
     active_plan: Plan | None
     find_warm_start: Callable[[float | None], WarmStart | None]
+
+    @property
+    def wire_dtypes(self) -> tuple[str | None, ...]:
+        """Returns the wire dtypes to plan with: None, and the lossy one if the user allows it."""
+        return (None,) if self.wire is None else (None, self.wire.dtype)
 
 
 class TunerKind(Protocol):
@@ -113,6 +121,7 @@ def tune(
     hops: int | None = None,
     workers_per_host: int | None = None,
     runs_streams: bool = False,
+    wire: WireFormat | None = None,
     active_plan: Plan | None = None,
     find_warm_start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -130,6 +139,7 @@ def tune(
         hops: see `TuningProblem`.
         workers_per_host: see `TuningProblem`.
         runs_streams: see `TuningProblem`.
+        wire: see `TuningProblem`.
         active_plan: see `TuningProblem`.
         find_warm_start: see `TuningProblem`.
         should_stop: returns True to end tuning before the budget is spent.
@@ -144,6 +154,7 @@ def tune(
         hops,
         workers_per_host,
         runs_streams,
+        wire,
         active_plan,
         find_warm_start,
     )

@@ -57,6 +57,7 @@ class Backend(Protocol):
         max_threads: the largest thread count that a plan may give an all-reduce.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
         runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
+        rounds_tensors: whether it executes plans with a `wire_dtype`.
         hops: number of consecutive hops of an all-reduce on one level; None: those of a ring,
             2(N-1).
     """
@@ -67,6 +68,7 @@ class Backend(Protocol):
     max_threads: ClassVar[int]
     leaves_records: ClassVar[bool]
     runs_streams: ClassVar[bool]
+    rounds_tensors: ClassVar[bool]
     hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:

@@ -27,6 +27,7 @@ class ExternalOpBackend:
     max_threads: ClassVar[int] = MAX_THREADS
     leaves_records: ClassVar[bool] = False
     runs_streams: ClassVar[bool] = False
+    rounds_tensors: ClassVar[bool] = False
     hops: ClassVar[int | None] = None
 
     def check_plan(self, plan: Plan) -> None:

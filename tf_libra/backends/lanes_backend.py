@@ -50,6 +50,7 @@ class Lanes:
     max_threads: ClassVar[int] = MAX_LANES
     leaves_records: ClassVar[bool] = True
     runs_streams: ClassVar[bool] = True
+    rounds_tensors: ClassVar[bool] = True
     # A direct reduce-scatter and a direct all-gather (ops/lanes/direct_all_reduce.h).
     hops: ClassVar[int | None] = 2
 

@@ -46,6 +46,7 @@ class OptimizeKwargs(TypedDict, total=False):
     broadcast_variables: "bool | str"
     local_variables: "Sequence[Any]"
     sparse_as_dense: "bool"
+    wire_dtype: "str | None"
     inner_gradients: "str"
     check_numerics: "str"
     timeout_seconds: "float | None"
@@ -213,6 +214,14 @@ class DataParallelOptions(Options):
         over all ranks, "local" does not, "reject" raises.""",
         agreed=True,
     )
+    wire_dtype: str | None = option(
+        None,
+        "str | None",
+        validators.check_wire_dtype,
+        """lossy: "bfloat16" or "float16" allows plans that round float32 gradients to it between
+        ranks, if that is faster (docs/wire_format.md). None: never.""",
+        agreed=True,
+    )
     max_tuning_steps: int = option(
         None,
         "int | None",
@@ -234,6 +243,16 @@ class DataParallelOptions(Options):
             object.__setattr__(self, "max_tuning_steps", self.strategy.tuning_steps)
         if self.plan is not None:
             self.backend.check_plan(self.plan)
+            if self.plan.wire_dtype not in (None, self.wire_dtype):
+                raise ValueError(
+                    f"wire_dtype must be {self.plan.wire_dtype!r}, that of the plan, to allow its"
+                    f" loss, got {self.wire_dtype!r}"
+                )
+        if self.wire_dtype is not None and not self.backend.rounds_tensors:
+            raise ValueError(
+                f"wire_dtype must be None with engine={self.engine!r}, which sends tensors as they"
+                f" are, got {self.wire_dtype!r}"
+            )
         most = self.backend.max_threads
         streams = self.strategy.num_streams if self.backend.runs_streams else 1
         if streams > most:

@@ -12,7 +12,7 @@ from typing import Any
 from tf_libra.backends import backend
 from tf_libra.config.option_spec import Check
 from tf_libra.internal import validation
-from tf_libra.specs.plan import Plan
+from tf_libra.specs.plan import WIRE_DTYPES, Plan
 
 AUTO_ENGINE = "auto"
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
@@ -39,6 +39,13 @@ def one_of(default: str, *others: str) -> Check:
         return str(value)
 
     return check
+
+
+def check_wire_dtype(name: str, value: Any) -> str | None:
+    """The name of a dtype in which float32 may travel, or None."""
+    if value is not None and (not isinstance(value, str) or value not in WIRE_DTYPES):
+        raise ValueError(f"{name} must be one of {', '.join(WIRE_DTYPES)} or None, got {value!r}")
+    return value
 
 
 _check_broadcast = one_of("first_use", "always", "never")

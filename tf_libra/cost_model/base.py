@@ -1,6 +1,7 @@
 """Interface of cost models, and the times that follow from their rates."""
 
 import abc
+import dataclasses
 import math
 from typing import Any, ClassVar, Self, cast
 
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
-from tf_libra.internal.values import Int32Count
+from tf_libra.internal.values import Int32Count, NonNegative
 
 
 class CostModel(Document, abc.ABC):
@@ -20,9 +21,12 @@ class CostModel(Document, abc.ABC):
 
     Attributes:
       num_workers: N.
+      rounding_per_byte: seconds of a rank's cores to round a byte of float32 to 16 bits per element
+        before it travels, and back; 0: not measured.
     """
 
     num_workers: Int32Count
+    rounding_per_byte: NonNegative
 
     INDENT: ClassVar = 1
 
@@ -59,6 +63,29 @@ class CostModel(Document, abc.ABC):
     @abc.abstractmethod
     def contention_free(self) -> "CostModel":
         """Returns the ideal without contention, MG-CF of LIBRA's evaluation."""
+
+    def on_wire(self, share: float) -> "CostModel":
+        """Returns the model of all-reduces whose float32 elements travel in 16 bits.
+
+        A byte of the tensors then takes the time of its `share` on the wire and of its rounding.
+
+        Args:
+          share: share of the tensors' bytes that travels (`Plan.wire_share`); 1: none is rounded.
+        """
+        if share == 1 or self.num_workers == 1:
+            return self
+        # All float32 bytes are rounded, and half of each is saved.
+        rounding = self.rounding_per_byte * 2 * (1 - share)
+        return self._on_wire(share, rounding / float(self.transmitted_bytes(1)))
+
+    def with_rounding(self, rounding_per_byte: float) -> "CostModel":
+        """Returns the model with a measured `rounding_per_byte`."""
+        changed = dataclasses.replace(cast(Any, self), rounding_per_byte=rounding_per_byte)
+        return cast(CostModel, changed)
+
+    @abc.abstractmethod
+    def _on_wire(self, share: float, rounding: float) -> "CostModel":
+        """Returns the model with `rounding` seconds per byte of c_hat in addition."""
 
     @abc.abstractmethod
     def formula(self) -> str:

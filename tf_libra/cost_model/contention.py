@@ -49,6 +49,7 @@ class ContentionModel(CostModel):
       workers_per_host: ranks per host. If N ranks fill several such hosts, an all-reduce has two
         levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
         if the hosts form a grid (`hops.row_of_square`). None: it has one level.
+      rounding_per_byte: see `CostModel`.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -63,9 +64,10 @@ class ContentionModel(CostModel):
     exclusive_hop_latency: NonNegative | None = None
     hops: Int32Count | None = None
     workers_per_host: Int32Count | None = None
+    rounding_per_byte: NonNegative = 0.0
 
     FORMAT: ClassVar = "tf-libra cost model"
-    SPARSE: ClassVar = ("hops", "workers_per_host")
+    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte")
 
     @property
     def num_hops(self) -> int:
@@ -131,6 +133,10 @@ class ContentionModel(CostModel):
     def with_link_rate(self, factor: float) -> "ContentionModel":
         """Returns the model with links that are `factor` times as fast; startup stays."""
         return self.slowed(0.0, 1 / factor)
+
+    def _on_wire(self, share: float, rounding: float) -> "ContentionModel":
+        # Rounding delays an all-reduce relative to its rate on unlimited threads.
+        return self.slowed(0.0, share + rounding * self.exclusive[0])
 
     def contention_free(self) -> "ContentionModel":
         """Returns the ideal without contention, MG-CF in LIBRA: compute = (1, 0) and p = q."""

@@ -42,6 +42,7 @@ class ProcessorModel(CostModel):
       workers_per_host: ranks per host. If N ranks fill several such hosts, an all-reduce has two
         levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
         if the hosts form a grid (`hops.row_of_square`). None: it has one level.
+      rounding_per_byte: see `CostModel`.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -55,9 +56,10 @@ class ProcessorModel(CostModel):
     lane_gap: NonNegative = 0.0
     hops: Int32Count | None = 2
     workers_per_host: Int32Count | None = None
+    rounding_per_byte: NonNegative = 0.0
 
     FORMAT: ClassVar = "tf-libra processor model"
-    SPARSE: ClassVar = ("hops", "workers_per_host")
+    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte")
 
     @property
     def num_hops(self) -> int:
@@ -102,6 +104,13 @@ class ProcessorModel(CostModel):
     def with_link_rate(self, factor: float) -> "ProcessorModel":
         """Returns the model with links that are `factor` times as fast; CPU time stays."""
         return replace(self, wire_per_byte=self.wire_per_byte / factor)
+
+    def _on_wire(self, share: float, rounding: float) -> "ProcessorModel":
+        return replace(
+            self,
+            work_per_byte=share * self.work_per_byte + rounding,
+            wire_per_byte=share * self.wire_per_byte,
+        )
 
     def contention_free(self) -> ContentionModel:
         """Returns the ideal in which lanes take no time from computation."""

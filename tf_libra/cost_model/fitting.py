@@ -77,8 +77,16 @@ def fit(
     notes: list[str] = []
     warnings: list[str] = []
     compute = _fit_computation(columns, notes, warnings)
-    levels = {"hops": hops, "workers_per_host": workers_per_host}
-    shape = ContentionModel(num_workers, 0.0, compute, (1, 0, 0), (1, 0, 0), exponent, **levels)
+    shape = ContentionModel(
+        num_workers,
+        0.0,
+        compute,
+        (1, 0, 0),
+        (1, 0, 0),
+        exponent,
+        hops=hops,
+        workers_per_host=workers_per_host,
+    )
     model = fit_communication(columns, shape, notes, warnings)
     errors = np.abs(computation_errors(model, samples))
     return FitResult(

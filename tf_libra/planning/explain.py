@@ -1,7 +1,7 @@
 """Explanation of a plan: the cost of every small change to each group."""
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tf_libra.cost_model import CostModel, Evidence
 from tf_libra.internal import validation
@@ -76,7 +76,7 @@ class Explanation:
     def __str__(self) -> str:
         """Format the explanation as text of at most 100 columns."""
         paragraphs = [self.summary, *([self.one_group] if self.one_group else [])]
-        paragraphs += [f"Note: {note}." for note in self.plan.notes]
+        paragraphs += [f"Note: {note}." for note in (self.plan.loss, *self.plan.notes) if note]
         lines = [line for text in paragraphs for line in textwrap.wrap(text, _COLUMNS)]
         for entry in self.groups:
             first, last = map(_shortened, entry.tensors)
@@ -197,8 +197,9 @@ class _Explainer:
         evidence: Evidence | None = None,
     ) -> None:
         self._profile = profile
-        self._plan = plan
-        self._cost = cost
+        # From here on, costs are of the bytes that travel.
+        self._cost = cost = cost.on_wire(plan.wire_share)
+        self._plan = plan = replace(plan, wire_dtype=None)
         self._timeline = timeline
         self._evidence = evidence or Evidence()
         self._changes = PlanChanges(profile, plan, cost, timeline)

@@ -261,6 +261,8 @@ class RunReporter:
             len(plan.groups),
             len(plan.tensor_names),
         )
+        if plan.loss is not None:
+            self.log.info("plan: %s", plan.loss)
 
     def _write_logdir(self, conclusion: TuningResult) -> None:
         if self._options.logdir is None:

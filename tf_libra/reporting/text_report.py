@@ -56,7 +56,8 @@ def describe(run: RunSnapshot) -> str:
 def _prediction(conclusion: TuningResult) -> list[str]:
     """Returns the model's explanation of the plan, or the plan's notes without a prediction."""
     plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
-    notes = [line for note in plan.notes for line in _wrapped(f"note: {note}")]
+    texts = (plan.loss, *plan.notes)
+    notes = [line for note in texts if note for line in _wrapped(f"note: {note}")]
     if profile is None or model is None:
         return notes
     try:

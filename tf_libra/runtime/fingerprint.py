@@ -16,15 +16,19 @@ from tf_libra.internal.process_state import STATE, OnReset
 _OF_MODEL = " of model "
 
 
-def environment_fingerprint(engine: str, inputs: str, local_size: int) -> dict[str, str]:
+def environment_fingerprint(
+    engine: str, inputs: str, local_size: int, wire_dtype: str | None = None
+) -> dict[str, str]:
     """Returns the environment of this process, by name.
 
     Args:
         engine: name of the backend that executes all-reduces.
         inputs: signature of the training function.
         local_size: number of ranks on this host.
+        wire_dtype: dtype to which plans may round tensors on their way; None: to none.
     """
-    return {
+    wire = {} if wire_dtype is None else {"wire_dtype": wire_dtype}
+    return wire | {
         "tensorflow": tf.__version__,
         "tf_libra": package_version(),
         "engine": engine,

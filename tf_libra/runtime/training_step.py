@@ -335,6 +335,7 @@ class TrainingFunction:
             options.engine,
             str(call.concrete.structured_input_signature),
             self._rendezvous.local_size,
+            options.wire_dtype,
         )
         return TuningSession(
             self._identity, control, options, reporter, tensors, environment, given, self._tuner

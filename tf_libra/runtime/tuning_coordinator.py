@@ -17,9 +17,11 @@ from tf_libra.autotune import (
     TrialResult,
     Tuner,
     TuningResult,
+    WireFormat,
     postpone_trials,
     uses_warm_start,
 )
+from tf_libra.backends import engine as engine_lib
 from tf_libra.coordination.control_plane import Control
 from tf_libra.profiling.profiler_session import find_profiler_conflict
 from tf_libra.reporting.run_reporter import RunReporter
@@ -67,6 +69,10 @@ class TuningCoordinator:
             environment,
         )
         self._cached = self._cache.load(self._check_plan)
+        self._wire: WireFormat | None = None
+        if options.wire_dtype is not None and control.world_size > 1:
+            seconds = engine_lib.rounding_seconds(options.wire_dtype)
+            self._wire = WireFormat(options.wire_dtype, seconds)
         # Reading earlier results may take seconds, and other ranks would wait for it later.
         start: dict[str, Any] = {}
         if self._cached is None and uses_warm_start(options.strategy):
@@ -90,6 +96,7 @@ class TuningCoordinator:
                 hops=self._backend.hops,
                 workers_per_host=self._backend.workers_per_host(),
                 runs_streams=self._backend.runs_streams,
+                wire=self._wire,
                 should_stop=lambda: pause.is_spent,
                 **more,
             )

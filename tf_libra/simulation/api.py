@@ -14,7 +14,8 @@ from tf_libra.specs.plan import Plan
 def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """Returns the timeline of a plan under a cost model, in continuous time.
 
-    The number of workers is the cost model's, even if the plan was made for another one.
+    The number of workers is the cost model's, even if the plan was made for another one. Under a
+    plan with a `wire_dtype` the bytes that travel count; a mixture of dtypes counts by its average.
 
     Raises:
       ValueError: the plan has other tensors, a rate is not positive at a group's threads, or the
@@ -29,6 +30,8 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
             f"plan must be of the profile's {len(sizes)} tensors (same names and num_bytes, in "
             f"the same order), got one of {len(plan.num_bytes)} tensors"
         )
+    if plan.wire_dtype is not None:
+        cost = cost.on_wire(plan.wire_share)
     simulated = simulate_streams if plan.num_streams > 1 else simulate_sequential
     timeline = simulated(profile, plan, cost)
     if not math.isfinite(timeline.step_seconds):

@@ -40,7 +40,9 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
         "threads": list(record.threads),
         "after_backward": plan.after_backward,
         "predicted_seconds": plan.predicted_seconds,
-        "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
+        "notes": list(
+            dict.fromkeys(filter(None, (plan.loss, *plan.notes, *record.conclusion.notes)))
+        ),
         "versions": list(record.versions),
         "hosts": list(hosts),
         "strategies": compared_strategies(record),

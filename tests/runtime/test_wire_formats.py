@@ -1,0 +1,58 @@
+"""Plans that round float32 gradients between ranks, on real workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.worker_processes import Job
+from tf_libra.specs.plan import WIRE_DTYPES
+
+NUM_WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def formats(run_job: Callable[..., Job]) -> Job:
+    return run_job("wire_formats.py", NUM_WORKERS)
+
+
+@pytest.mark.parametrize("size", range(1, NUM_WORKERS + 1))
+@pytest.mark.parametrize("wire_dtype", WIRE_DTYPES)
+def test_sums_are_those_of_numpy(formats: Job, wire_dtype: str, size: int) -> None:
+    for rank in range(NUM_WORKERS):
+        assert formats.value(f"sums_{wire_dtype}_{size}", rank) == []
+
+
+@pytest.mark.parametrize("wire_dtype", WIRE_DTYPES)
+def test_training_has_equal_bits_and_the_loss_of_float32(formats: Job, wire_dtype: str) -> None:
+    case = f"trained_{wire_dtype}"
+    first = formats.arrays(case, 0)
+    for rank in range(NUM_WORKERS):
+        value = formats.value(case, rank)
+        saved = formats.arrays(case, rank)
+        assert {name: saved[name].tobytes() for name in saved} == {
+            name: first[name].tobytes() for name in first
+        }
+        assert not value["exact"]
+        assert wire_dtype in value["explained"] and "lossy" in value["explained"]
+        ours, alone = np.array(value["losses"]).T
+        assert alone[-1] < 0.8 * alone[0]
+        np.testing.assert_allclose(ours, alone, rtol=0.03)
+
+
+def test_tuning_tries_both_formats(formats: Job) -> None:
+    first = formats.arrays("tuned", 0)
+    for rank in range(NUM_WORKERS):
+        value = formats.value("tuned", rank)
+        assert set(value["tried"]) == {None, "bfloat16"}
+        assert value["lossy"] == (value["active"] == "bfloat16")
+        assert value["rounding"] > 0
+        saved = formats.arrays("tuned", rank)
+        assert all(np.array_equal(saved[name], first[name]) for name in saved)
+
+
+def test_ranks_that_request_different_formats_say_so(formats: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        error = formats.error("requested_differently", rank)
+        assert error.startswith("ValueError: ")
+        assert "wire_dtype" in error
