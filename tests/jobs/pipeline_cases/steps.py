@@ -44,16 +44,15 @@ def add(name, strategy, make=None, **options):
 
 # No batch normalization: it depends on the examples that a replica computes at a time.
 if harness.SIZE == 2:
-    for model in models.EVERY:
+    for model, make in (models.EVERY | {"deep": models.deepest}).items():
         options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}
-        add(model, in_stages(2), **options)
+        add(model, in_stages(2), make, **options)
     cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
 else:  # all other models have stages with replicas
-    make = models.deepest if harness.SIZE == 4 else models.deep
-    add("deep", in_stages(harness.SIZE), make, logdir=harness.FOLDER / "logdir")
+    add("deep", in_stages(harness.SIZE), logdir=harness.FOLDER / "logdir")
     add("convolutional", in_stages(2))
-    add("transformer", in_stages(harness.SIZE - 1))
 if harness.SIZE == 4:
+    add("transformer", in_stages(3))
     cases.add("gpipe", lambda: train(models.deep, GPipe(num_microbatches=MICROBATCHES)))
 if harness.SIZE != 3:
     by_data = DataParallel(num_microbatches=MICROBATCHES)
