@@ -64,15 +64,16 @@ def weights(model: Any) -> dict[str, np.ndarray]:
 
 
 class Watching(keras.callbacks.Callback):
-    """A callback on one rank that reads all weights at the ends of batches or epochs."""
+    """A callback on one rank that reads all weights at the ends of batches, epochs or both."""
 
-    def __init__(self, when: str) -> None:
+    def __init__(self, *whens: str) -> None:
         super().__init__()
-        self.found: list[dict[str, np.ndarray]] = []
-        setattr(self, f"on_{when}_end", lambda number, logs=None: self.look())
+        self.found: dict[str, list[dict[str, np.ndarray]]] = {when: [] for when in whens}
+        for when in whens:
+            setattr(self, f"on_{when}_end", functools.partial(self.look, when))
 
-    def look(self) -> None:
-        self.found.append(weights(self.model))
+    def look(self, when: str, number: int, logs: Any = None) -> None:
+        self.found[when].append(weights(self.model))
 
 
 def fit(
@@ -93,9 +94,9 @@ def fit(
 
 
 @functools.cache
-def alone_with(when: str, steps_per_execution: int) -> tuple[Watching, Any, dict[str, list[float]]]:
-    """Returns the weights that callbacks read, the model, and metrics, of one process."""
-    watching = Watching(when)
+def alone_with(steps_per_execution: int) -> tuple[Watching, Any, dict[str, list[float]]]:
+    """Returns the weights that a callback reads, the model, and metrics, of one process."""
+    watching = Watching("epoch", "train_batch")
     model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
     return watching, model, metrics
 
@@ -103,12 +104,13 @@ def alone_with(when: str, steps_per_execution: int) -> tuple[Watching, Any, dict
 def compare(when: str, **options: Any) -> dict[str, Any]:
     """Compares weights and metrics during and after `fit` with those of one process."""
     here = Watching(when)
-    there, alone, expected = alone_with(when, options.get("steps_per_execution", 1))
+    there, alone, expected = alone_with(options.get("steps_per_execution", 1))
     ours, fitting, history = fit(here, alone=False, **options)
     errors = {"after": furthest(weights(ours), weights(alone))}
     if RANK == SIZE - 1:
-        assert len(here.found) == len(there.found) > 0
-        for number, (own, other) in enumerate(zip(here.found, there.found, strict=True)):
+        pairs = list(zip(here.found[when], there.found[when], strict=True))
+        assert pairs
+        for number, (own, other) in enumerate(pairs):
             errors[f"{when} {number}"] = furthest(own, other)
     inputs, labels = validation()
     errors["predict"] = float(
