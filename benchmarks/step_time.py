@@ -7,7 +7,8 @@ Strategies: `none` sends nothing, which is the limit; `one-worker` is one worker
 joint batch of all workers without all-reduces, while the others wait; `horovod` is the library
 itself, the better (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
 `tf_libra.optimize(name)`, which has settled on its plan before the first round. A name may have
-arguments, as in `aiacc:streams=1:threads=1/2`. Pipelines and bursts train a model of their own, as
+arguments, as in `aiacc:streams=1:threads=1/2`, and `libra:wire_dtype=bfloat16` allows plans in that
+wire format. Pipelines and bursts train a model of their own, as
 in `spp:num_microbatches=4` and `deeppool`.
 
 With `mwms`, TensorFlow's MultiWorkerMirroredStrategy on its ring, there is no Horovod: workers meet

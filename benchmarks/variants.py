@@ -1,16 +1,19 @@
 """Strategies as they are passed to benchmarks: by name, with arguments that are not defaults.
 
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
-"spp:num_microbatches=4" is `Spp(num_microbatches=4)`.
+"spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
+that option of `optimize`.
 """
 
 import dataclasses
 from typing import Any
 
+from tf_libra.config import validators
 from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 
 # Names of all strategies of tf_libra, those of data parallelism first.
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
+_WIRE = "wire_dtype"
 
 
 def is_ours(text: str) -> bool:
@@ -21,6 +24,12 @@ def is_ours(text: str) -> bool:
 def has_stages(text: str) -> bool:
     """Returns whether it names a strategy of pipelines or bursts."""
     return is_ours(text) and is_staged(text.partition(":")[0])
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Options of `optimize` beside the strategy."""
+    given = (one.partition("=") for one in text.split(":")[1:])
+    return {key: value for key, _, value in given if key == _WIRE}
 
 
 def strategy_of(text: str) -> Any:
@@ -35,6 +44,9 @@ def strategy_of(text: str) -> Any:
     arguments = {}
     for one in given:
         key, _, value = one.partition("=")
+        if key == _WIRE and not is_staged(name):
+            validators.check_wire_dtype(_WIRE, value)
+            continue
         if key not in fields:
             known = ", ".join(fields)
             raise ValueError(f"{text}: {name} has the arguments {known}; got {key!r}")

@@ -19,7 +19,7 @@ import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import Exchange, Training, begin, trained
-from benchmarks.variants import has_stages, is_ours, strategy_of
+from benchmarks.variants import has_stages, is_ours, options_of, strategy_of
 from tf_libra import strategies
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
@@ -64,7 +64,8 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
-        optimized = tf_libra.optimize(ours[name], broadcast_variables="always")
+        options = {"broadcast_variables": "always"} | options_of(name)
+        optimized = tf_libra.optimize(ours[name], **options)
         steps[name] = optimized(training.step(list))
         tuning[name] = rounds.until_planned(steps[name], training.batch)
     for name in filter(has_stages, names):

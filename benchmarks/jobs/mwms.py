@@ -17,7 +17,7 @@ from benchmarks import models
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import LEARNING_RATES, make_optimizer, set_up
-from benchmarks.variants import is_ours, strategy_of
+from benchmarks.variants import is_ours, options_of, strategy_of
 from tf_libra.coordination import current_job
 
 _BARRIER_MS = 600_000
@@ -94,7 +94,8 @@ def _steps(
         if not is_ours(name):
             steps[name] = training_step(reducing if name == "mwms" else alone)
             continue
-        optimized = tf_libra.optimize(strategy_of(name), broadcast_variables="always")
+        options = {"broadcast_variables": "always"} | options_of(name)
+        optimized = tf_libra.optimize(strategy_of(name), **options)
         steps[name] = optimized(training_step(reducing))
         tuning[name] = rounds.until_planned(steps[name], batch)
     return steps, tuning

@@ -14,6 +14,7 @@ from tf_libra import strategies
         ("aiacc:unit_bytes=65536:streams=4/2", strategies.Aiacc(unit_bytes=2**16, streams=(2, 4))),
         ("wfbp:num_threads=3", strategies.Wfbp(num_threads=3)),
         ("spp:num_microbatches=4", strategies.Spp(num_microbatches=4)),
+        ("wfbp:wire_dtype=float16:num_threads=3", strategies.Wfbp(num_threads=3)),
         ("deeppool", strategies.DeepPool()),
     ],
 )
@@ -30,6 +31,8 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("aiacc:streams", "streams must be whole numbers, got ''"),
         ("wfbp:num_threads=1/2", "num_threads must be one number, got '1/2'"),
         ("aiacc:streams=0", "streams must be"),
+        ("libra:wire_dtype=float8", "wire_dtype must be one of"),
+        ("deeppool:wire_dtype=float16", "deeppool has the arguments"),
     ],
 )
 def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
@@ -44,3 +47,8 @@ def test_baselines_are_none_of_ours() -> None:
 def test_pipelines_and_bursts_have_stages() -> None:
     names = ("spp:num_microbatches=4", "deeppool", "libra", "one-worker")
     assert [variants.has_stages(name) for name in names] == [True, True, False, False]
+
+
+def test_a_wire_dtype_is_an_option_of_optimize() -> None:
+    assert variants.options_of("libra:wire_dtype=bfloat16") == {"wire_dtype": "bfloat16"}
+    assert variants.options_of("aiacc:streams=1") == {}
