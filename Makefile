@@ -24,7 +24,9 @@ endif
 FLAVOUR := $(TENSORFLOW)-$(TENSORFLOW_PACKAGE)
 VENV := .venv$(patsubst %,-%,$(filter-out 2.21,$(FLAVOUR:-tensorflow-cpu=)))
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Where Python is told to keep none of what it compiles, each build step would compile TensorFlow's
+# modules again.
+PIP := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Programs that a launcher starts by name come from the environment. Many processes import the same
 # files: where Python is told to keep none of what it compiles, each would compile all of them.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
@@ -47,7 +49,7 @@ CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing p
 setup: $(VENV)/.dev build
 
 build: $(VENV)/.ready
-	@$(BIN)/python setup.py --quiet egg_info build_ext --inplace
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python setup.py --quiet egg_info build_ext --inplace
 
 # What the demo needs. Of thousands of modules few are imported: Python compiles them when they are.
 $(VENV)/.ready: pyproject.toml setup.py
@@ -95,7 +97,7 @@ demo: build
 
 # One for each TensorFlow, tried out in an environment that has nothing else, and no compiler.
 WHEELS := dist/tensorflow-$(FLAVOUR:%-tensorflow-cpu=%)
-wheel: setup
+wheel: build
 	@rm -rf build/lib* build/bdist.* $(WHEELS)
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 	$(BIN)/python tools/try_wheel.py $(WHEELS)/*.whl

@@ -85,7 +85,7 @@ def main() -> int:
                 [python, "-m", "pip", "install", "--quiet", wheel.resolve()],
                 [python, "-m", "pip", "check"],
                 [folder / "bin" / "tf-libra", "--version"],
-                [python, TRAINING],
+                [folder / "bin" / "tf-libra", "run", "-np", "2", "python", TRAINING],
             ]
             for command in commands:
                 done = subprocess.run(command, env=variables, cwd=temporary, timeout=1800)
