@@ -136,12 +136,15 @@ class Machine:
         # In the order of production, whatever the plan's.
         contended = replace(plan, contention=self._gamma)
         profile = self._reordered(plan)
-        timeline = simulate(profile, contended, slower(self.model, self._waiting))
+        model = slower(self.model, self._waiting)
+        timeline = simulate(profile, contended, model)
         times, work = [0.0], [0.0]
         for index, stage in enumerate(timeline.stages):
             rate = 1.0
             if index > 0:
-                rate = float(self.model.compute_rate(plan.groups[index - 1].num_threads))
+                num_bytes = plan.group_bytes[index - 1]
+                threads = plan.groups[index - 1].num_threads
+                rate = float(model.mean_compute_rate(num_bytes, threads))
             for seconds, speed in (
                 (stage.overlap_seconds, rate),
                 (stage.residual_compute_seconds, 1.0),
@@ -206,11 +209,11 @@ def at_pace(seen: TrialResult, pace: float) -> TrialResult:
 
 
 def slower(model: CostModel, waiting: float) -> CostModel:
-    """Returns the model with additional startup seconds."""
+    """Returns the model with additional waiting."""
     if not waiting:
         return model
-    assert isinstance(model, ContentionModel) and model.exclusive_hop_latency is None
-    return replace(model, hop_latency=model.hop_latency + waiting / model.num_hops)
+    assert isinstance(model, ContentionModel)
+    return replace(model, waiting=model.waiting + waiting)
 
 
 def drive(

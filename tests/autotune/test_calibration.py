@@ -1,5 +1,7 @@
 """Calibration on machines with known models."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,9 +41,10 @@ def measured(
     spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
     seconds = BEFORE + timeline.backward_seconds + AFTER
     noise = 1 + 0.01 * random.standard_normal()
+    sending = (spans[:, 1] - spans[:, 0]) * noise
     # Ends, other than starts, wait for the rank that is behind.
     spans[:, 1] += random.exponential(0.002 * seconds, len(spans))
-    return StepTimes(plan, seconds * noise, spans * noise, ready(timeline) * noise, 3)
+    return StepTimes(plan, seconds * noise, spans * noise, ready(timeline) * noise, sending, 3)
 
 
 def ready(timeline: Timeline) -> NDArray[np.float64]:
@@ -121,7 +124,13 @@ def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> No
         profile.num_bytes.tolist(), profile.compute_seconds * pace
     )
     slow_steps = [
-        StepTimes(one.plan, one.seconds * pace, one.spans * pace, one.ready * pace, one.num_steps)
+        replace(
+            one,
+            seconds=one.seconds * pace,
+            spans=one.spans * pace,
+            ready=one.ready * pace,
+            sending=one.sending * pace,
+        )
         for one in steps
     ]
     one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
@@ -147,7 +156,8 @@ def measured_with_updates(
     spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
     noise = 1 + 0.005 * random.standard_normal()
     seconds = (BEFORE + timeline.step_seconds + AFTER) * noise
-    return StepTimes(plan, seconds, spans * noise, ready(timeline) * noise, 3)
+    sending = np.maximum(spans[:, 1] - spans[:, 0] - truth.waiting, 0.0) * noise
+    return StepTimes(plan, seconds, spans * noise, ready(timeline) * noise, sending, 3)
 
 
 @pytest.mark.parametrize("pace", [0.8, 1.0, 1.35])
@@ -192,7 +202,8 @@ def test_contention_model_without_waiting_is_scaled_to_steps(
     steps = [measured_with_updates(now, plan, truth, random) for plan in tried(profile, 9)]
     found = calibrate_contention_model(CONTENDED, profile, steps, BEFORE)
     assert found.model.compute == CONTENDED.compute
-    assert found.model.startup_seconds == pytest.approx(truth.startup_seconds, abs=2e-4)
+    assert found.model.startup_seconds == truth.startup_seconds
+    assert found.model.waiting == pytest.approx(truth.waiting, abs=2e-4)
     assert found.model.overlapped_rate(2) == pytest.approx(truth.overlapped_rate(2), rel=0.1)
     assert found.model.exclusive_rate(2) == pytest.approx(truth.exclusive_rate(2), rel=0.1)
     for plan in random_plans(profile, THREADS, 2, 4, seed=109):

@@ -86,7 +86,7 @@ def usual(plan: Plan, model: CostModel, gamma: float, noise: Sequence[float]) ->
     ends = np.array([span.end_seconds for span in timeline.groups])
     lasted = (ends - starts) * (1 + np.resize(noise, len(starts)))
     spans = np.stack([starts, starts + lasted], 1)
-    return StepTimes(plan, timeline.backward_seconds, spans, starts, 3)
+    return StepTimes(plan, timeline.backward_seconds, spans, starts, lasted, 3)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["libra", "processors"])

@@ -26,7 +26,10 @@ def steps_on(machine: CostModel, count: int = len(PLANS)) -> list[StepTimes]:
         spans = [(one.start_seconds, one.end_seconds) for one in timeline.groups]
         ready = np.array([one.ready_seconds for one in timeline.groups])
         seconds = BEFORE + timeline.backward_seconds + AFTER
-        found.append(StepTimes(plan, seconds, np.array(spans) + BEFORE, ready + BEFORE, 3))
+        starts, ends = np.array(spans).T
+        found.append(
+            StepTimes(plan, seconds, np.array(spans) + BEFORE, ready + BEFORE, ends - starts, 3)
+        )
     return found
 
 

@@ -27,7 +27,7 @@ models = reference.lawful_costs(THREADS).map(
 
 @given(
     st.one_of(
-        st.tuples(processors, st.lists(st.tuples(*[parameters] * 5), min_size=1, max_size=3)),
+        st.tuples(processors, st.lists(st.tuples(*[parameters] * 6), min_size=1, max_size=3)),
         st.tuples(
             models.map(ScaledContentionFamily),
             st.lists(st.tuples(*[parameters] * 2), min_size=1, max_size=3),
@@ -44,8 +44,10 @@ def test_costs_are_those_of_each_model(
     for row, one in enumerate(rows):
         model = family.model(one)
         for found, expected in (
-            (costs.overlapped, model.overlapped_all_reduce(num_bytes, threads)),
-            (costs.exclusive, model.exclusive_all_reduce(num_bytes, threads)),
+            (costs.waiting + costs.overlapped, model.overlapped_all_reduce(num_bytes, threads)),
+            (costs.waiting + costs.exclusive, model.exclusive_all_reduce(num_bytes, threads)),
             (costs.rates, model.compute_rate(threads)),
+            (costs.mean_rates, model.mean_compute_rate(num_bytes, threads)),
+            (costs.waiting, model.waiting * (num_bytes > 0)),
         ):
             assert found[row] == pytest.approx(expected, rel=1e-9, abs=0)

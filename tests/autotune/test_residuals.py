@@ -8,14 +8,28 @@ from tf_libra.autotune.parametric_models import FamilyCosts
 from tf_libra.autotune.residuals import CandidateFits, MeasuredSteps
 from tf_libra.autotune.sampling_plans import measuring_plans
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.cost_model import (
+    ContentionModel,
+    CostModel,
+    OverlapSample,
+    ProcessorModel,
+    prediction_errors,
+)
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 
 MODELS: list[CostModel] = [
     ProcessorModel(2, 2e-4, 6e-10, 8e-10),
     ContentionModel(2, 1e-4, (1.0, 0.1), (1e9, 1e8, 0.5), (2e9, 1e8, 0.5)),
+    ProcessorModel(2, 1e-4, 5e-10, 9e-10, waiting=2e-3),
 ]
+
+
+def sample(step: StepTimes, index: int) -> OverlapSample:
+    """Returns the sample of an all-reduce, from the arrival of the last rank on."""
+    before, after = step.split_sending()[:, index]
+    group = step.plan.groups[index]
+    return OverlapSample(step.plan.group_bytes[index], group.num_threads, 0.0, before, after)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -34,20 +48,23 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
             0.05 + 0.05 * random.random(),
             random.random((len(plan.groups), 2)),
             random.random(len(plan.groups)),
+            random.random(len(plan.groups)) * (random.random(len(plan.groups)) > 0.2),
             1,
         )
         for plan in plans
     ]
-    columns = random.uniform(0.5, 2, (4, 2)) * [[0.03], [0.01], [1.0], [0.02]]
+    columns = random.uniform(0.5, 2, (4, len(MODELS))) * [[0.03], [0.01], [1.0], [0.02]]
     measured = MeasuredSteps.from_steps(profile, steps)
     asked = measured.num_bytes, measured.threads
     costs = FamilyCosts(
-        np.stack([model.overlapped_all_reduce(*asked) for model in MODELS]),
-        np.stack([model.exclusive_all_reduce(*asked) for model in MODELS]),
+        np.stack([model.without_waiting().overlapped_all_reduce(*asked) for model in MODELS]),
+        np.stack([model.without_waiting().exclusive_all_reduce(*asked) for model in MODELS]),
         np.stack([model.compute_rate(measured.threads) for model in MODELS]),
+        np.stack([model.waiting * (measured.num_bytes > 0) for model in MODELS]),
     )
     found = measured.residuals(CandidateFits(costs, *columns))
-    assert found.shape == (2, len(steps) * (1 + 2 * max(len(plan.groups) for plan in plans)))
+    most = max(len(plan.groups) for plan in plans)
+    assert found.shape == (len(MODELS), len(steps) * (1 + 3 * most))
     for row, model in enumerate(MODELS):
         before, after, pace, updates = columns[:, row]
         paced = BackwardProfile.from_arrays(
@@ -62,6 +79,10 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
             spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
             share = step.seconds * 0.04 * len(spans) ** 0.5
             missed += ((before + spans - step.spans) / share).ravel().tolist()
+            known = np.flatnonzero((step.sending > 0) & (np.array(step.plan.group_bytes) > 0))
+            samples = [sample(step, index) for index in known.tolist()]
+            errors = prediction_errors(model, samples) if samples else np.zeros(0)
+            missed += (np.log1p(errors) / 0.2 / len(spans) ** 0.5).tolist()
         # Groups that fill up a plan of fewer weigh nothing.
         shown = np.sort(found[row][found[row] != 0])
         assert shown == pytest.approx(np.sort(missed), rel=1e-9)

@@ -1,5 +1,7 @@
 """Samples of steady-state steps on machines with known models."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,8 @@ def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
     spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
     ready = np.array([one.ready_seconds for one in timeline.groups])
     seconds = BEFORE + timeline.step_seconds + AFTER
-    return StepTimes(plan, seconds, BEFORE + spans, BEFORE + ready, 3)
+    sending = np.maximum(spans[:, 1] - spans[:, 0] - truth.waiting, 0.0)
+    return StepTimes(plan, seconds, BEFORE + spans, BEFORE + ready, sending, 3)
 
 
 @pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
@@ -70,6 +73,24 @@ def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> No
     assert np.abs(computation_errors(truth, samples)).max() < 1e-3
     assert any(one.overlap_seconds == 0 for one in samples)
     assert any(one.residual_seconds == 0 for one in samples)
+
+
+def test_samples_begin_when_the_last_rank_arrives() -> None:
+    truth, profile = replace(CONTENDED, waiting=3e-3), a_profile(3, 0.0)
+    steps = [usual(profile, plan, truth) for plan in plans_of(profile, 3)]
+    calibration = Calibration(truth, profile, BEFORE, AFTER)
+    ends = {step.plan.fingerprint[:16]: (step.spans, step.ready.max()) for step in steps}
+    whole = []
+    # A simulated wait is spread over its all-reduce, so of those that go on after backward the
+    # samples have other shares of overlap.
+    for sample in steady_state_samples(calibration, steps):
+        spans, computed = ends[sample.plan]
+        start, stop = spans[sample.group]
+        assert sample.wall_seconds == pytest.approx(stop - start - truth.waiting)
+        if stop <= computed or start >= computed:
+            whole.append(sample)
+    assert np.abs(prediction_errors(truth, whole)).max() < 1e-6
+    assert any(one.overlap_seconds > 0 for one in whole)
 
 
 def test_optimistic_model_has_errors_on_samples() -> None:

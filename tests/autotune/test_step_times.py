@@ -20,6 +20,7 @@ from tf_libra.autotune.sampling_plans import one_by_one_plan
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 
 def _slowed(step: TimedStep, pace: float) -> TimedStep:
@@ -137,3 +138,26 @@ def test_spans_lie_within_the_step() -> None:
 
 def test_step_times_without_steps_are_empty() -> None:
     assert step_times([]) == []
+
+
+def test_sending_begins_when_the_last_rank_arrives() -> None:
+    """Another rank is late for every all-reduce of the second of three steps."""
+    machine, plan, late_ns = Machine(), PLANS[0], 5_000_000
+
+    def late(record: AllReduceRecord) -> AllReduceRecord:
+        return replace(
+            record,
+            first_byte_ns=record.first_byte_ns + late_ns,
+            finished_ns=record.finished_ns + late_ns,
+        )
+
+    steps = []
+    for number in range(3):
+        seen = machine.run(plan)
+        records = [late(one) for one in seen.records] if number == 1 else seen.records
+        steps.append(TimedStep(plan, seen.called_ns, tuple(records)))
+    for chosen in (steps[:1], steps[1:2]):
+        # The shortest wait for a first byte shows what the connection takes.
+        found = step_times([*steps, *chosen])[0]
+        spans = step_times(steps[:1])[0].spans
+        assert found.sending == pytest.approx(spans[:, 1] - spans[:, 0], abs=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.cost_model import CostModel, base
+from tf_libra.cost_model import ContentionModel, CostModel, base
 from tf_libra.cost_model.base import row_of_square
 
 
@@ -97,3 +97,18 @@ def test_row_belongs_to_the_squarest_grid(num_hosts: int) -> None:
         assert not sides or num_hosts < base.LEAST_SQUARE
     else:
         assert row == min(side for side in sides if side >= math.sqrt(num_hosts))
+
+
+def test_waiting_takes_time_and_leaves_computation_its_speed():
+    model = ContentionModel(2, 5e-4, (0.5, 0.0), (1e9, 0, 0), (1e9, 0, 0), waiting=3e-3)
+    working = model.without_waiting()
+    sizes = np.array([0, 2_000_000])
+    for duration in ("overlapped_all_reduce", "exclusive_all_reduce"):
+        waited = getattr(model, duration)(sizes, 1) - getattr(working, duration)(sizes, 1)
+        assert waited == pytest.approx([0, 3e-3])
+    # 1 ms of startup overhead and 2 ms of transmission at half the speed, 3 ms at full speed.
+    assert model.mean_compute_rate(sizes, 1) == pytest.approx([0.5, 0.75])
+    assert working.mean_compute_rate(sizes, 1) == pytest.approx([0.5, 0.5])
+    assert model.with_workers(1).exclusive_all_reduce(100, 1) == 0
+    assert model.contention_free().waiting == model.waiting
+    assert ContentionModel.from_json(model.to_json()) == model

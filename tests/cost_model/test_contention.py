@@ -92,8 +92,11 @@ def test_slowed_model_is_slower_overlapped_and_exclusive(hops, alone):
     for seconds in ("overlapped_seconds", "exclusive_seconds"):
         expected = 1.5 * getattr(model, seconds)(10**7, 64)
         assert getattr(slower, seconds)(10**7, 64) == pytest.approx(expected)
-    assert slower.startup_seconds == pytest.approx(model.startup_seconds + 1e-3)
-    assert slower.exclusive_startup_seconds == pytest.approx(model.exclusive_startup_seconds + 1e-3)
+    assert slower.waiting == 1e-3 and slower.without_waiting().waiting == 0
+    assert slower.startup_seconds == model.startup_seconds
+    assert slower.exclusive_constant_seconds == pytest.approx(
+        model.exclusive_startup_seconds + 1e-3
+    )
     assert slower.compute == model.compute
 
 

@@ -31,9 +31,8 @@ _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
 # of a shared machine varies, and tracing slows steps. The start of backward is kept close to its
 # measurement: left free, it absorbs model errors of the first small all-reduces.
 _START_KNOWN, _SLOWDOWN_KNOWN = 0.02, 0.3
-# Prior deviation of the transmission factor, and the initial waiting time as a share of the
-# shortest all-reduce.
-_TRANSMISSION_KNOWN, _WAITING_START = 0.3, 0.1
+# Prior deviations of the transmission factor and of waiting, which is known from the first bytes.
+_TRANSMISSION_KNOWN, _WAITING_KNOWN = 0.3, 1.0
 # Initial values: all-reduces are CPU work, transmission, or both.
 _WIRE_STARTS = (0.1, 0.5, 1.0)  # share of the seconds per byte
 _WORK_START = 0.5
@@ -96,7 +95,7 @@ def calibrate(
       ValueError: no steps, a step under several streams, or plans of other tensors.
     """
     times = _Times.from_steps(steps, before_seconds)
-    shortest, per_byte = _scales(steps, num_workers)
+    shortest, per_byte, waiting = _scales(steps, num_workers)
     measured = MeasuredSteps.from_steps(profile, steps)
 
     family = CpuShareFamily(num_workers, hops, workers_per_host)
@@ -106,8 +105,8 @@ def calibrate(
             measured,
             times,
             family,
-            (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START),
-            (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN),
+            (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START, waiting),
+            (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN, _WAITING_KNOWN),
         )
         for wire in _WIRE_STARTS
     ]
@@ -124,14 +123,13 @@ def calibrate_contention_model(
     """Fits how much longer all-reduces take in steps than in a given model, and a step's times.
 
     The model describes all-reduces that wait for no other rank. In a step they also wait for ranks
-    and
-    cores: the fit adds a constant to the startup overheads, and scales transmissions by a factor.
+    and cores: the fit gives the model a waiting time, and scales transmissions by a factor.
     Arguments and errors are those of `calibrate`.
     """
     times = _Times.from_steps(steps, before_seconds)
     measured = MeasuredSteps.from_steps(profile, steps)
-    start = _WAITING_START * _scales(steps, model.num_workers)[0], 1.0
-    known = _VAGUE, _TRANSMISSION_KNOWN
+    start = _scales(steps, model.num_workers)[2], 1.0
+    known = _WAITING_KNOWN, _TRANSMISSION_KNOWN
     return _fitted(profile, measured, times, ScaledContentionFamily(model), start, known)[0]
 
 
@@ -220,12 +218,15 @@ def _scaled_profile(profile: BackwardProfile, slowdown: float, updates: float) -
     return BackwardProfile(tuple(tensors))
 
 
-def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float]:
-    """Returns orders of magnitude: seconds of the shortest all-reduce, and seconds per byte."""
+def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float, float]:
+    """Returns orders of magnitude: the shortest all-reduce, seconds per byte, and mean waiting."""
     sent = sum(sum(step.plan.num_bytes) for step in steps) * 2 * (num_workers - 1) / num_workers
+    sending = np.concatenate([step.sending for step in steps])
     walls = np.concatenate([step.spans[:, 1] - step.spans[:, 0] for step in steps])
-    positive = walls[walls > 0]
+    positive = sending[sending > 0]
+    waiting = np.maximum(walls - sending, 0.0)[sending > 0]
     return (
         max(float(positive.min()) if positive.size else 0.0, _LEAST_SECONDS),
-        max(float(walls.sum()) / max(sent, 1.0), _LEAST_SECONDS_PER_BYTE),
+        max(float(sending.sum()) / max(sent, 1.0), _LEAST_SECONDS_PER_BYTE),
+        max(float(waiting.mean()) if waiting.size else 0.0, _LEAST_SECONDS),
     )

@@ -113,10 +113,11 @@ def steady_state_samples(
 ) -> tuple[OverlapSample, ...]:
     """Returns a sample of each all-reduce of steady-state steps, as the calibrated model sees it.
 
-    A sample lasts from when the all-reduce could start to its end, so it includes waiting for other
-    ranks and for a core, as plans and displays do. Backward ends when the last group is ready. The
-    computation that overlaps with an all-reduce follows from the groups' readiness and the model's
-    rates. The updates after backward have no timestamps and are taken from the calibration.
+    A sample lasts from the arrival of the last rank to the end of the all-reduce, since how long a
+    rank waits for another depends neither on bytes nor on threads. Backward ends when the last
+    group is ready. The computation that overlaps with an all-reduce follows from the groups'
+    readiness and the model's rates. The updates after backward have no timestamps and are taken
+    from the calibration.
 
     Args:
       calibration: model, and computation at the machine speed of these steps.
@@ -133,7 +134,8 @@ def _samples_of(calibration: Calibration, step: StepTimes) -> Iterator[OverlapSa
     computed = float(step.ready.max())
     updates = updates_of_groups(profile, plan)
     clock, pending = computed, 0.0
-    for index, (start, stop) in enumerate(step.spans.tolist()):
+    spans = np.stack([step.spans[:, 1] - step.sending, step.spans[:, 1]], axis=1)
+    for index, (start, stop) in enumerate(spans.tolist()):
         num_bytes = plan.group_bytes[index]
         overlap, work = max(min(stop, computed) - start, 0.0), float(overlapped_work[index])
         # Pending updates run alone until the all-reduce starts, then concurrently with it.
@@ -174,7 +176,8 @@ def _overlapped_work(
     times = np.maximum.accumulate([begins, *step.ready])
     work = -np.diff([whole, *np.minimum.accumulate(left)])
     from_, to = times[:-1, None], times[1:, None]
-    starts, stops = step.spans.T
+    stops = step.spans[:, 1]
+    starts = stops - step.sending
     covered = np.maximum(0.0, np.minimum(stops, to) - np.maximum(starts, from_))  # [gaps, groups]
     alone = np.maximum(0.0, (to - from_)[:, 0] - covered.sum(axis=1))
     expected = alone + covered @ rates

@@ -24,14 +24,23 @@ class FamilyCosts:
     """Costs of all-reduces under many models, of shape [models, ...].
 
     Attributes:
-      overlapped: p(c, r) + a, or 0 for 0 bytes.
-      exclusive: q(c, r) + a, or 0 for 0 bytes.
-      rates: relative speed of computation that overlaps with the all-reduce.
+      overlapped: p(c, r) + a without waiting, or 0 for 0 bytes.
+      exclusive: q(c, r) + a without waiting, or 0 for 0 bytes.
+      rates: relative speed of computation that overlaps with the all-reduce, after waiting.
+      waiting: seconds that each all-reduce waits, or 0 for 0 bytes.
     """
 
     overlapped: _Array
     exclusive: _Array
     rates: _Array
+    waiting: _Array
+
+    @property
+    def mean_rates(self) -> _Array:
+        """Relative speed of computation during the whole all-reduce, waiting included."""
+        seconds = self.waiting + self.overlapped
+        waited = np.divide(self.waiting, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+        return waited + (1 - waited) * self.rates
 
 
 class Family(Protocol):
@@ -56,7 +65,7 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class CpuShareFamily:
-    """CPU-share models with free startup overhead, u, w, h and e.
+    """CPU-share models with free startup overhead, u, w, h, e and waiting.
 
     Attributes:
       num_workers: see `ProcessorModel`.
@@ -70,23 +79,32 @@ class CpuShareFamily:
 
     def model(self, parameters: Sequence[float]) -> ProcessorModel:
         """Returns the model whose startup overhead is the first parameter, whatever its hops."""
-        startup, work, wire, weight, gap = parameters
+        startup, work, wire, weight, gap, waiting = parameters
         two_hops = 2 * startup / num_hops(self.num_workers, self.hops, self.workers_per_host)
         return ProcessorModel(
-            self.num_workers, two_hops, work, wire, weight, gap, self.hops, self.workers_per_host
+            self.num_workers,
+            two_hops,
+            work,
+            wire,
+            weight,
+            gap,
+            self.hops,
+            self.workers_per_host,
+            waiting=waiting,
         )
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> FamilyCosts:
         """Returns the costs as `Family` says; raises no error, and a rate may round to 0."""
         by_model = parameters.T.reshape(-1, len(parameters), *(1,) * num_bytes.ndim)
-        startup, work, wire, weight, gap = by_model
+        startup, work, wire, weight, gap, waiting = by_model
         overlapped, exclusive = seconds_per_byte(work, wire, weight, gap, threads)
         transmitted = 2 * (self.num_workers - 1) / self.num_workers * num_bytes
-        launched = startup * (num_bytes > 0)
+        launched = num_bytes > 0
         return FamilyCosts(
-            launched + transmitted * overlapped,
-            launched + transmitted * exclusive,
+            startup * launched + transmitted * overlapped,
+            startup * launched + transmitted * exclusive,
             1 - work / overlapped,
+            waiting * launched,
         )
 
 
@@ -111,9 +129,10 @@ class ScaledContentionFamily:
         model, launched = self.base, num_bytes > 0
         rates = model.compute_rate(threads)
         return FamilyCosts(
-            (model.startup_seconds + waiting) * launched
+            model.startup_seconds * launched
             + transmission * model.overlapped_seconds(num_bytes, threads),
-            (model.exclusive_startup_seconds + waiting) * launched
+            model.exclusive_startup_seconds * launched
             + transmission * model.exclusive_seconds(num_bytes, threads),
             np.broadcast_to(rates, (len(parameters), *rates.shape)),
+            (model.waiting + waiting) * launched,
         )

@@ -18,9 +18,11 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 _Array = NDArray[np.float64]
 
-# Noise of a step's end, and of an all-reduce's start and end, as shares of a step.
+# Noise of a step's end, and of an all-reduce's start and end, as shares of a step; and of an
+# all-reduce after the last rank has arrived, as a share of itself.
 _STEP_NOISE = 0.02
 _SPAN_NOISE = 0.04
+_SENDING_NOISE = 0.2
 
 
 def updated_shares(profile: BackwardProfile) -> _Array:
@@ -65,6 +67,9 @@ class MeasuredSteps:
       seconds: seconds of steps, [plans].
       spans: starts and ends of all-reduces, [2, plans, groups].
       weights: weights of spans, [plans, groups].
+      sending: seconds of all-reduces after the last rank has arrived, while computation overlaps
+        and after computation, [2, plans, groups].
+      sending_weights: weights of these, [plans, groups].
     """
 
     num_bytes: NDArray[np.int64]
@@ -74,6 +79,8 @@ class MeasuredSteps:
     seconds: _Array
     spans: _Array
     weights: _Array
+    sending: _Array
+    sending_weights: _Array
 
     @classmethod
     def from_steps(cls, profile: BackwardProfile, steps: Sequence[StepTimes]) -> "MeasuredSteps":
@@ -87,6 +94,7 @@ class MeasuredSteps:
         num_bytes, threads = np.zeros(shape, np.int64), np.ones(shape, np.int64)
         left, updated = np.zeros((shape[0], shape[1] + 1)), np.zeros(shape)
         spans, weights = np.zeros((2, *shape)), np.zeros(shape)
+        sending, sending_weights = np.zeros((2, *shape)), np.zeros(shape)
         left[:, 0] = profile.compute_after[0]
         for row, step in enumerate(steps):
             plan = step.plan
@@ -104,20 +112,28 @@ class MeasuredSteps:
             # All plans have the same weight, whatever their number of groups.
             noise = step.seconds * _SPAN_NOISE * len(plan.groups) ** 0.5
             weights[row, groups] = 1 / noise
+            sending[:, row, groups] = step.split_sending()
+            is_known = (step.sending > 0) & (num_bytes[row, groups] > 0)
+            sending_weights[row, groups] = is_known / (_SENDING_NOISE * len(plan.groups) ** 0.5)
         seconds = np.array([step.seconds for step in steps])
-        return cls(num_bytes, threads, left, updated, seconds, spans, weights)
+        return cls(
+            num_bytes, threads, left, updated, seconds, spans, weights, sending, sending_weights
+        )
 
     def residuals(self, candidates: CandidateFits) -> _Array:
-        """Returns each candidate's errors on ends of steps, and on starts and ends of all-reduces.
+        """Returns each candidate's errors on steps and on all-reduces.
+
+        The errors are those on ends of steps, on starts and ends of all-reduces, and on their
+        durations after the last rank has arrived.
 
         Returns:
-          Shape [candidates, plans · (1 + 2·groups)], in units of the measurements' noise.
+          Shape [candidates, plans · (1 + 3·groups)], in units of the measurements' noise.
         """
         costs = candidates.costs
         times = vectorized_times(
-            costs.overlapped,
-            costs.exclusive,
-            costs.rates,
+            costs.waiting + costs.overlapped,
+            costs.waiting + costs.exclusive,
+            costs.mean_rates,
             candidates.slowdown[:, None, None] * self.left,
             candidates.updates[:, None, None] * self.updated,
         )
@@ -127,5 +143,14 @@ class MeasuredSteps:
             (seconds / self.seconds - 1) / _STEP_NOISE,
             (times.starts + before - self.spans[0]) * self.weights,
             (times.ends + before - self.spans[1]) * self.weights,
+            self._sending_errors(costs),
         ]
         return np.concatenate([error.reshape(len(seconds), -1) for error in errors], axis=1)
+
+    def _sending_errors(self, costs: FamilyCosts) -> _Array:
+        """Returns weighted errors of the logarithms of durations; see `prediction_errors`."""
+        known = self.sending_weights > 0
+        overlapped = np.where(known, costs.overlapped, 1.0)
+        exclusive = np.where(known, costs.exclusive, 1.0)
+        done = self.sending[0] / overlapped + self.sending[1] / exclusive
+        return -np.log(np.where(known, done, 1.0)) * self.sending_weights

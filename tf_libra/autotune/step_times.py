@@ -5,12 +5,13 @@ rounds; their times are corrected by the round's slowdown. A slowdown within a r
 time until a step's first gradients are ready, which is the same in all steps of a plan.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_libra.profiling.overlap_samples import exclude_waiting
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord
 
@@ -51,6 +52,7 @@ class StepTimes:
       spans: start and end of each group's all-reduce, [groups, 2]. An all-reduce starts when the
         engine has it and its stream is free.
       ready: time at which the engine had each group's gradients, [groups].
+      sending: seconds of each group's all-reduce after the last rank had arrived, [groups].
       num_steps: number of steps in the median.
     """
 
@@ -58,7 +60,16 @@ class StepTimes:
     seconds: float
     spans: NDArray[np.float64]
     ready: NDArray[np.float64]
+    sending: NDArray[np.float64]
     num_steps: int
+
+    def split_sending(self) -> NDArray[np.float64]:
+        """Returns the seconds of `sending` before and after the end of backward, [2, groups].
+
+        The last group, or a group that waits for all of backward, is ready at its end.
+        """
+        after = np.clip(self.spans[:, 1] - self.ready.max(), 0.0, self.sending)
+        return np.stack([self.sending - after, after])
 
 
 def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
@@ -70,7 +81,8 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     Args:
       steps: rounds of one step per plan, in chronological order.
     """
-    stamped = [_stamps(step) for step in steps]
+    arrived_ns = _arrivals([record for step in steps for record in step.records])
+    stamped = [_stamps(step, arrived_ns) for step in steps]
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)
@@ -87,9 +99,9 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
         ]
         if whole:
             seconds, stamps = (np.median(column, axis=0) for column in zip(*whole, strict=True))
-            spans, ready = stamps[:, :2], stamps[:, 2]
+            spans, ready, sending = stamps[:, :2], stamps[:, 2], stamps[:, 3]
             plan = steps[indices[0]].plan
-            found.append(StepTimes(plan, float(seconds), spans, ready, len(whole)))
+            found.append(StepTimes(plan, float(seconds), spans, ready, sending, len(whole)))
     return found
 
 
@@ -136,19 +148,33 @@ def _round_slowdowns(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     return np.asarray(np.median(np.array(complete) / medians[:, None], axis=0))
 
 
-def _stamps(step: TimedStep) -> NDArray[np.float64] | None:
-    """Returns start, end and readiness of groups, [groups, 3]; None if a record is missing."""
+def _arrivals(records: Sequence[AllReduceRecord]) -> dict[tuple[int, int], int]:
+    """Returns when the last rank arrived at each all-reduce, by step and sequence number."""
+    return {
+        (record.step, record.sequence): record.started_ns for record in exclude_waiting(records)
+    }
+
+
+def _stamps(
+    step: TimedStep, arrived_ns: Mapping[tuple[int, int], int]
+) -> NDArray[np.float64] | None:
+    """Returns start, end, readiness and sending of groups, [groups, 4]; None without a record."""
     by_group = {record.group: record for record in step.records}
     free_ns = dict.fromkeys((group.stream for group in step.plan.groups), step.called_ns[0])
     stamps = []
     for index, group in enumerate(step.plan.groups):
         record = by_group.get(index)
         start_ns = stop_ns = ready_ns = free_ns[group.stream]
+        sending_ns = 0
         if record is not None:
             start_ns, stop_ns = max(start_ns, record.enqueued_ns), record.finished_ns
             ready_ns = record.enqueued_ns
+            sending_ns = stop_ns - min(
+                max(start_ns, arrived_ns[record.step, record.sequence]), stop_ns
+            )
         elif step.plan.group_bytes[index]:
             return None
-        stamps.append((start_ns, stop_ns, ready_ns))
+        called_ns = step.called_ns[0]
+        stamps.append((start_ns - called_ns, stop_ns - called_ns, ready_ns - called_ns, sending_ns))
         free_ns[group.stream] = stop_ns
-    return np.asarray((np.array(stamps, np.int64) - step.called_ns[0]) * 1e-9, np.float64)
+    return np.asarray(np.array(stamps, np.int64) * 1e-9, np.float64)

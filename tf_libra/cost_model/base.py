@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra.internal import validation
+from tf_libra.internal import formatting, validation
 from tf_libra.internal.codec import Document
 from tf_libra.internal.values import Int32Count, NonNegative
 
@@ -19,14 +19,19 @@ class CostModel(Document, abc.ABC):
     Methods take scalars or arrays, which broadcast, and return float64. A rate that is not positive
     at the requested number of threads raises `ValueError`. With one worker communication takes 0.
 
+    In a step an all-reduce waits for the last rank and for a core before it transmits. Computation
+    keeps its speed meanwhile, so waiting is not a part of the startup overhead.
+
     Attributes:
       num_workers: N.
       rounding_per_byte: seconds of a rank's cores to round a byte of float32 to 16 bits per element
         before it travels, and back; 0: not measured.
+      waiting: mean seconds that an all-reduce waits; 0 if all ranks are ready simultaneously.
     """
 
     num_workers: Int32Count
     rounding_per_byte: NonNegative
+    waiting: NonNegative = 0.0
 
     INDENT: ClassVar = 1
 
@@ -39,6 +44,25 @@ class CostModel(Document, abc.ABC):
     @abc.abstractmethod
     def exclusive_startup_seconds(self) -> float:
         """Startup overhead a of an all-reduce that no computation overlaps."""
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Seconds that an all-reduce waits for ranks and cores; 0 for one worker."""
+        return self.waiting if self.num_workers > 1 else 0.0
+
+    @property
+    def constant_seconds(self) -> float:
+        """Seconds of an overlapped all-reduce that do not depend on its bytes: a and waiting."""
+        return self.startup_seconds + self.waiting_seconds
+
+    @property
+    def exclusive_constant_seconds(self) -> float:
+        """Seconds of an exclusive all-reduce that do not depend on its bytes: a and waiting."""
+        return self.exclusive_startup_seconds + self.waiting_seconds
+
+    def without_waiting(self) -> Self:
+        """Returns the model of all-reduces for which all ranks are ready simultaneously."""
+        return dataclasses.replace(cast(Any, self), waiting=0.0) if self.waiting else self
 
     @abc.abstractmethod
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
@@ -91,6 +115,9 @@ class CostModel(Document, abc.ABC):
     def formula(self) -> str:
         """Format the fitted formula for a reader."""
 
+    def _waiting_text(self) -> str:
+        return f", waiting {formatting.time(self.waiting)}" if self.waiting else ""
+
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Self:
         """Read a model of this class; of `CostModel`, a model of any form."""
@@ -130,18 +157,40 @@ class CostModel(Document, abc.ABC):
     def overlapped_all_reduce(
         self, num_bytes: ArrayLike, num_threads: ArrayLike
     ) -> NDArray[np.float64]:
-        """Time p(c, r) + a of an overlapped all-reduce; 0 for 0 bytes, which are not launched."""
+        """Time p(c, r) + a, with waiting, of an overlapped all-reduce.
+
+        The result is 0 for 0 bytes, which are not launched.
+        """
         transmission = self.overlapped_seconds(num_bytes, num_threads)
         launched = np.asarray(num_bytes) > 0
-        return np.where(launched, transmission + self.startup_seconds, 0.0)
+        return np.where(launched, transmission + self.constant_seconds, 0.0)
 
     def exclusive_all_reduce(
         self, num_bytes: ArrayLike, num_threads: ArrayLike
     ) -> NDArray[np.float64]:
-        """Time q(c, r) + a of an exclusive all-reduce; 0 for 0 bytes, which are not launched."""
+        """Time q(c, r) + a, with waiting, of an exclusive all-reduce.
+
+        The result is 0 for 0 bytes, which are not launched.
+        """
         transmission = self.exclusive_seconds(num_bytes, num_threads)
         launched = np.asarray(num_bytes) > 0
-        return np.where(launched, transmission + self.exclusive_startup_seconds, 0.0)
+        return np.where(launched, transmission + self.exclusive_constant_seconds, 0.0)
+
+    def mean_compute_rate(
+        self, num_bytes: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Share of its speed that computation keeps during a whole overlapped all-reduce.
+
+        Computation keeps its speed while the all-reduce waits, and `compute_rate` after that.
+        """
+        rate = self.compute_rate(num_threads)
+        if not self.waiting_seconds:
+            return np.broadcast_to(rate, np.broadcast_shapes(np.shape(num_bytes), rate.shape))
+        seconds = self.overlapped_all_reduce(num_bytes, num_threads)
+        waited = np.divide(
+            self.waiting_seconds, seconds, out=np.zeros_like(seconds), where=np.asarray(seconds) > 0
+        )
+        return np.asarray(waited + (1 - waited) * rate)
 
 
 # Lanes arrange this many hosts of one rank, or more, as a grid (ops/lanes/grid.h).

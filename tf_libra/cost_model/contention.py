@@ -50,6 +50,7 @@ class ContentionModel(CostModel):
         levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
         if the hosts form a grid (`hops.row_of_square`). None: it has one level.
       rounding_per_byte: see `CostModel`.
+      waiting: mean seconds that an all-reduce waits for ranks and cores.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -65,9 +66,10 @@ class ContentionModel(CostModel):
     hops: Int32Count | None = None
     workers_per_host: Int32Count | None = None
     rounding_per_byte: NonNegative = 0.0
+    waiting: NonNegative = 0.0
 
     FORMAT: ClassVar = "tf-libra cost model"
-    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte")
+    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte", "waiting")
 
     @property
     def num_hops(self) -> int:
@@ -114,18 +116,16 @@ class ContentionModel(CostModel):
         Assumptions 2 and 3 hold for the result if they hold for this model.
 
         Args:
-          waiting: seconds added to every startup.
+          waiting: seconds added to the waiting of every all-reduce.
           transmission: factor on every transmission time.
         """
-        alone, each = self.exclusive_hop_latency, waiting / max(self.num_hops, 1)
 
         def slower(gammas: tuple[float, float, float]) -> tuple[float, float, float]:
             return gammas[0] / transmission, gammas[1] / transmission, gammas[2]
 
         return replace(
             self,
-            hop_latency=self.hop_latency + each,
-            exclusive_hop_latency=None if alone is None else alone + each,
+            waiting=self.waiting + waiting,
             overlapped=slower(self.overlapped),
             exclusive=slower(self.exclusive),
         )
@@ -155,7 +155,7 @@ class ContentionModel(CostModel):
         return (
             f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
             f" a = {formatting.time(self.startup_seconds)} overlapped,"
-            f" {formatting.time(self.exclusive_startup_seconds)} alone"
+            f" {formatting.time(self.exclusive_startup_seconds)} alone{self._waiting_text()}"
         )
 
     def _rate(

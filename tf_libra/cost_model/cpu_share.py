@@ -43,6 +43,7 @@ class ProcessorModel(CostModel):
         levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
         if the hosts form a grid (`hops.row_of_square`). None: it has one level.
       rounding_per_byte: see `CostModel`.
+      waiting: mean seconds that an all-reduce waits for ranks and cores.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -57,9 +58,10 @@ class ProcessorModel(CostModel):
     hops: Int32Count | None = 2
     workers_per_host: Int32Count | None = None
     rounding_per_byte: NonNegative = 0.0
+    waiting: NonNegative = 0.0
 
     FORMAT: ClassVar = "tf-libra processor model"
-    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte")
+    SPARSE: ClassVar = ("hops", "workers_per_host", "rounding_per_byte", "waiting")
 
     @property
     def num_hops(self) -> int:
@@ -123,6 +125,7 @@ class ProcessorModel(CostModel):
             (rate, 0.0, 0.0),
             hops=self.hops,
             workers_per_host=self.workers_per_host,
+            waiting=self.waiting,
         )
 
     def formula(self) -> str:
@@ -132,6 +135,7 @@ class ProcessorModel(CostModel):
             f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; during"
             f" computation r lanes get at most s/(1 + s) of the cores,"
             f" s = {self.lane_weight:.2f} r; a = {formatting.time(self.startup_seconds)}"
+            f"{self._waiting_text()}"
         )
 
     def _seconds_per_byte(self, num_threads: ArrayLike) -> tuple[_Array, _Array]:

@@ -21,7 +21,8 @@ class OverlapSample(Value):
       num_bytes: c, at least 1.
       num_threads: r.
       compute_seconds: contention-free seconds b of backward computation done while it ran.
-      overlap_seconds: wall seconds of the all-reduce while backward computation ran.
+      overlap_seconds: wall seconds of the all-reduce, from the arrival of the last rank on, while
+        backward computation ran.
       residual_seconds: wall seconds of the all-reduce after backward computation had ended.
       step: number of the measured step.
       group: index of the tensor group in the plan.
@@ -82,14 +83,15 @@ def prediction_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Ar
     """Returns relative errors of predicted all-reduce times, shape [n]; positive: too long.
 
     By LIBRA's Eqs. 9-11 an all-reduce is done when overlap/(p + a) + residual/(q + a) = 1. If the
-    model puts the sum at f instead, it predicts 1/f times the measured time.
+    model puts the sum at f instead, it predicts 1/f times the measured time. Samples begin when the
+    last rank arrives, so the model's waiting does not count.
 
     Raises:
       ValueError: no samples, one worker, or a rate that is not positive at a sample's threads.
     """
     if model.num_workers < 2:
         raise ValueError(f"num_workers must be at least 2, got {model.num_workers}")
-    columns = SampleColumns.from_samples(samples)
+    model, columns = model.without_waiting(), SampleColumns.from_samples(samples)
     overlapped = model.overlapped_all_reduce(columns.num_bytes, columns.threads)
     exclusive = model.exclusive_all_reduce(columns.num_bytes, columns.threads)
     return 1 / (columns.overlap / overlapped + columns.residual / exclusive) - 1

@@ -123,10 +123,13 @@ def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupC
     """Returns the predicted cost of each group."""
     return tuple(
         GroupCost(
-            stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
+            stage.overlap_seconds
+            * (1 - float(cost.mean_compute_rate(num_bytes, group.num_threads))),
             stage.residual_communication_seconds,
         )
-        for group, stage in zip(plan.groups, timeline.stages[1:], strict=True)
+        for num_bytes, group, stage in zip(
+            plan.group_bytes, plan.groups, timeline.stages[1:], strict=True
+        )
     )
 
 
@@ -252,7 +255,8 @@ class _Explainer:
         return (
             f"One group, sent after backward, takes {time(alone)}. The best cut in two, at tensor "
             f"{after}, would cost {time(seconds)} more: what it overlaps does not pay for another "
-            f"startup overhead ({time(self._cost.startup_seconds)}) and the slower computation."
+            f"startup overhead and waiting ({time(self._cost.constant_seconds)}), and the slower"
+            " computation."
         )
 
     def group(self, index: int) -> GroupExplanation:
@@ -337,7 +341,7 @@ class _Explainer:
             words.append(f"{effect} ({difference(alternative.seconds)} in all)")
         text = ", ".join(words)
         if overlaps:
-            speed = percent(float(self._cost.compute_rate(r)))
+            speed = percent(float(self._cost.mean_compute_rate(num_bytes, r)))
             return f"{text}; concurrent computation keeps {speed} of its speed."
         return f"{text}; no computation is left for it to slow down."
 

@@ -151,7 +151,8 @@ def fit_table(conclusion: TuningResult) -> list[str]:
         _aligned(rows),
         *_wrapped(
             f"  startup {formatting.time(model.startup_seconds)} overlapped,"
-            f" {formatting.time(model.exclusive_startup_seconds)} exclusive;"
+            f" {formatting.time(model.exclusive_startup_seconds)} exclusive,"
+            f" waiting {formatting.time(model.waiting)};"
             f" {len(conclusion.samples)} samples, median error of an all-reduce"
             f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
         ),

@@ -19,10 +19,10 @@ def stage_times(
     """Returns f_o, f_b and f_c of one all-reduce that overlaps one computation (Eqs. 8-11).
 
     Args:
-      overlapped: p(c, r) + a; 0 for an empty group.
-      exclusive: q(c, r) + a; 0 for an empty group.
+      overlapped: p(c, r) + a and waiting; 0 for an empty group.
+      exclusive: q(c, r) + a and waiting; 0 for an empty group.
       compute_seconds: b, contention-free.
-      compute_rate: alpha1 - alpha2·r, so that g(b, r) = b / compute_rate.
+      compute_rate: alpha1 - alpha2·r without waiting, so that g(b, r) = b / compute_rate.
     """
     computation = compute_seconds / compute_rate
     if overlapped <= computation:
@@ -37,7 +37,7 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
     threads = np.array([group.num_threads for group in plan.groups])
     overlapped = cost.overlapped_all_reduce(sizes, threads)
     exclusive = cost.exclusive_all_reduce(sizes, threads)
-    rates = cost.compute_rate(threads)
+    rates = cost.mean_compute_rate(sizes, threads)
     left_at_start = left_when_ready(profile, plan)
 
     clock, left = 0.0, float(profile.compute_after[0])  # left: s_b

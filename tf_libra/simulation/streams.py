@@ -29,11 +29,13 @@ class _AllReduce:
       num_threads: r.
       alone: seconds without another all-reduce.
       penalty: seconds that each concurrent all-reduce adds.
+      slowing: share of the all-reduce without waiting, which slows no computation.
     """
 
     num_threads: int
     alone: dict[bool, float]
     penalty: dict[bool, float]
+    slowing: float
 
     def pace(self, computing: bool, others: int) -> float:
         """Share of the all-reduce that is done per second."""
@@ -87,7 +89,10 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> T
         paces = {count + index: all_reduces[index].pace(computing, others) for index in reducing}
         if computing:
             threads = sum(all_reduces[index].num_threads for index in reducing)
-            pace = float(cost.compute_rate(threads)) if reducing else 1.0
+            pace = 1.0
+            if reducing:
+                slowing = sum(all_reduces[index].slowing for index in reducing) / len(reducing)
+                pace = 1 - (1 - float(cost.compute_rate(threads))) * slowing
             paces.update((i, pace) for i in running if not count <= i < 2 * count)
         return paces
 
@@ -133,14 +138,16 @@ def _stages(
 def _all_reduce(plan: Plan, cost: CostModel, index: int) -> _AllReduce:
     size, threads = plan.group_bytes[index], plan.groups[index].num_threads
     shared = plan.contention - 1
+    overlapped = float(cost.overlapped_all_reduce(size, threads))
     return _AllReduce(
         threads,
         {
-            True: float(cost.overlapped_all_reduce(size, threads)),
+            True: overlapped,
             False: float(cost.exclusive_all_reduce(size, threads)),
         },
         {
             True: shared * float(cost.overlapped_seconds(size, threads)),
             False: shared * float(cost.exclusive_seconds(size, threads)),
         },
+        1 - cost.waiting_seconds / overlapped if overlapped > 0 else 1.0,
     )

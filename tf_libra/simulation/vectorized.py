@@ -102,7 +102,7 @@ def vectorized_steps(
     return vectorized_times(
         cost.overlapped_all_reduce(sizes, lanes),
         cost.exclusive_all_reduce(sizes, lanes),
-        cost.compute_rate(lanes),
+        cost.mean_compute_rate(sizes, lanes),
         profile.compute_after[edges],
         np.diff(profile.updates_before[edges]),
     ).step

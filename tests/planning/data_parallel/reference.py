@@ -37,7 +37,10 @@ def overlap(cost, c, b, r):
 
 
 def alone_and_overlapped(cost, c, r):
-    """p + a, q + a and the denominator of g for c bytes and r threads (Eqs. 4-6)."""
+    """p + a, q + a and the denominator of g for c bytes and r threads (Eqs. 4-6).
+
+    While an all-reduce waits, computation keeps its speed.
+    """
     if c == 0:
         return 0.0, 0.0, cost.compute[0] - cost.compute[1] * r
     N = cost.num_workers
@@ -50,10 +53,13 @@ def alone_and_overlapped(cost, c, r):
     def rate(gammas):
         return gammas[0] - gammas[1] * math.exp(-gammas[2] * r**cost.exponent)
 
+    waiting = cost.waiting if N > 1 else 0.0
+    busy = c_hat / rate(cost.overlapped) + a
+    computed = waiting + busy * (alpha1 - alpha2 * r)
     return (
-        c_hat / rate(cost.overlapped) + a,
-        c_hat / rate(cost.exclusive) + a_q,
-        alpha1 - alpha2 * r,
+        waiting + busy,
+        waiting + c_hat / rate(cost.exclusive) + a_q,
+        computed / (waiting + busy) if busy else alpha1 - alpha2 * r,
     )
 
 
@@ -277,7 +283,7 @@ def obeys_assumptions(cost, threads):
 
 @st.composite
 def lawful_costs(draw, threads):
-    """Cost models that satisfy LIBRA's Assumptions 2 and 3 at these threads."""
+    """Cost models that satisfy LIBRA's Assumptions 2 and 3 at these threads; some wait."""
     _, workers, latency, _ = draw(_SETTINGS)
     drawn = fractions(draw, 6).tolist()
     alpha1 = 0.3 + 0.7 * drawn[0]
@@ -293,6 +299,7 @@ def lawful_costs(draw, threads):
         compute=(alpha1, alpha2),
         overlapped=(gamma1 / slower, gamma2 / slower, gamma3),
         exclusive=(gamma1, gamma2, gamma3),
+        waiting=draw(st.sampled_from((0.0, 0.5 * latency, 20 * latency))),
     )
     assert obeys_assumptions(cost, threads)
     return cost

@@ -26,7 +26,7 @@ def test_a_stage_takes_its_chunks_and_an_extra(profile, cost, chunks):
             for d in range(chunks + 1):
                 overlapped = float(cost.overlapped_all_reduce(size, threads))
                 exclusive = float(cost.exclusive_all_reduce(size, threads))
-                rate = float(cost.compute_rate(threads))
+                rate = float(cost.mean_compute_rate(size, threads))
                 beside, left, residual = stage_times(overlapped, exclusive, d * width, rate)
                 taken = beside + left + residual
                 if hidden[j, n] <= d:  # Eq. 19

@@ -145,7 +145,7 @@ def _by_equation_40(
     (Definition 3) and takes the penalty of Eq. 13, never below 0.
     """
     threads = strategy.num_threads
-    startup = cost.exclusive_startup_seconds
+    startup = cost.exclusive_constant_seconds
     produced = profile.compute_seconds.cumsum().tolist()
     groups: list[TensorGroup] = []
     before = _AllReduce()

@@ -7,8 +7,9 @@ then (Eq. 19): p(c, r) + a <= g(d·w, r). With Eqs. 8-11 its time is then
   h = d·w + (p(c, r) + a)·(1 - rate), where rate = alpha1 - alpha2·r = b / g(b, r).
 
 So beyond the d·w of its computation, a stage costs an extra that d does not change; d only has to
-be large enough. All that the dynamic programs store is the sum of these extras,
-T(..., z) - z·w, which never increases with z.
+be large enough. An all-reduce that waits for other ranks takes longer, but computation keeps its
+speed meanwhile: waiting adds to the computation that it overlaps, not to the extra. All that the
+dynamic programs store is the sum of these extras, T(..., z) - z·w, which never increases with z.
 """
 
 from collections.abc import Sequence
@@ -60,12 +61,13 @@ class ChunkedCosts:
         self._rate = cost.compute_rate(self.threads)
         self._startup = cost.startup_seconds
         self._byte = cost.overlapped_seconds(1, self.threads)
-        self._alone_startup = cost.exclusive_startup_seconds
+        self._waiting = cost.waiting_seconds
+        self._alone_startup = cost.exclusive_constant_seconds
         self._alone_byte = cost.exclusive_seconds(1, self.threads)
         self.startup_extra = self._startup * (1 - self._rate)
         self.byte_extra = self._byte * (1 - self._rate)
         spans = np.arange(chunks + 1) * self._chunk_seconds * (1 + _ROUNDING)
-        seconds = spans / self._rate[:, None] - self._startup
+        seconds = (spans - self._waiting) / self._rate[:, None] - self._startup
         with np.errstate(divide="ignore", invalid="ignore"):
             most = seconds / self._byte[:, None]
         most = np.where(self._byte[:, None] > 0, most, np.where(seconds >= 0, np.inf, -1.0))
@@ -90,7 +92,8 @@ class ChunkedCosts:
 
         Computation overlaps the share f = g(d·w, r) / (p + a) of the all-reduce, the rest
         takes (q + a)·(1 - f) (Eqs. 10, 11). Beyond d·w, that is
-        (q + a) + f·((p + a)·(1 - rate) - (q + a)), linear in d.
+        (q + a) + f·((p + a)·(1 - rate) - (q + a)), linear in d. Waiting adds to q + a, and to the
+        computation that f is a share of.
 
         Returns:
           The extra for d = 0 and what each chunk adds to it, both of shape [J, n].
@@ -101,9 +104,9 @@ class ChunkedCosts:
         gain = overlapped * (1 - rate) - alone
         per_chunk = np.divide(
             self._chunk_seconds * gain,
-            rate * overlapped,
+            self._waiting + rate * overlapped,
             out=np.zeros_like(gain),
-            where=overlapped > 0,
+            where=self._waiting + overlapped > 0,
         )
         return alone, per_chunk
 
@@ -117,6 +120,6 @@ class ChunkedCosts:
         return hidden, (self._alone_startup, float(self._alone_byte[index]))
 
     def exclusive_all_reduce(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
+        """Returns q(c, r) + a, with waiting, 0 for 0 bytes; shape [J, n]."""
         seconds = self._alone_startup + self._alone_byte[:, None] * num_bytes
         return np.where(num_bytes > 0, seconds, 0.0)

@@ -8,13 +8,15 @@ with P = p + a, Q = q + a and rate = alpha1 - alpha2·r, once it may start with 
   hidden, P·rate <= s:  sigma += P·(1 - rate), s -= P·rate
   else:                 sigma += Q + f·(P·(1 - rate) - Q) with f = s / (P·rate), s = 0
 
-and waiting for a group's last tensor only lowers s. Once s = 0 the rest is best all-reduced as one
-group, with the threads of least q.
+and waiting for a group's last tensor only lowers s. A wait for other ranks (`CostModel.waiting`)
+adds to Q and to the computation that is used, P·rate, but not to the loss P·(1 - rate). Once s = 0
+the rest is best all-reduced as one group, with the threads of least q.
 
 States are dropped in two ways, neither of which loses the optimum:
 
 - Dominance. The time v(s) that the rest takes is continuous and piecewise linear in s, with slope
-  1 while it waits and (1 - Q/P) / rate while an all-reduce that will have a residual is running.
+  1 while it waits and (1 - Q/P) / rate, without waiting for ranks, while an all-reduce that will
+  have a residual is running.
   Let m and M be the least and the largest of these slopes and of 1 over R and all group sizes.
   Lemma 3 is m >= 0 and Lemma 4 is M <= 1; they hold under Assumptions 2 and 3, but any m and M
   serve: a state is dropped if another has no larger time + m·s and no larger time + M·s.
@@ -122,7 +124,8 @@ class _Search:
         self._rate = cost.compute_rate(self._threads)[:, None]
         self._startup = cost.startup_seconds
         self._byte = cost.overlapped_seconds(1, self._threads)[:, None]
-        self._alone_startup = cost.exclusive_startup_seconds
+        self._waiting = cost.waiting_seconds
+        self._alone_startup = cost.exclusive_constant_seconds
         self._alone_byte = cost.exclusive_seconds(1, self._threads)[:, None]
         self._m, self._M = self._slopes()
         self._bound = LossBound(profile, cost, self._threads, self._max_groups)
@@ -145,8 +148,10 @@ class _Search:
         if not some.size or self._byte.max() == 0:
             return 1.0, 1.0
         sizes = np.array([some.min(), some.sum()])
-        alone = self._alone_startup + self._alone_byte * sizes
-        slopes = (1 - alone / (self._startup + self._byte * sizes)) / self._rate
+        # Without waiting, which is a part of both.
+        alone = self._cost.exclusive_startup_seconds + self._alone_byte * sizes
+        busy = self._startup + self._byte * sizes
+        slopes = (1 - alone / busy) * (busy / (self._waiting + busy * self._rate))
         return min(1.0, float(slopes.min())), max(1.0, float(slopes.max()))
 
     def _rest_bounds(self) -> _Array:
@@ -180,14 +185,14 @@ class _Search:
 
     def _added(self, sizes: NDArray[np.int64], left: _Array) -> _Added:
         """Returns the additions of groups of these sizes, started with `left`; both [n]."""
-        overlapped = self._startup + self._byte * sizes
-        used = overlapped * self._rate
+        busy = self._startup + self._byte * sizes
+        used = self._waiting + busy * self._rate
         alone = self._alone_startup + self._alone_byte * sizes
         # Groups of 0 bytes are not launched, nor does it help to wait for one.
         hidden = (used <= left) & (sizes > 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(used > left, left / used, 0.0)
-        lost = overlapped - used
+        lost = busy * (1 - self._rate)
         return _Added(
             hidden=np.where(hidden, lost, np.inf),
             residual=np.where((used > left) & (sizes > 0), alone + share * (lost - alone), np.inf),

@@ -31,7 +31,7 @@ def merge_stops(
     unknown dtype have 4 bytes.
     """
     produced = profile.compute_seconds.cumsum().tolist()
-    startup = cost.exclusive_startup_seconds
+    startup = cost.exclusive_constant_seconds
     stops: list[int] = []
     channel_free = 0.0
     group_start = 0

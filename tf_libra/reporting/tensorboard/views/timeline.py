@@ -127,7 +127,8 @@ def _computation(
             if span.start_seconds <= middle < span.end_seconds
         ]
         threads = sum(plan.groups[index].num_threads for index in groups)
-        rate = float(cost.compute_rate(threads)) if groups else 1.0
+        num_bytes = sum(plan.group_bytes[index] for index in groups)
+        rate = float(cost.mean_compute_rate(num_bytes, threads)) if groups else 1.0
         pieces.append({"from": earlier, "to": later, "overlapped_groups": groups, "rate": rate})
     return pieces
 
