@@ -7,13 +7,16 @@ share of every batch; what TF-Libra adds is one line below `train_step`. At the 
 turns with those of one worker that trains the joint batch alone.
 """
 
+import importlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 
 # One worker per core and one thread for its ops: else two workers measure the scheduler.
 CORES = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {CORES[int(os.environ.get("LOCAL_RANK", 0)) % len(CORES)]})
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK") or os.environ.get("HOROVOD_LOCAL_RANK") or 0)
+os.sched_setaffinity(0, {CORES[LOCAL_RANK % len(CORES)]})
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # noqa: E402
@@ -25,6 +28,9 @@ from sklearn.datasets import load_digits  # noqa: E402
 from sklearn.model_selection import train_test_split  # noqa: E402
 
 import tf_libra  # noqa: E402
+
+# Only `tf-libra run --horovod` starts ranks of Horovod, which the comparison then includes.
+HOROVOD = importlib.import_module("horovod.tensorflow") if "HOROVOD_RANK" in os.environ else None
 
 _STRATEGY = flags.DEFINE_string("strategy", "libra", "What plans the all-reduces.")
 _EPOCHS = flags.DEFINE_integer("epochs", 20, "Passes over the training data.", lower_bound=1)
@@ -97,6 +103,9 @@ def compare(train_step, optimized, joint_batch, share) -> None:
         "one all-reduce after backward": lambda: merged(*batch),
         f"the active plan, by {optimized.plan.strategy}": lambda: optimized(*batch),
     }
+    if HOROVOD is not None:
+        horovod = tf.function(partial(train_step, average=HOROVOD.grouped_allreduce))
+        steps["Horovod"] = lambda: horovod(*batch)
     compared = tf_libra.compare_steps(steps)
     if tf_libra.rank() == 0:
         print("speedup over one worker on the same joint batch (95 % interval), median step:")
@@ -110,6 +119,8 @@ def main(_) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(2)
     # Lines of the log without absl's times.
     absl_logging.get_absl_handler().setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    if HOROVOD is not None:
+        HOROVOD.init()
     rank, size = tf_libra.rank(), tf_libra.size()
     if _BATCH.value % size:
         raise ValueError(f"--batch must be a multiple of the {size} workers: {_BATCH.value}")
@@ -118,10 +129,10 @@ def main(_) -> None:
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def train_step(images, labels):
+    def train_step(images, labels, average=list):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = average(tape.gradient(loss, model.trainable_variables))
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
