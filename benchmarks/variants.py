@@ -27,7 +27,7 @@ def has_stages(text: str) -> bool:
 
 
 def options_of(text: str) -> dict[str, str]:
-    """Options of `optimize` beside the strategy."""
+    """Options of `optimize` other than the strategy."""
     given = (one.partition("=") for one in text.split(":")[1:])
     return {key: value for key, _, value in given if key == _WIRE}
 
