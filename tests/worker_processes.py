@@ -126,7 +126,9 @@ class Workers:
         self._stack = contextlib.ExitStack()
         per_host = world_size if cluster is None else world_size // len(cluster.hosts)
         places = self._stack.enter_context(
-            meet(world_size) if cluster is None else cluster_lib.places(cluster, per_host)
+            cluster_lib.places(cluster, per_host)
+            if cluster is not None and meet is on_this_host
+            else meet(world_size)
         )
         self.processes: list[Any] = []
         for rank, place in enumerate(places):

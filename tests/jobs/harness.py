@@ -17,9 +17,14 @@ from typing import Any
 
 # Set by tests/worker_processes.py for jobs without Horovod; lists workers only.
 _TASK = json.loads(os.environ.get("TF_CONFIG", "{}"))
-_IS_LAUNCHED = "RANK" in os.environ
+# TF_CONFIG alone would be that of a strategy.
+_IS_LAUNCHED = any(name in os.environ for name in ("RANK", "SLURM_PROCID", "TF_LIBRA_JOB_LAUNCHED"))
 if _IS_LAUNCHED:
-    RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    from tf_libra.coordination.launcher_environment import detect
+
+    _place = detect()
+    assert _place is not None
+    RANK, SIZE = _place.rank, _place.world_size
 elif _TASK:
     RANK = int(_TASK["task"]["index"])
     SIZE = len(_TASK["cluster"]["worker"])

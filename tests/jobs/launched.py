@@ -8,7 +8,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
 import tf_libra.keras
@@ -53,6 +53,22 @@ def places() -> Any:
 @cases
 def hand_written() -> Any:
     return together()
+
+
+@cases
+def cached_plan() -> Any:
+    folder = FOLDER / "cache"
+    num_steps = []
+    for _ in range(2):
+        one = models.HandWritten("float32", "adam")
+        step = tf_libra.optimize("libra", cache_dir=folder, progress=False)(tf.function(one.step))
+        for number in range(1, 300):
+            step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
+            if str(step.phase) == "run":
+                break
+        num_steps.append(number)
+        step.close()
+    return num_steps
 
 
 @cases
