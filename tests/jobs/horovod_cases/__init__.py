@@ -1,0 +1,1 @@
+"""Scripts written for Horovod, a module per topic; `horovod_scripts.py` runs them."""
