@@ -1,0 +1,1 @@
+"""Steps of a `MultiWorkerMirroredStrategy`, a module per topic; `multi_worker.py` runs them."""
