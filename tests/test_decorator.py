@@ -8,6 +8,7 @@ import pytest
 
 from tests.worker_processes import Job
 from tf_libra import strategies
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 from tf_libra.specs.plan import Plan
 
 # After 5 steps; the float32 models are compared again at the end, when rounding has added up.
@@ -113,7 +114,7 @@ def test_new_plans_take_effect_without_retracing(equality: Job, case: str) -> No
 
 @each()
 def test_what_was_executed_was_the_plan(equality: Job, case: str) -> None:
-    assert "was not executed as it is" not in equality.log(case)
+    assert NOT_EXECUTED not in equality.log(case)
 
 
 def creates_no_variables(job: Job, case: str) -> bool:

@@ -38,7 +38,9 @@ def measured(
 ) -> StepTimes:
     """Returns the steady-state step on a machine that obeys `truth`, with two ranks' lags."""
     timeline = simulate(profile, plan, truth)
-    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    spans = (
+        np.array([(group.start_seconds, group.end_seconds) for group in timeline.groups]) + BEFORE
+    )
     seconds = BEFORE + timeline.backward_seconds + AFTER
     noise = 1 + 0.01 * random.standard_normal()
     sending = (spans[:, 1] - spans[:, 0]) * noise
@@ -48,7 +50,7 @@ def measured(
 
 
 def ready(timeline: Timeline) -> NDArray[np.float64]:
-    return np.array([one.ready_seconds for one in timeline.groups]) + BEFORE
+    return np.array([group.ready_seconds for group in timeline.groups]) + BEFORE
 
 
 def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
@@ -153,7 +155,9 @@ def measured_with_updates(
     profile: BackwardProfile, plan: Plan, truth: CostModel, random: np.random.Generator
 ) -> StepTimes:
     timeline = simulate(profile, plan, truth)
-    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    spans = (
+        np.array([(group.start_seconds, group.end_seconds) for group in timeline.groups]) + BEFORE
+    )
     noise = 1 + 0.005 * random.standard_normal()
     seconds = (BEFORE + timeline.step_seconds + AFTER) * noise
     sending = np.maximum(spans[:, 1] - spans[:, 0] - truth.waiting, 0.0) * noise
@@ -227,7 +231,7 @@ def test_steps_on_several_streams_are_rejected() -> None:
     profile, random = a_profile(0), np.random.default_rng(0)
     plan = two_stream_plan(profile, 1, 2)
     step = measured(profile, plan, WIRE, random)
-    with pytest.raises(ValueError, match=r"steps must use 1 stream.* 2$"):
+    with pytest.raises(ValueError, match=r"^steps.* 2$"):
         calibrate(profile, [step], 2)
 
 

@@ -12,6 +12,7 @@ from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.backends import backend
 from tf_libra.backends.external_op_backend import ExternalOpBackend
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 from tf_libra.specs.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
@@ -41,11 +42,9 @@ def test_options_know_it_by_its_name(toy: type) -> None:
     assert found.engine == "toy"
     assert found.backend == toy()
     assert found.num_lanes == 5
-    with pytest.raises(
-        ValueError, match="threads of strategy 'libra' must be between 1 and 5, got 6"
-    ):
+    with pytest.raises(ValueError, match=r"threads.*'libra'.* 5, got 6"):
         tf_libra.optimize(strategies.Libra(threads=(6,)), engine="toy")
-    with pytest.raises(ValueError, match="engine must be one of auto, lanes, horovod, toy, got"):
+    with pytest.raises(ValueError, match=r"^engine .*toy, got"):
         tf_libra.optimize("libra", engine="toi")
 
 
@@ -83,15 +82,15 @@ def test_it_executes_what_was_planned_for_it(horovod_engine: Job) -> None:
     assert "engine: toy executes the plan" in value["explained"]
     log = horovod_engine.log("toy")
     assert f"a toy runs {plan.strategy}" in log
-    assert "was not executed as it is" not in log
+    assert NOT_EXECUTED not in log
 
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_backend_receives_steps_and_plans(horovod_engine: Job, rank: int) -> None:
-    told = horovod_engine.value("told_toy", rank)
-    assert told["begun"] == 14 + 4
-    plans = [Plan.from_json(text) for text in told["applied"]]
+    reported = horovod_engine.value("told_toy", rank)
+    assert reported["begun"] == 14 + 4
+    plans = [Plan.from_json(text) for text in reported["applied"]]
     in_force = Plan.from_json(horovod_engine.value("toy", rank)["plan"])
     assert plans[-1].fingerprint == in_force.fingerprint
     assert {group.num_threads for plan in plans for group in plan.groups} <= {1, 3}
-    assert told["refused"] == "threads of strategy 'libra' must be between 1 and 3, got 4"
+    assert reported["refused"] == "threads of strategy 'libra' must be between 1 and 3, got 4"

@@ -7,6 +7,7 @@ import pytest
 
 from tests.worker_processes import Job
 from tf_libra.backends import horovod_backend
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 from tf_libra.specs.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
@@ -47,7 +48,7 @@ def test_groups_and_their_order_are_the_plans(job: Job, case: str) -> None:
     chain = [node_of[names[0]] for names in wanted]
     for before, after in itertools.pairwise(chain):
         assert before in executed[after][2]
-    assert "was not executed as it is" not in job.log(case, 0) + job.log(case, 1)
+    assert NOT_EXECUTED not in job.log(case, 0) + job.log(case, 1)
 
 
 def test_what_horovod_cannot_reduce_goes_there_as_float32(job: Job) -> None:
@@ -70,8 +71,8 @@ def test_plans_are_made_from_what_traces_show(job: Job, case: str) -> None:
 @pytest.mark.parametrize("case", ["given", "libra"])
 def test_explain_says_that_thread_counts_are_not_applied(job: Job, case: str) -> None:
     text = job.value(case)["explained"]
-    said = "thread counts are not applied: Horovod's Gloo takes no thread count"
-    assert said in " ".join(text.split())
+    reported = "thread counts are not applied: Horovod's Gloo takes no thread count"
+    assert reported in " ".join(text.split())
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -103,7 +104,7 @@ def test_what_is_left_to_us_is_decided_and_said(job: Job, rank: int) -> None:
     lanes, horovod = ["Engine"], ["HorovodControl"]
     assert job.value("auto", rank) == [lanes, horovod, lanes, horovod, lanes, horovod]
     log = " ".join(job.log("auto", rank).split()) if rank == 0 else ""
-    said = [
+    reported = [
         "engine: lanes, since all ranks run on CPUs of one host",
         "engine: horovod, since gradients live on GPUs, and Horovod has NCCL",
         "engine: lanes, since rank 1 has no GPU, and so Horovod's NCCL cannot reach it",
@@ -111,7 +112,7 @@ def test_what_is_left_to_us_is_decided_and_said(job: Job, rank: int) -> None:
         "engine: lanes, since horovod cannot (on rank 1: threads)",
         "engine: horovod, since rank 1 asks for it",
     ]
-    assert rank or all(one in log for one in said)
+    assert rank or all(one in log for one in reported)
 
 
 @pytest.mark.parametrize("rank", RANKS)

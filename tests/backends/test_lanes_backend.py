@@ -35,5 +35,5 @@ def test_a_group_has_at_most_all_lanes() -> None:
 def test_streams_have_at_most_all_lanes_together() -> None:
     half = MAX_LANES // 2
     Lanes().check_plan(plan(half, MAX_LANES - half, streams=2))
-    with pytest.raises(ValueError, match=f"its 2 streams need {MAX_LANES + 1} lanes at once"):
+    with pytest.raises(ValueError, match=f"2 streams .*{MAX_LANES + 1} lanes"):
         Lanes().check_plan(plan(half, MAX_LANES - half + 1, streams=2))

@@ -149,7 +149,7 @@ def test_gradients_that_have_trained_averaged_are_rejected_when_horovod_averages
 ) -> None:
     step = Flagged(way, flag)
     assert len(step.trace(averages=False)) == 4  # as in any script without Horovod's averages
-    with pytest.raises(ValueError, match=r"'layer\d' with Horovod .*an earlier trace"):
+    with pytest.raises(ValueError, match=r"'layer\d'.*Horovod"):
         step.trace(averages=True)
 
 
@@ -207,5 +207,5 @@ def test_variables_that_are_arguments_are_known_in_all_traces(way: Callable[...,
     assert len(traces.traces[-1].local) == 4
     call = InstrumentedFunction(tf.function(way), Traces().add)
     call.get_concrete_function(layers, INPUTS, False)
-    with pytest.raises(ValueError, match=r"with Horovod .*an earlier trace"):
+    with pytest.raises(ValueError, match=r"Horovod"):
         call.get_concrete_function(layers, INPUTS, True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.worker_processes import Job
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
 ROOT = Path(__file__).parents[2]
 RANKS = [0, 1]
@@ -123,7 +124,7 @@ def test_weights_with_keras_2(tf_keras_scripts: Job, case: str, rank: int) -> No
 @pytest.mark.parametrize("case", COMPARED)
 def test_gradients_are_planned_under_the_names_of_their_variables(scripts: Job, case: str) -> None:
     # A plan of other names would raise; a step that was not executed as planned is reported.
-    assert "was not executed as it is" not in scripts.log(case)
+    assert NOT_EXECUTED not in scripts.log(case)
     assert scripts.value(case)["groups"] == 3
 
 
@@ -131,9 +132,9 @@ def check_unplanned(job: Job, case: str, rank: int, why: str) -> None:
     check_weights(job, case, rank, ["plain"])
     value = job.value(case, rank)
     assert not value["planned"]
-    said = f"as the script says ({why.format(rank=rank)}): there is nothing to plan"
-    assert said in job.log(case, rank)
-    assert said in " ".join(value["explained"].split())
+    reported = f"as the script says ({why.format(rank=rank)}): there is nothing to plan"
+    assert reported in job.log(case, rank)
+    assert reported in " ".join(value["explained"].split())
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -173,7 +174,7 @@ def test_plan_is_followed_in_the_steps_that_all_reduce(
 ) -> None:
     value = tf_keras_scripts.value(case, rank)
     assert value["phase"] == "run"
-    assert "was not executed as it is" not in tf_keras_scripts.log(case, rank)
+    assert NOT_EXECUTED not in tf_keras_scripts.log(case, rank)
     assert tf_keras_scripts.log(case, rank).count(ACCUMULATES) == (rank == 0)
 
 
@@ -184,7 +185,7 @@ def test_several_steps_in_one_graph_may_accumulate(tf_keras_scripts: Job, rank: 
     assert value["error"] < 1e-12
     # Each gradient once, although the function inside is traced before Horovod's average is seen.
     assert sorted(value["planned"]) == ["b0", "b1", "b2", "w0", "w1", "w2"]
-    assert "was not executed as it is" not in tf_keras_scripts.log("accumulating_in_several", rank)
+    assert NOT_EXECUTED not in tf_keras_scripts.log("accumulating_in_several", rank)
 
 
 def test_explain_says_that_not_every_step_all_reduces(tf_keras_scripts: Job) -> None:

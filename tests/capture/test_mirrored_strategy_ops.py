@@ -8,6 +8,7 @@ import pytest
 
 from tests.worker_processes import Job, under_tf_config
 from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 from tf_libra.specs.plan import Plan
 
 DENSE = ["b2", "w2", "b1", "w1", "b0", "w0"]
@@ -43,7 +44,7 @@ def planned(job: Job, case: str, rank: int = 0) -> list[str]:
     value = job.value(case, rank)
     assert value["phase"] == "run"
     assert value["horovod"] == []
-    assert "was not executed as it is" not in job.log(case, rank)
+    assert NOT_EXECUTED not in job.log(case, rank)
     return list(Plan.from_json(value["plan"]).tensor_names)
 
 
@@ -150,8 +151,8 @@ def test_what_cannot_be_is_rejected_by_name_on_every_rank(
     for rank in range(2):
         error = job.error(case, rank)
         assert error.startswith("ValueError: ")
-        for one in words:
-            assert one in error
+        for word in words:
+            assert word in error
 
 
 def test_step_with_what_is_no_number_is_undone(job: Job) -> None:

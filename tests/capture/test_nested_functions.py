@@ -232,7 +232,7 @@ def test_concrete_function_of_another_trace_is_rejected() -> None:
     call = instrumented_function.InstrumentedFunction(tf.function(step), traces.add)
     call.get_concrete_function(INPUTS)
     assert traces.names() == NAMES
-    with pytest.raises(ValueError, match=r"ConcreteFunction.*call the tf.function"):
+    with pytest.raises(ValueError, match=r"ConcreteFunction.*tf\.function"):
         call.get_concrete_function(tf.TensorSpec([3, 4]))
 
 

@@ -94,7 +94,7 @@ def test_training_argument_has_no_flag() -> None:
     assert values["seed"].help == "(drawn); by default 2"
     values(["prog", "--seed=5"])
     assert given_arguments(values, Trained) == {} and given_arguments(values, Drawn) == {"seed": 5}
-    with pytest.raises(ValueError, match="seed is not an argument of trained, which takes size"):
+    with pytest.raises(ValueError, match=r"^seed .*trained, .*size$"):
         named_strategy(values, both)
 
 
@@ -130,7 +130,5 @@ def test_argument_of_another_strategy_is_an_error() -> None:
     define_strategy(values, narrow, "narrow")
     define_arguments(values, narrow)
     values(["prog", "--sure"])
-    with pytest.raises(
-        ValueError, match="sure is not an argument of narrow, which takes size, rates"
-    ):
+    with pytest.raises(ValueError, match=r"^sure .*narrow, .*size, rates"):
         named_strategy(values, narrow)

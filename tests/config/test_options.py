@@ -44,7 +44,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"strategy": "fastest"}, "strategy must be one of .*libra.* got 'fastest'"),
+        ({"strategy": "fastest"}, "^strategy must .*libra.* got 'fastest'"),
         ({"strategy": 3}, "strategy must be a name or an object"),
         ({"strategy": None}, "strategy must be a name or an object"),
         ({"engine": ["lanes"]}, r"engine must be one of auto, lanes, horovod, got \['lanes'\]"),
@@ -95,7 +95,7 @@ def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
 
 
 def test_optimize_checks_at_once() -> None:
-    with pytest.raises(ValueError, match="strategy must be one of"):
+    with pytest.raises(ValueError, match=r"^strategy must"):
         tf_libra.optimize("fastest")
 
 

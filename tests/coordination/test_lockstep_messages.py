@@ -77,7 +77,7 @@ class Job:
 
     def on_all(self, call: Callable[[int, LockstepMailbox], Any]) -> list[Any]:
         futures = [self.pool.submit(call, *one) for one in enumerate(self.ranks)]
-        return [one.result(60) for one in futures]
+        return [future.result(60) for future in futures]
 
 
 @contextlib.contextmanager
@@ -151,7 +151,7 @@ def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
                 one.on(rank, lambda r: r.exchange("what follows", b"")).result(60)
         leave.set()
         for other in others if at == "in an exchange" else ():
-            with pytest.raises(LostRankError, match="rank 1 gave up: ValueError: no such thing"):
+            with pytest.raises(LostRankError, match=r"rank 1 .*ValueError: no such thing"):
                 other.result(60)
         # Only who waits in a step is to be torn out of it.
         assert {in_step for _, _, in_step in one.failed} == {at == "in a step"}
@@ -240,17 +240,17 @@ def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
 def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[str]) -> None:
     collective = Collective(2)  # whose other rank never calls it
     failed: list[tuple[str, bool]] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def fail(reason: str, in_step: bool) -> None:
         failed.append((reason, in_step))
-        told.set()
+        reported.set()
 
     rounds = LockstepMailbox(
         0, ControlConfig(0, 1.0, 0.1), lambda p: collective.gather(0, p), fail, PERIOD
     )
     with rounds.executing("step 1 of f"):
-        assert told.wait(60)
+        assert reported.wait(60)
     assert failed == [(str(rounds.failure), True)]
     assert "has waited 1 s for a rank to answer" in failed[0][0]
     assert "WARNING: rank 0 has waited" in capfd.readouterr().err

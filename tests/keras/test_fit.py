@@ -18,6 +18,7 @@ import tf_libra.keras
 from tests.worker_processes import Job, launched, worker_environment
 from tf_libra import strategies
 from tf_libra.keras import fit
+from tf_libra.runtime.plan_activation import NOT_EXECUTED
 from tf_libra.specs.plan import Plan
 
 STEPS, EPOCHS = 11, 3
@@ -69,7 +70,7 @@ def test_fit_ends_under_a_plan_that_fits_the_graph(job: Job, case: str) -> None:
         plan = Plan.from_json(value["plan"])
         assert len(plan.tensor_names) == 6
         assert plan.strategy in strategies.BY_NAME
-        assert "was not executed as it is" not in job.log(case, rank)
+        assert NOT_EXECUTED not in job.log(case, rank)
     assert plan.strategy in job.value(case)["explained"]
 
 
@@ -272,7 +273,7 @@ tf_libra.keras.optimize(model)
 
 
 def test_what_is_no_keras_model_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"must be a Keras 3 model, got int$"):
+    with pytest.raises(ValueError, match=r"Keras 3 .*got int$"):
         tf_libra.keras.optimize(3)
     with pytest.raises(ValueError, match=r"Sequential.*tf_keras;"):
         tf_libra.keras.optimize(tf_keras.Sequential())

@@ -419,7 +419,7 @@ def test_string_examples_raise_if_the_step_uses_them(is_used: bool) -> None:
 
     with contextlib.ExitStack() as stack:
         if is_used:
-            stack.enter_context(pytest.raises(ValueError, match="'names' has dtype string"))
+            stack.enter_context(pytest.raises(ValueError, match=r"'names' .*string"))
         SizedTraces(StepRecorder(tf.function(step)), ((IMAGES, tf.fill([8], "name")), {}), 8, 8)
 
 

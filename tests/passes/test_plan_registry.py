@@ -34,7 +34,7 @@ def test_bad_plans_are_rejected(groups: list[Group], message: str) -> None:
 
 
 def test_a_plan_without_id_is_rejected() -> None:
-    with pytest.raises(ValueError, match="plan id is empty"):
+    with pytest.raises(ValueError, match="plan id"):
         register([Group("a")], plan="")
 
 
@@ -61,7 +61,7 @@ def test_the_same_plan_again_does_nothing_and_another_digest_is_rejected() -> No
     plan = register([Group("ab")], digest="one")
     assert register([Group("ab")], plan=plan, digest="one") == plan
     assert native.load().c.TfLibraLastPlanError() == b""
-    with pytest.raises(ValueError, match="registered with digest 'one', not 'two'"):
+    with pytest.raises(ValueError, match=r"'one'.*'two'"):
         register([Group("ab")], plan=plan, digest="two")
 
 

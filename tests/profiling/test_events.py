@@ -19,7 +19,7 @@ def test_window_holds_events_that_start_and_end_in_it() -> None:
 
 
 def test_columns_of_different_lengths_are_rejected() -> None:
-    with pytest.raises(ValueError, match=r"differ in length: 1, 1, 2"):
+    with pytest.raises(ValueError, match=r"1, 1, 2$"):
         events([0], [1, 2])
-    with pytest.raises(ValueError, match="op_types has 1 entries, node_names 2"):
+    with pytest.raises(ValueError, match=r"op_types .*1 .*node_names 2"):
         Events(("a", "b"), ("MatMul",), *[np.array([0])] * 3)

@@ -74,7 +74,7 @@ def test_events_outside_of_the_window_are_of_other_steps() -> None:
     trace = events(("g", 2, 3), ("g", 12, 13), ("g", 22, 23))
     productions = production_times(trace, {"a": "g"}, (T0 + 10 * MS, T0 + 20 * MS))
     assert ms(productions.produced_ns) == [13]
-    with pytest.raises(IncompleteTraceError, match="g, which produces a, ran 3 times"):
+    with pytest.raises(IncompleteTraceError, match=r"g, .*\ba\b.* 3 times"):
         production_times(trace, {"a": "g"}, WINDOW)
 
 

@@ -17,7 +17,12 @@ from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.reporting.records import event_reader
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
-from tf_libra.runtime.plan_activation import PlanActivator, check_plan_can_run, check_plan_fits
+from tf_libra.runtime.plan_activation import (
+    NOT_EXECUTED,
+    PlanActivator,
+    check_plan_can_run,
+    check_plan_fits,
+)
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -99,7 +104,7 @@ def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
     activator.activate(TWO)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         activator.call(1, lambda: tf.constant(1.0), traced=False)
-    assert "was not executed as it is: 0 of 4 tensors were all-reduced as planned" in caplog.text
+    assert f"{NOT_EXECUTED}: 0 of 4 tensors" in caplog.text
 
 
 def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_from_it(
@@ -114,7 +119,7 @@ def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_fro
     (skipped,) = grappler.report(TWO).latest.skipped
     assert skipped.startswith("node ")
     assert skipped.endswith(": tensor 'other' is not in the plan")
-    assert "was not executed as it is" not in caplog.text
+    assert NOT_EXECUTED not in caplog.text
 
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
@@ -127,9 +132,9 @@ def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) 
         engine.set_step(number)
         session.step(number, lambda: train(INPUTS))
     assert session.settled
-    told = reporter.explain()
-    assert "phase: run" in told
-    assert "backward: measured" in told
+    reported = reporter.explain()
+    assert "phase: run" in reported
+    assert "backward: measured" in reported
     session.close()
 
 
@@ -152,12 +157,12 @@ def test_recording_schedule_depends_on_the_options_not_on_the_disk(
             traced.extend([step] if observation is not None else [])
             super().on_step_telemetry(step, called_ns, all_reduces, observation, timeline)
 
-    asked = config.resolve({"logdir": tmp_path / "log"})
-    train, reporter = step(), Noting(asked)
-    reporter.on_join(0, asked)
+    requested = config.resolve({"logdir": tmp_path / "log"})
+    train, reporter = step(), Noting(requested)
+    reporter.on_join(0, requested)
     reporter.on_function("step")
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
-    session = TuningSession("step", engine, asked, reporter, tensors, {}, TWO)
+    session = TuningSession("step", engine, requested, reporter, tensors, {}, TWO)
     graph = train.get_concrete_function(INPUTS).graph
     for number in range(1, 4):
         engine.set_step(number)
@@ -167,7 +172,7 @@ def test_recording_schedule_depends_on_the_options_not_on_the_disk(
     session.close()
     assert (kept, traced) == ([1], [2, 3])
     files = [event_reader.read(path) for path in tmp_path.glob(event_reader.PATTERN)]
-    assert [one.graph_written is not None for one in files] == ([] if blocked else [True])
+    assert [file.graph_written is not None for file in files] == ([] if blocked else [True])
 
 
 def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
@@ -185,10 +190,10 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
 ) -> None:
     """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
     train, reporter = step(), RunReporter(config.resolve({}))
-    told: list[tuple[int, bool]] = []
+    reported: list[tuple[int, bool]] = []
 
     def took(_: int, seconds: float, is_steady: bool, num_steps: int = 1) -> None:
-        told.append((num_steps, is_steady))
+        reported.append((num_steps, is_steady))
 
     monkeypatch.setattr(reporter, "on_step_end", took)
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
@@ -197,7 +202,7 @@ def test_the_first_call_of_every_graph_is_no_usual_step(
     for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
         engine.set_step(number)
         session.step(number, lambda: train(INPUTS), num_steps)
-    assert told == [(3, False), (3, True), (2, False), (3, True), (2, True), (1, False)]
+    assert reported == [(3, False), (3, True), (2, False), (3, True), (2, True), (1, False)]
     session.close()
 
 

@@ -129,7 +129,7 @@ def test_work_must_be_finite_and_not_negative(work):
 
 
 def test_cycles_and_unknown_tasks_are_rejected():
-    with pytest.raises(ValueError, match=r"in a circle: 2 of 3 never begin, among them 0 \(a\)"):
+    with pytest.raises(ValueError, match=r"2 of 3 .* 0 \(a\)"):
         simulate_tasks([Task("a", 1, after=(1,)), Task("b", 1, after_start=(0,)), Task("c", 1)])
     with pytest.raises(ValueError, match=r"tasks\[0\].*0.*0,.*1"):
         simulate_tasks([Task("a", 1, after=(1,))])

@@ -14,6 +14,9 @@ from tf_libra.specs.backward_profile import item_bytes
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
 
+# Phrase by which a log tells of an active plan that the executed graph does not follow.
+NOT_EXECUTED = "was not executed as it is"
+
 
 class PlanActivator:
     """Makes calls under one plan after the other.
@@ -184,9 +187,10 @@ class PlanActivator:
                 self._reporter.on_step_without_reductions()
             return
         self._reporter.log.warning(
-            "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
+            "plan %s %s: %d of %d tensors were all-reduced as planned;"
             " training is correct, but slower. Reasons: %s",
             plan.short_id,
+            NOT_EXECUTED,
             len(done),
             len(requested),
             "; ".join(graph.skipped[:5]) or "none given by the pass",

@@ -75,7 +75,7 @@ def test_a_gradient_produced_twice_is_reported() -> None:
     plan = Plan.for_profile(profile, (TensorGroup(0, 1, 128), TensorGroup(1, 2, 128)), 2, "test")
     launcher = Launcher(buckets(plan, ITEM))
     assert launcher.produced(0) == (0,)
-    with pytest.raises(ValueError, match="tensor 0 was produced twice"):
+    with pytest.raises(ValueError, match="tensor 0"):
         launcher.produced(0)
 
 

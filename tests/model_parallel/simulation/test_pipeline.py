@@ -109,7 +109,8 @@ def test_updates_follow_what_their_stages_reduce():
     plan = reference.plan_of(layers, cluster, stages, execution_orders(2, 1))
     timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
     found = {
-        (one.kind, one.stage): (one.start_seconds, one.stop_seconds) for one in timeline.blocks
+        (block.kind, block.stage): (block.start_seconds, block.stop_seconds)
+        for block in timeline.blocks
     }
     assert found["update", 0] == (4, 14)
     assert found["all_reduce", 1] == (3, 4)
@@ -122,10 +123,10 @@ def test_a_missing_link_is_named_where_it_is_needed():
     separate = reference.plan_of(
         layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 2)
     )
-    with pytest.raises(ValueError, match=r"of stages that talk .* between two of \[0\] and \[1\]"):
+    with pytest.raises(ValueError, match=r"stages .*\[0\] and \[1\]"):
         tf_libra.simulate_pipeline(layers, separate, cluster)
     together = reference.plan_of(layers, cluster, [(0, 2, (1, 0))], execution_orders(1, 2))
-    with pytest.raises(ValueError, match=r"of replicas that talk .* between two of \[1, 0\]"):
+    with pytest.raises(ValueError, match=r"replicas .*\[1, 0\]"):
         tf_libra.simulate_pipeline(layers, together, cluster)
 
 

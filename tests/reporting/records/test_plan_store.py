@@ -86,7 +86,7 @@ def test_malformed_file_is_a_value_error(
 def test_huge_file_is_not_read(tmp_path: Path, conclusion: TuningResult) -> None:
     with plan_store.store_plan(tmp_path, "key", conclusion).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
-    with pytest.raises(ValueError, match="has 1099511627776 bytes"):
+    with pytest.raises(ValueError, match="1099511627776"):
         plan_store.load_plan(tmp_path, "key")
 
 

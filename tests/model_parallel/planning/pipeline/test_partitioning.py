@@ -105,13 +105,13 @@ def test_is_the_optimum_of_the_plans_that_fit(data, layers, cluster, M):
 
 @pytest.mark.parametrize("name", ["spp", "gpipe", "pipedream", "hetpipe", "data-parallel"])
 def test_a_layer_that_fits_no_device_is_named(name):
-    with pytest.raises(ValueError, match=r"layer 'table' fits no device: .* take 6 GB, .* is 5 GB"):
+    with pytest.raises(ValueError, match=r"'table'.* 6 GB, .* 5 GB"):
         tf_libra.make_pipeline_plan(LAYERS, cluster(5e9), name, num_microbatches=2)
 
 
 def test_stages_that_fit_are_looked_for():
     plan = tf_libra.make_pipeline_plan(LAYERS, cluster(6e9), "spp", num_microbatches=2)
-    assert [(one.start, one.stop) for one in plan.stages] == [(0, 1), (1, 3)]
+    assert [(stage.start, stage.stop) for stage in plan.stages] == [(0, 1), (1, 3)]
     free = tf_libra.make_pipeline_plan(LAYERS, cluster(12e9), "spp", num_microbatches=2)
     unlimited = tf_libra.make_pipeline_plan(LAYERS, cluster(None), "spp", num_microbatches=2)
     assert free == unlimited

@@ -188,7 +188,7 @@ def test_a_cluster_in_two_parts_is_rejected():
     rates = np.zeros((4, 4))
     rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1.0
     cluster = tf_libra.Cluster.from_bandwidth(rates)
-    with pytest.raises(ValueError, match="has no link between 0 and 2, 0 and 3, 1 and 2, 1 and 3"):
+    with pytest.raises(ValueError, match="0 and 2, 0 and 3, 1 and 2, 1 and 3"):
         tf_libra.make_pipeline_plan(uniform(4, 1, 1), cluster, "spp", num_microbatches=2)
     # Without transfers, no link is needed.
     plan = tf_libra.make_pipeline_plan(uniform(4), cluster, "spp", num_microbatches=2)
