@@ -42,8 +42,8 @@ def test_same_plan_file_gives_the_same_bits(launched: Job, plans: Job, rank: int
 
 def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main([]) == 2
-    said = capsys.readouterr().err
-    assert "usage: tf-libra run" in said and "-np 2 python train.py" in said
+    reported = capsys.readouterr().err
+    assert "usage: tf-libra run" in reported and "-np 2 python train.py" in reported
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_background_job_runs_and_ends_with_each_rank(tmp_path: Path) -> None:
         f"--background=sh -c {shlex.quote(beside)}",
         "--max-slowdown=0.2",
     )
-    told = job.communicate(timeout=300)[0]
-    assert job.returncode == 0, told
-    assert told.count("ran beside") >= 2
+    reported = job.communicate(timeout=300)[0]
+    assert job.returncode == 0, reported
+    assert reported.count("ran during") >= 2
     for rank in range(2):
         pid = int((tmp_path / f"begun.{rank}").read_text())
         assert not Path(f"/proc/{pid}").exists()
@@ -126,9 +126,9 @@ def test_last_lines_name_the_error(way: str, tmp_path: Path) -> None:
         "if rank == '1':\n    time.sleep(600)\ntf_libra.BackwardProfile.from_arrays([1], [-1.0])\n",
         way,
     )
-    told = job.communicate(timeout=300)[0]
+    reported = job.communicate(timeout=300)[0]
     assert job.returncode == 1
-    last = told.splitlines()[-4:]
+    last = reported.splitlines()[-4:]
     assert last[0] == "tf-libra run: the job has ended with an error"
     assert last[1].startswith("rank 0: ValueError: ")
     assert "compute_seconds must be at least 0" in last[1]
@@ -154,7 +154,7 @@ def test_ctrl_c_prints_the_summary(tmp_path: Path) -> None:
         if len(ready) == 2:
             break
     job.send_signal(signal.SIGINT)
-    told = job.communicate(timeout=300)[0]
+    reported = job.communicate(timeout=300)[0]
     assert job.returncode == 130
     assert {"summary of 0", "[1]<stdout>:summary of 1"} <= set(told.splitlines())
     assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
@@ -201,11 +201,11 @@ def test_ctrl_c_in_a_waiting_step_prints_the_summary(tmp_path: Path) -> None:
         if "step 6; still waiting" in line:  # and not one of the first, on a busy machine
             break
     job.send_signal(signal.SIGINT)
-    told = job.communicate(timeout=300)[0]
-    assert job.returncode == 130, told
-    assert "tf_libra: train_step: 5 steps, ended before a plan was active" in told
-    assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
-    assert "Traceback" not in told
+    reported = job.communicate(timeout=300)[0]
+    assert job.returncode == 130, reported
+    assert "tf_libra: train_step: 5 steps, ended before a plan was active" in reported
+    assert reported.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
+    assert "Traceback" not in reported
 
 
 @pytest.mark.parametrize(

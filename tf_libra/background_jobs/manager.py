@@ -194,15 +194,15 @@ class Background:
     def describe(self) -> str:
         """Describe the run time and cost in one line."""
         share = formatting.percent(self.pacing.share_of_steps)
-        where = "in the gaps of" if self._manner.in_gaps else "beside"
-        told = f"{self._name} ran {where} {share} of the settled steps"
+        where = "in the gaps of" if self._manner.in_gaps else "during"
+        text = f"{self._name} ran {where} {share} of the settled steps"
         made = None if self._count is None else self._count.read()
         if made is not None:
-            told += f" and made {made} of its own"
+            text += f" and made {made} of its own"
         if self.pacing.slowdown is None:
-            return told
+            return text
         return (
-            f"{told}; a step beside it took {formatting.change(self.pacing.slowdown)}"
+            f"{text}; a step that overlapped it took {formatting.change(self.pacing.slowdown)}"
             f" (limit {formatting.percent(self.pacing.max_slowdown)} in the mean)"
         )
 
@@ -304,7 +304,7 @@ def background(
     """
     beside = of_this_process()
     if beside.background is not None and not beside.background.is_over:
-        raise ValueError("background: there is one beside this process already")
+        raise ValueError("background: this process has a background job already")
     if isinstance(step, str):
         command = command_of("step", step)
     elif callable(step):

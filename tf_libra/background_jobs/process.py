@@ -30,25 +30,25 @@ class BackgroundProcess:
         if not command:
             raise ValueError("command must name a program, got none")
         self.command = tuple(command)
-        told, tells = os.pipe()
+        read_end, write_end = os.pipe()
         launcher = [
             sys.executable,
             "-m",
             "tf_libra.background_jobs.sched_idle_exec",
             str(os.getpid()),
         ]
-        with os.fdopen(told) as reader:
-            with os.fdopen(tells, "w"):
+        with os.fdopen(read_end) as reader:
+            with os.fdopen(write_end, "w"):
                 # Its own process group, so that Ctrl-C reaches it only through this process. The
                 # command has another group, so that a pause does not stop its supervisor. The
                 # session is shared: with sched_autogroup_enabled, another session would get as much
                 # of a core as this one, even under idle scheduling.
                 self._process = subprocess.Popen(
-                    [*launcher, str(tells), *command],
+                    [*launcher, str(write_end), *command],
                     stdin=subprocess.DEVNULL,
                     process_group=0,
                     env=env,
-                    pass_fds=(tells,),
+                    pass_fds=(write_end,),
                 )
             number = reader.readline()
         # Empty if the runner ended before the command started.

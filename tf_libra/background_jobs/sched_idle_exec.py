@@ -21,8 +21,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Run the command and return its status."""
-    parent, told, *command = sys.argv[1:]
-    descriptor = int(told)
+    parent, report_descriptor, *command = sys.argv[1:]
+    descriptor = int(report_descriptor)
     os.set_inheritable(descriptor, False)
     # The signal is blocked until the group exists.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -71,7 +71,7 @@ def _define_simulate(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_bool("priorities", True, "the foreground goes first", flag_values=values)
     flags.DEFINE_float(
-        "max_slowdown", 1.5, "pause beside what suffers more; 0: never", flag_values=values
+        "max_slowdown", 1.5, "pause during steps that slow down by more; 0: never", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_arguments(values, BY_NAME)
@@ -161,7 +161,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
 COMMANDS = {
     "plan": Command("give each layer its number of devices", _define_plan, _plan),
     "simulate": Command(
-        "what a plan takes, and what a background job gets beside it", _define_simulate, _simulate
+        "what a plan takes, and what a background job gets meanwhile", _define_simulate, _simulate
     ),
     "compare": Command(
         "all strategies in one table, at every scale or under each limit",

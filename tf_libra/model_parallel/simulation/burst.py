@@ -66,7 +66,7 @@ def span_seconds(scaling: ScalingProfile, plan: BurstPlan, span: BurstSpan) -> f
     times = scaling.transition_seconds
     if any(plan.lanes[layer] != span.lane for layer in (span.source, span.layer)):
         if scaling.move_seconds is None:
-            raise ValueError("move_seconds must be given: the plan has branches beside others")
+            raise ValueError("move_seconds must be given: the plan has concurrent branches")
         times = scaling.move_seconds
     edge = scaling.edges.index((span.source, span.layer))
     return float(times[edge, scaling.index(plan.num_devices[span.source]), position])
