@@ -160,10 +160,10 @@ class Cluster:
             f"class add dev eth0 parent 1: classid 1:ffff htb rate {rate}",
             f"class add dev eth0 parent 1:ffff classid 1:1 htb rate {flow_rate}",
         ]
-        for one in bits:
+        for bit in bits:
             for other in bits:
-                number = f"1:{2 + one * _FLOW_BUCKETS + other:x}"
-                ports = f"match ip sport {2 * one} {mask} match ip dport {2 * other} {mask}"
+                number = f"1:{2 + bit * _FLOW_BUCKETS + other:x}"
+                ports = f"match ip sport {2 * bit} {mask} match ip dport {2 * other} {mask}"
                 commands += [
                     f"class add dev eth0 parent 1:ffff classid {number} htb rate {flow_rate}",
                     f"filter add dev eth0 parent 1: protocol ip u32 {ports} flowid {number}",

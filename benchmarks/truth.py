@@ -95,14 +95,14 @@ def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     rows = [
         {
-            "plan": one["plan"],
-            "predicted_backward_seconds": one["predicted_backward_seconds"],
-            "measured_backward_seconds": _median(one["backward_seconds"]),
-            "predicted_step_seconds": one["predicted_step_seconds"],
-            "measured_step_seconds": _median(one["step_seconds"]),
-            "noise": _noise(one["step_seconds"]),
+            "plan": plan["plan"],
+            "predicted_backward_seconds": plan["predicted_backward_seconds"],
+            "measured_backward_seconds": _median(plan["backward_seconds"]),
+            "predicted_step_seconds": plan["predicted_step_seconds"],
+            "measured_step_seconds": _median(plan["step_seconds"]),
+            "noise": _noise(plan["step_seconds"]),
         }
-        for one in plans
+        for plan in plans
     ]
     return {
         "plans": rows,

@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     here = machine()
     against = None if FLAGS.against is None else json.loads(Path(FLAGS.against).read_text())
-    if against is not None and (said := _differences(against["settings"])):
-        print(f"wire: --against is of another job: {said}", file=sys.stderr)
+    if against is not None and (reported := _differences(against["settings"])):
+        print(f"wire: --against is of another job: {reported}", file=sys.stderr)
         return 2
     try:
         measured = _PLACING.measured("wire", WireJob, rounds=FLAGS.rounds)

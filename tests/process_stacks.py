@@ -67,11 +67,11 @@ def _threads(pid: int) -> list[str]:
 
 def _waits_in(task: Path) -> str:
     """Returns what the kernel says of a thread's wait; it may say it to the superuser alone."""
-    said = []
+    reported = []
     for file in ("wchan", "syscall"):
         with contextlib.suppress(OSError):
-            said.append(f"{file}: {(task / file).read_text().strip()}")
-    return ", ".join(said)
+            reported.append(f"{file}: {(task / file).read_text().strip()}")
+    return ", ".join(reported)
 
 
 def _tasks(pid: int) -> list[Path]:

@@ -100,13 +100,13 @@ def _of_rank(step: StepRecord, rank: int, late_ns: int) -> StepRecord:
     """The step as another rank has it, ready later, and with waits."""
     spans = tuple(
         dataclasses.replace(
-            one,
-            enqueued_ns=one.enqueued_ns + late_ns,
-            started_ns=one.started_ns + late_ns,
-            first_byte_ns=min(one.started_ns + max(late_ns, 1_500_000), one.finished_ns),
-            finished_ns=max(one.finished_ns, one.started_ns + late_ns),
+            reduce,
+            enqueued_ns=reduce.enqueued_ns + late_ns,
+            started_ns=reduce.started_ns + late_ns,
+            first_byte_ns=min(reduce.started_ns + max(late_ns, 1_500_000), reduce.finished_ns),
+            finished_ns=max(reduce.finished_ns, reduce.started_ns + late_ns),
         )
-        for one in step.all_reduces
+        for reduce in step.all_reduces
     )
     moved = dataclasses.replace(step, rank=rank, all_reduces=spans, host=f"node-{rank // 4}")
     if rank == 0:

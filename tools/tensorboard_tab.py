@@ -195,7 +195,7 @@ class Tab:
     def choose(self, selector: str, text: str) -> None:
         """Chooses the first option that has this text in it, and waits for what it brings."""
         select = Select(self.one(selector))
-        texts = [one.text for one in select.options]
+        texts = [option.text for option in select.options]
         index = next(i for i, one in enumerate(texts) if text in one)
         if not select.options[index].is_selected():
             self.script("delete document.querySelector('main').dataset.ready")

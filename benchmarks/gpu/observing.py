@@ -44,7 +44,7 @@ def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> TrialResult:
     produced = np.maximum.accumulate(np.maximum(first.produced, 0.0))
     records = []
     for position, (index, span) in enumerate(first.spans):
-        last = last_to_arrive([one.spans[position][1] for one in ranks])
+        last = last_to_arrive([rank.spans[position][1] for rank in ranks])
         start = span.end - ranks[last].spans[position][1].seconds
         group = plan.groups[index]
         records.append(

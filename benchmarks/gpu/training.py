@@ -170,7 +170,7 @@ def run(context: Context) -> None:
     models_of: dict[str, ContentionModel] = {}
     for team, tuned in conclusions.items():
         prefix = "" if team == "planned" else "own_"
-        found[f"{prefix}samples"] = [documents.sample_value(one) for one in tuned.samples]
+        found[f"{prefix}samples"] = [documents.sample_value(sample) for sample in tuned.samples]
         found[f"{prefix}fit"] = {
             "median_error": tuned.median_error,
             "held_out_error": tuned.held_out_error,

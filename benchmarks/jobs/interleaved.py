@@ -31,7 +31,9 @@ def _horovod_exchanges() -> dict[str, Exchange]:
     import horovod.tensorflow as hvd
 
     return {
-        "horovod:per_gradient": lambda gradients: [hvd.allreduce(one) for one in gradients],
+        "horovod:per_gradient": lambda gradients: [
+            hvd.allreduce(gradient) for gradient in gradients
+        ],
         "horovod:grouped": hvd.grouped_allreduce,
     }
 

@@ -152,7 +152,7 @@ def _measured(
     plans: Sequence[Plan], controls: Sequence[Sampled], conclusion: TuningResult, job: Job
 ) -> Any:
     """Runs the plans in turns; yields experiments, returns what came of each, drift and pace."""
-    running = [*plans, *(one.plan for one in controls)]
+    running = [*plans, *(control.plan for control in controls)]
     for plan in running:
         yield Trial(Phase.RACE, plan, traced=False, is_first=True)
     random = np.random.default_rng(job.seed)
@@ -175,7 +175,7 @@ def _measured(
                 starts.append((index, start_ns * 1e-9 / _first_ready(seen)))
     assert conclusion.profile is not None and conclusion.cost_model is not None
     now = np.array(steps[len(plans) :])
-    then = np.array([np.median(one.seconds) for one in controls])
+    then = np.array([np.median(control.seconds) for control in controls])
     drift = float(np.median(np.median(now, axis=1) / then))
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
     start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))

@@ -106,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {"cases": {}}
     found: dict[str, Any] = json.loads(path.read_text())
     known = found["cases"]
-    found["cases"] = {one.name: known.get(one.name, {}) for one in cases.all_cases()}
+    found["cases"] = {case.name: known.get(case.name, {}) for case in cases.all_cases()}
     return found
 
 

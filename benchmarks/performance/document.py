@@ -157,7 +157,7 @@ def _goals(cases: Kept) -> str:
     truths = [one["truth"] for _, one in _having("truth", cases)]
     plains = [one["plain"] for _, one in _having("plain", cases)]
     wires = [one["wire"] for _, one in _having("wire", cases) if one["wire"]["shares"]]
-    ratios = [one["to_best"]["median"] for one in steps]
+    ratios = [step["to_best"]["median"] for step in steps]
     rows: list[tuple[str, str]] = []
 
     def add(goal: str, met: Sequence[bool]) -> None:
@@ -175,46 +175,46 @@ def _goals(cases: Kept) -> str:
         f"a plan is active within {outcome.TUNING_STEPS} steps and"
         f" {outcome.TUNING_SECONDS:g} s, trials included",
         [
-            one["tuning"]["steps"] <= outcome.TUNING_STEPS
-            and one["tuning"]["seconds"] <= outcome.TUNING_SECONDS
-            for one in steps
+            step["tuning"]["steps"] <= outcome.TUNING_STEPS
+            and step["tuning"]["seconds"] <= outcome.TUNING_SECONDS
+            for step in steps
         ],
     )
     add(
         f"steps of unseen plans are missed by at most {outcome.STEP_ERROR:.0%} in the median",
-        [one["step"]["median_error"] <= outcome.STEP_ERROR for one in truths],
+        [truth["step"]["median_error"] <= outcome.STEP_ERROR for truth in truths],
     )
     add(
         f"their backward by at most {outcome.BACKWARD_ERROR:.0%}",
-        [_within(one["backward"], "median_error", outcome.BACKWARD_ERROR) for one in truths],
+        [_within(truth["backward"], "median_error", outcome.BACKWARD_ERROR) for truth in truths],
     )
     for of in ("step", "backward"):
         add(
             f"no bias of the {of} above {outcome.BIAS:.0%}, none missed by more than"
             f" {outcome.WORST_ERROR:.0%}",
             [
-                _within(one[of], "bias", outcome.BIAS)
-                and _within(one[of], "worst_error", outcome.WORST_ERROR)
-                for one in truths
+                _within(truth[of], "bias", outcome.BIAS)
+                and _within(truth[of], "worst_error", outcome.WORST_ERROR)
+                for truth in truths
             ],
         )
     add(
         f"plans' steps are ranked as measured (Spearman's, at least {outcome.RANK_CORRELATION:g}),"
         " where these differ by more than four times the noise",
         [
-            (one["step"]["rank_correlation"] or 0.0) >= outcome.RANK_CORRELATION
-            for one in truths
-            if outcome.has_ranks(one)
+            (truth["step"]["rank_correlation"] or 0.0) >= outcome.RANK_CORRELATION
+            for truth in truths
+            if outcome.has_ranks(truth)
         ],
     )
     add(
         f"`libra` wins back {outcome.SHARE_OF_WIRE:g} of what Horovod loses to the wire's limit",
-        [one["shares"].get("libra", 0.0) >= outcome.SHARE_OF_WIRE for one in wires],
+        [wire["shares"].get("libra", 0.0) >= outcome.SHARE_OF_WIRE for wire in wires],
     )
     add(
         f"`libra` takes at most {outcome.MOST_TO_PLAIN:g} of a plain MultiWorkerMirroredStrategy's"
         " step",
-        [one["to_plain"]["median"] <= outcome.MOST_TO_PLAIN for one in plains],
+        [plain["to_plain"]["median"] <= outcome.MOST_TO_PLAIN for plain in plains],
     )
     alone = [one["one_worker"]["to_one_worker"] for _, one in _having("one_worker", cases)]
     if alone:
@@ -224,7 +224,7 @@ def _goals(cases: Kept) -> str:
         )
     text = table(("goal", "met in"), rows)
     if truths:
-        noise = statistics.median(one["noise"] for one in truths)
+        noise = statistics.median(truth["noise"] for truth in truths)
         text += (
             f"\nA plan's own step differed by {noise:.1%} in the median between the first half of"
             " its rounds and the second: what is smaller than that is noise.\n"

@@ -179,13 +179,13 @@ def moved_records(
     """Returns the all-reduces at other times."""
     return tuple(
         replace(
-            one,
-            enqueued_ns=moved(one.enqueued_ns),
-            started_ns=moved(one.started_ns),
-            first_byte_ns=moved(one.first_byte_ns),
-            finished_ns=moved(one.finished_ns),
+            record,
+            enqueued_ns=moved(record.enqueued_ns),
+            started_ns=moved(record.started_ns),
+            first_byte_ns=moved(record.first_byte_ns),
+            finished_ns=moved(record.finished_ns),
         )
-        for one in records
+        for record in records
     )
 
 

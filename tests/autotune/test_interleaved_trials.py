@@ -51,7 +51,7 @@ def run(
 
 
 def winners(result: Race) -> list[int]:
-    return [one.plan.groups[0].num_threads - 1 for one in result.candidates]
+    return [candidate.plan.groups[0].num_threads - 1 for candidate in result.candidates]
 
 
 @settings(max_examples=50)
@@ -77,8 +77,11 @@ def test_known_plans_need_no_first_step() -> None:
         except StopIteration:
             break
         observation = TrialResult(None, (), called_ns=(10**18, 10**18 + 10**8))
-    assert [one.plan for one in experiments if one.is_first] == [plan(1), plan(2)]
-    assert len(experiments) == 4 and not any(one.is_first for one in experiments[2:])
+    assert [experiment.plan for experiment in experiments if experiment.is_first] == [
+        plan(1),
+        plan(2),
+    ]
+    assert len(experiments) == 4 and not any(experiment.is_first for experiment in experiments[2:])
 
 
 def test_unobserved_step_is_repeated() -> None:
@@ -100,7 +103,7 @@ def test_unobserved_step_is_repeated() -> None:
             unseen += not experiment.is_first
     assert winners(result) == [0, 1, 2]
     assert unseen > 0
-    assert num_steps == 3 + sum(len(one.seconds) for one in result.candidates) + unseen
+    assert num_steps == 3 + sum(len(candidate.seconds) for candidate in result.candidates) + unseen
     blind = race([(plan(index), None) for index in range(2)], BudgetTracker(Budget(max_steps=9)))
     assert len([*blind]) == 9
 
@@ -176,7 +179,9 @@ def test_budget_end_leaves_complete_rounds(max_steps: int) -> None:
         return
     result, order = run(lambda index, _: (3.0, 1.0, 2.0)[index], 3, Budget(max_steps=max_steps))
     assert len(order) == min(max_steps, 15)
-    assert {len(one.seconds) for one in result.candidates} == {max(0, max_steps // 3 - 1)}
+    assert {len(candidate.seconds) for candidate in result.candidates} == {
+        max(0, max_steps // 3 - 1)
+    }
     # Before anything was measured, the most promising is first.
     assert winners(result)[0] == (0 if max_steps < 6 else 1)
 

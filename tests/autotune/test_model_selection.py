@@ -23,8 +23,8 @@ def steps_on(machine: CostModel, count: int = len(PLANS)) -> list[StepTimes]:
     found = []
     for plan in PLANS[:count]:
         timeline = simulate(PROFILE, plan, machine)
-        spans = [(one.start_seconds, one.end_seconds) for one in timeline.groups]
-        ready = np.array([one.ready_seconds for one in timeline.groups])
+        spans = [(group.start_seconds, group.end_seconds) for group in timeline.groups]
+        ready = np.array([group.ready_seconds for group in timeline.groups])
         seconds = BEFORE + timeline.backward_seconds + AFTER
         starts, ends = np.array(spans).T
         found.append(

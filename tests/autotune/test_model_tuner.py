@@ -96,7 +96,11 @@ def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
 
 def test_sampled_plans_take_turns_untraced() -> None:
     experiments = [one for one in drive(Machine())[1] if one.phase is Phase.SAMPLE]
-    turns = [one.plan.fingerprint for one in experiments if not (one.traced or one.is_first)]
+    turns = [
+        experiment.plan.fingerprint
+        for experiment in experiments
+        if not (experiment.traced or experiment.is_first)
+    ]
     plans = set(turns)
     for start in range(0, len(turns), len(plans)):
         assert set(turns[start : start + len(plans)]) == plans
@@ -108,12 +112,17 @@ def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
     tuned, experiments = drive(Machine(noise=noise))
     assert tuned.race is not None
     assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
-    raced = {one.plan.fingerprint for one in experiments if one.phase is Phase.RACE}
-    assert {one.plan.fingerprint for one in tuned.race.candidates} == raced
-    assert any(len(one.plan.groups) == 1 for one in tuned.race.candidates)
+    raced = {
+        experiment.plan.fingerprint for experiment in experiments if experiment.phase is Phase.RACE
+    }
+    assert {candidate.plan.fingerprint for candidate in tuned.race.candidates} == raced
+    assert any(len(candidate.plan.groups) == 1 for candidate in tuned.race.candidates)
     assert tuned.race.median_error is not None
     assert tuned.race.median_error < 0.05
-    best = min(simulate(PROFILE, one.plan, MODEL).backward_seconds for one in tuned.race.candidates)
+    best = min(
+        simulate(PROFILE, candidate.plan, MODEL).backward_seconds
+        for candidate in tuned.race.candidates
+    )
     found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
     assert found <= 1.03 * best
 
@@ -121,7 +130,7 @@ def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
 def test_strategy_without_a_race_gets_none() -> None:
     tuned, experiments = drive(Machine(), strategies.Libra(race=False))
     assert tuned.race is None
-    assert Phase.RACE not in {one.phase for one in experiments}
+    assert Phase.RACE not in {experiment.phase for experiment in experiments}
 
 
 def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -> None:
@@ -129,9 +138,9 @@ def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -
     for r in (1, 2, 4):
         alone = {
             size
-            for one in experiments
-            if one.plan.after_backward and one.traced
-            for size, group in zip(one.plan.group_bytes, one.plan.groups, strict=True)
+            for experiment in experiments
+            if experiment.plan.after_backward and experiment.traced
+            for size, group in zip(experiment.plan.group_bytes, experiment.plan.groups, strict=True)
             if group.num_threads == r
         }
         assert len(alone) >= 3

@@ -48,15 +48,15 @@ def test_single_speed_change_does_not_affect_ratios(seed: int, when: int, pace: 
 
 def test_p_values_are_calibrated() -> None:
     """Few equal plans differ significantly; all clearly different plans do."""
-    told, equal = 0, 300
+    reported, equal = 0, 300
     for seed in range(equal):
         random = np.random.default_rng(seed)
         plans = [index for _ in range(8) for index in random.permutation(3).tolist()]
         seconds = np.exp(0.05 * random.standard_normal(len(plans)))
-        told += estimate_paired_timings(plans, seconds.tolist(), 3).p_value(0, 1) < 0.05
+        reported += estimate_paired_timings(plans, seconds.tolist(), 3).p_value(0, 1) < 0.05
         slower = seconds * np.where(np.array(plans) == 0, 1.5, 1.0)
         assert estimate_paired_timings(plans, slower.tolist(), 3).p_value(0, 1) < 0.01
-    assert told / equal < 0.1
+    assert reported / equal < 0.1
 
 
 def test_p_value_tests_a_given_ratio() -> None:

@@ -21,7 +21,7 @@ STREAMS_PAY = replace(MODEL, overlapped=(2.5e9, 2.1e9, 0.3), exclusive=(2.5e9, 2
 def test_portfolio_is_as_good_as_the_best_strategy(model: ContentionModel) -> None:
     tuned, experiments = drive(Machine(model=model), "auto", BUDGET, runs_streams=True)
     assert len(experiments) <= 150
-    phases = {one.phase for one in experiments}
+    phases = {experiment.phase for experiment in experiments}
     assert phases == {Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE}
     seconds = {}
     for name in SINGLE:
@@ -33,17 +33,23 @@ def test_portfolio_is_as_good_as_the_best_strategy(model: ContentionModel) -> No
 def test_portfolio_notes_name_the_winner_and_the_others() -> None:
     tuned, experiments = drive(Machine(), "auto", BUDGET, runs_streams=True)
     assert tuned.race is not None and tuned.search is not None
-    raced = {one.plan.strategy for one in tuned.race.candidates}
+    raced = {candidate.plan.strategy for candidate in tuned.race.candidates}
     assert {"libra", "aiacc", "syneasgd"} <= raced
     # The best settings of the search, which a few steps each do not tell apart, have no first step.
-    new = [one.plan for one in experiments if one.phase is Phase.RACE and one.is_first]
-    searched = [one.plan for one in tuned.race.candidates if one.plan.strategy == "aiacc"]
+    new = [
+        experiment.plan
+        for experiment in experiments
+        if experiment.phase is Phase.RACE and experiment.is_first
+    ]
+    searched = [
+        candidate.plan for candidate in tuned.race.candidates if candidate.plan.strategy == "aiacc"
+    ]
     assert len(searched) == 3 and not {one.fingerprint for one in searched} & {
         one.fingerprint for one in new
     }
     assert tuned.plan.strategy == tuned.race.winner.plan.strategy
-    said = next(note for note in tuned.notes if note.startswith("interleaved trials over"))
-    assert all(name in said for name in raced)
+    reported = next(note for note in tuned.notes if note.startswith("interleaved trials over"))
+    assert all(name in reported for name in raced)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
@@ -51,7 +57,7 @@ def test_measured_gamma_is_in_all_candidates(gamma: float) -> None:
     machine = Machine(gamma=gamma)
     tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
     assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
-    raced = [one for one in tuned.race.candidates if one.plan.num_streams > 1]
+    raced = [candidate for candidate in tuned.race.candidates if candidate.plan.num_streams > 1]
     assert {"asc-wfbp", "aiacc"} <= {one.plan.strategy for one in raced}
     assert {one.plan.contention for one in raced} == {tuned.contention}
     for one in raced:
@@ -63,7 +69,9 @@ def test_user_provided_gamma_is_in_all_candidates() -> None:
     given = strategies.Auto(contention=2.0)
     tuned, _ = drive(Machine(), given, BUDGET, runs_streams=True)
     assert tuned.race is not None
-    raced = [one.plan for one in tuned.race.candidates if one.plan.num_streams > 1]
+    raced = [
+        candidate.plan for candidate in tuned.race.candidates if candidate.plan.num_streams > 1
+    ]
     assert raced and {plan.contention for plan in raced} == {2.0}
 
 
@@ -76,8 +84,8 @@ def test_short_budget_falls_back_to_the_model_or_one_all_reduce() -> None:
 
 def test_external_engine_gets_no_streams_and_whole_tensors() -> None:
     tuned, experiments = drive(Machine(), "auto", BUDGET)
-    assert not any(one.plan.cuts_tensors for one in experiments)
-    assert {one.plan.num_streams for one in experiments} == {1}
+    assert not any(experiment.plan.cuts_tensors for experiment in experiments)
+    assert {experiment.plan.num_streams for experiment in experiments} == {1}
     assert not tuned.plan.cuts_tensors
 
 

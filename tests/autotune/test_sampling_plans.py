@@ -31,7 +31,7 @@ def test_sampling_plans_cover_all_tensors(sizes: list[int]) -> None:
     ]
     for plan in plans:
         assert plan.num_bytes == tuple(sizes)
-        assert plan.tensor_names == tuple(one.name for one in specs(sizes))
+        assert plan.tensor_names == tuple(spec.name for spec in specs(sizes))
         assert {group.num_threads for group in plan.groups} <= set(THREADS)
 
 

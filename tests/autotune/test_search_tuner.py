@@ -16,14 +16,16 @@ HUNDRED = Budget(100, 1e6)
 
 def test_search_tuner_measures_searches_and_races_within_its_steps() -> None:
     tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
-    phases = list(dict.fromkeys(one.phase for one in experiments))
+    phases = list(dict.fromkeys(experiment.phase for experiment in experiments))
     assert phases == [Phase.MEASURE, Phase.SEARCH, Phase.RACE]
     assert len(experiments) <= 100
     assert tuned.plan.strategy == "aiacc"
     assert tuned.is_complete and tuned.search is not None and tuned.race is not None
     assert any(note.startswith("best of ") for note in tuned.notes)
     # All that race have had steps in the search.
-    assert not any(one.is_first for one in experiments if one.phase is Phase.RACE)
+    assert not any(
+        experiment.is_first for experiment in experiments if experiment.phase is Phase.RACE
+    )
     assert tuned.profile.names == PROFILE.names
 
 
@@ -69,8 +71,8 @@ def test_untraced_units_are_packed_in_tracing_order() -> None:
 
 def test_external_engine_gets_one_stream_of_whole_tensors() -> None:
     tuned, experiments = drive(Machine(), "aiacc", HUNDRED, runs_streams=False)
-    assert {one.plan.num_streams for one in experiments} == {1}
-    assert not any(one.plan.cuts_tensors for one in experiments)
+    assert {experiment.plan.num_streams for experiment in experiments} == {1}
+    assert not any(experiment.plan.cuts_tensors for experiment in experiments)
     assert tuned.plan.num_streams == 1
 
 
@@ -150,7 +152,7 @@ def test_similar_jobs_plan_is_a_candidate() -> None:
         PlanOutline.from_plan(first.plan),
     )
     tuned, _ = drive(Machine(changed_profile()), "libra", find_warm_start=lambda rate: start)
-    raced = [note for one in tuned.race.candidates for note in one.plan.notes]
+    raced = [note for candidate in tuned.race.candidates for note in candidate.plan.notes]
     assert any("similar job's plan (libra)" in note for note in raced)
 
 
@@ -159,9 +161,9 @@ def test_similar_jobs_plan_is_a_candidate() -> None:
 def test_warm_start_is_requested_with_the_measured_rate(name: str, factor: float) -> None:
     rates = [(factor * a, factor * b, c) for a, b, c in (MODEL.overlapped, MODEL.exclusive)]
     model = replace(MODEL, overlapped=rates[0], exclusive=rates[1])
-    asked: list[float | None] = []
+    requested: list[float | None] = []
     tuned, _ = drive(
-        Machine(model=model), name, HUNDRED, runs_streams=True, find_warm_start=asked.append
+        Machine(model=model), name, HUNDRED, runs_streams=True, find_warm_start=requested.append
     )
-    assert asked == [tuned.bytes_per_second]
+    assert requested == [tuned.bytes_per_second]
     assert tuned.bytes_per_second == pytest.approx(float(model.exclusive_rate(1)), rel=0.3)

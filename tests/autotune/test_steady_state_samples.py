@@ -54,8 +54,8 @@ def plans_of(profile: BackwardProfile, seed: int) -> list[Plan]:
 
 def usual(profile: BackwardProfile, plan: Plan, truth: CostModel) -> StepTimes:
     timeline = simulate(profile, plan, truth)
-    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
-    ready = np.array([one.ready_seconds for one in timeline.groups])
+    spans = np.array([(group.start_seconds, group.end_seconds) for group in timeline.groups])
+    ready = np.array([group.ready_seconds for group in timeline.groups])
     seconds = BEFORE + timeline.step_seconds + AFTER
     sending = np.maximum(spans[:, 1] - spans[:, 0] - truth.waiting, 0.0)
     return StepTimes(plan, seconds, BEFORE + spans, BEFORE + ready, sending, 3)
@@ -71,8 +71,8 @@ def test_true_model_predicts_all_samples(truth: CostModel, updates: float) -> No
     assert len(samples) == sum(len(plan.groups) for plan in plans)
     assert np.abs(prediction_errors(truth, samples)).max() < 1e-6
     assert np.abs(computation_errors(truth, samples)).max() < 1e-3
-    assert any(one.overlap_seconds == 0 for one in samples)
-    assert any(one.residual_seconds == 0 for one in samples)
+    assert any(sample.overlap_seconds == 0 for sample in samples)
+    assert any(sample.residual_seconds == 0 for sample in samples)
 
 
 def test_samples_begin_when_the_last_rank_arrives() -> None:
@@ -99,7 +99,7 @@ def test_optimistic_model_has_errors_on_samples() -> None:
     samples = steady_state_samples(Calibration(CONTENDED, profile, BEFORE, AFTER), steps)
     errors = prediction_errors(CONTENDED, samples)
     assert errors.max() < 0
-    large = np.array([one.num_bytes > 4e6 for one in samples])
+    large = np.array([sample.num_bytes > 4e6 for sample in samples])
     assert np.median(errors[large]) == pytest.approx(1 / 1.25 - 1, abs=0.02)
 
 

@@ -73,14 +73,17 @@ def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
         *_round(machine, plans, 1.0),
     ]
 
-    even = {one.plan.fingerprint: one.seconds for one in step_times(_round(Machine(), plans, 1.0))}
+    even = {
+        step_time.plan.fingerprint: step_time.seconds
+        for step_time in step_times(_round(Machine(), plans, 1.0))
+    }
 
     def spread(found: Sequence[StepTimes]) -> float:
         return float(np.ptp([one.seconds / even[one.plan.fingerprint] for one in found]))
 
     assert spread(step_times(steps)) < 1e-6
     # Without those stamps the unlucky ones seem to be slow.
-    assert spread(step_times([_never_ready(one) for one in steps])) > 0.3
+    assert spread(step_times([_never_ready(step) for step in steps])) > 0.3
 
 
 def _never_ready(step: TimedStep) -> TimedStep:
@@ -131,9 +134,9 @@ def test_incomplete_rounds_and_few_plans_are_not_corrected() -> None:
 
 
 def test_spans_lie_within_the_step() -> None:
-    for one in step_times(_round(Machine(), PLANS, 1.0)):
-        assert np.all(one.spans[:, 0] >= BEFORE - 1e-9)
-        assert one.spans[-1, 1] <= one.seconds - AFTER + 1e-9
+    for step_time in step_times(_round(Machine(), PLANS, 1.0)):
+        assert np.all(step_time.spans[:, 0] >= BEFORE - 1e-9)
+        assert step_time.spans[-1, 1] <= step_time.seconds - AFTER + 1e-9
 
 
 def test_step_times_without_steps_are_empty() -> None:

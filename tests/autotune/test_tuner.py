@@ -76,7 +76,7 @@ def registered() -> Iterator[None]:
 
 def test_registered_searchable_strategy_is_searched() -> None:
     tuned, experiments = drive(Machine(), "thirds", HUNDRED, runs_streams=True)
-    assert [*dict.fromkeys(one.phase for one in experiments)] == [
+    assert [*dict.fromkeys(experiment.phase for experiment in experiments)] == [
         Phase.MEASURE,
         Phase.SEARCH,
         Phase.RACE,
@@ -89,7 +89,7 @@ def test_registered_searchable_strategy_is_searched() -> None:
 
 def test_auto_searches_a_registered_strategy() -> None:
     tuned, _ = drive(Machine(), "auto", Budget(150, 1e6), runs_streams=True)
-    raced = {one.plan.strategy for one in tuned.race.candidates}
+    raced = {candidate.plan.strategy for candidate in tuned.race.candidates}
     assert {"thirds", "aiacc"} <= raced
     found = [note for note in tuned.notes if note.startswith("best of ") and "settings" in note]
     assert len(found) == 2

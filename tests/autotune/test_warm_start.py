@@ -147,7 +147,7 @@ def test_without_time_features_are_compared() -> None:
 def test_gradients_of_one_scope_are_a_layer() -> None:
     names = ["dense_1/bias", "dense_1/kernel", "dense/bias", "dense/kernel", "w", "v"]
     tensors = [TensorSpec(name, 8, "float32") for name in names]
-    assert [one.num_bytes for one in JobSignature.from_tensors(tensors, 2, 1).layers] == [
+    assert [layer.num_bytes for layer in JobSignature.from_tensors(tensors, 2, 1).layers] == [
         16,
         16,
         8,

@@ -64,20 +64,20 @@ def test_one_engine_at_a_time() -> None:
 
 
 def test_errors_of_one_thread_are_not_those_of_another() -> None:
-    said: list[str] = []
+    reported: list[str] = []
 
     def fail() -> None:
         try:
             engine_lib.interface_address("no-such-interface")
         except engine_lib.EngineError as error:
-            said.append(str(error))
+            reported.append(str(error))
 
     thread = threading.Thread(target=fail)
     thread.start()
     with pytest.raises(engine_lib.EngineError, match="no engine is running"):
         engine_lib.Engine(0, 1, 1).set_step(1)
     thread.join()
-    assert "no-such-interface" in said[0]
+    assert "no-such-interface" in reported[0]
 
 
 def test_address_of_an_interface() -> None:

@@ -138,7 +138,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def test_connections_are_counted_as_the_mesh_makes_them() -> None:
-    found, asked = [], []
+    found, requested = [], []
     for size, hosts, lanes, changes in (
         (512, 64, 8, {}),
         (60, 60, 4, {}),  # a rank on each, as a square
@@ -159,10 +159,12 @@ def test_connections_are_counted_as_the_mesh_makes_them() -> None:
         ]
         for rank in (0, size - 1):
             found.append(connections(of_ranks)[rank])
-            asked.append((rank, lanes, addresses))
-    command = [sys.executable, "-c", _MESHES, json.dumps(asked)]
-    said = subprocess.run(command, capture_output=True, text=True)
-    needed = [int(number) for number in re.findall(r"needs (\d+) file descriptors", said.stdout)]
-    assert len(needed) == len(found), said.stdout + said.stderr
+            requested.append((rank, lanes, addresses))
+    command = [sys.executable, "-c", _MESHES, json.dumps(requested)]
+    reported = subprocess.run(command, capture_output=True, text=True)
+    needed = [
+        int(number) for number in re.findall(r"needs (\d+) file descriptors", reported.stdout)
+    ]
+    assert len(needed) == len(found), reported.stdout + reported.stderr
     # A leaf of the tree has fewer neighbours than what is counted.
     assert all(0 <= ours - theirs < 9 for ours, theirs in zip(found, needed, strict=True))

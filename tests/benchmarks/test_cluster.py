@@ -48,8 +48,8 @@ def send(cluster: Cluster, sender: Host, receiver: Host, timeout: float) -> str:
         dict(os.environ),
         stderr=subprocess.PIPE,
     )
-    _, said = process.communicate(timeout=DEADLINE_SECONDS)
-    return said.decode().strip()
+    _, reported = process.communicate(timeout=DEADLINE_SECONDS)
+    return reported.decode().strip()
 
 
 def test_cores_are_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,10 @@ def start_cli(folder: Path, *command: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.usefixtures("make_cluster")
 def test_workers_know_their_place(tmp_path: Path) -> None:
-    said = 'echo $HOROVOD_RANK $HOROVOD_LOCAL_SIZE $TF_LIBRA_INTERFACE > "$OUT/$HOROVOD_HOSTNAME"'
-    assert start_cli(tmp_path, "sh", "-c", said).wait(DEADLINE_SECONDS) == 0
+    reported = (
+        'echo $HOROVOD_RANK $HOROVOD_LOCAL_SIZE $TF_LIBRA_INTERFACE > "$OUT/$HOROVOD_HOSTNAME"'
+    )
+    assert start_cli(tmp_path, "sh", "-c", reported).wait(DEADLINE_SECONDS) == 0
     assert (tmp_path / "host0").read_text() == "0 1 eth0\n"
     assert (tmp_path / "host1").read_text() == "1 1 eth0\n"
 
@@ -169,12 +171,12 @@ def test_status_is_that_of_a_worker_that_fails(tmp_path: Path) -> None:
 def test_nothing_is_left(tmp_path: Path, number: signal.Signals) -> None:
     # A shell that says who it is, and stays.
     cli = start_cli(tmp_path, "sh", "-c", 'echo $$ > "$OUT/$HOROVOD_RANK"; exec sleep 1000')
-    said = [tmp_path / "0", tmp_path / "1"]
+    reported = [tmp_path / "0", tmp_path / "1"]
     wait_until(
-        lambda: all(path.exists() and path.read_text().endswith("\n") for path in said),
+        lambda: all(path.exists() and path.read_text().endswith("\n") for path in reported),
         DEADLINE_SECONDS,
     )
-    workers = [int(path.read_text()) for path in said]
+    workers = [int(path.read_text()) for path in reported]
     cli.send_signal(number)
     cli.wait(DEADLINE_SECONDS)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), DEADLINE_SECONDS)

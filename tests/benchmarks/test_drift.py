@@ -39,9 +39,9 @@ def test_every_stage_is_reported(make_cluster: Callable[..., Any], tmp_path: Pat
 def test_a_stage_is_reported_by_its_steps_without_trials() -> None:
     """Also where its first and last ones did: no number is NaN, which JSON has none of."""
     tried = [True] * 3 + [False] * 4 + [True] * 13
-    told = drift.summary([5.0] * 3 + [1.0, 2.0, 3.0, 4.0] + [5.0] * 13, tried)
-    assert told["first_step_seconds"] == 1.0 and told["last_step_seconds"] == 4.0
-    assert told["tried_steps"] == 16 and told["tried_share"] == pytest.approx(16 / 90)
+    reported = drift.summary([5.0] * 3 + [1.0, 2.0, 3.0, 4.0] + [5.0] * 13, tried)
+    assert reported["first_step_seconds"] == 1.0 and reported["last_step_seconds"] == 4.0
+    assert reported["tried_steps"] == 16 and reported["tried_share"] == pytest.approx(16 / 90)
     assert drift.summary([1.0] * 20, [False] * 20)["tried_share"] == 0
     with pytest.raises(ValueError, match=r"all 20 steps"):
         drift.summary([1.0] * 20, [True] * 20)

@@ -23,10 +23,22 @@ def test_cnn5m_is_the_network_that_results_are_compared_on() -> None:
     model, inputs, labels, _ = models.build("cnn5m")
     assert inputs.shape == (16, 32, 32, 3)
     assert labels.shape == (16,)
-    convolutions = [one for one in model.layers if isinstance(one, tf.keras.layers.Conv2D)]
-    assert [one.filters for one in convolutions] == [32, 32, 64, 64, 128, 128, 256, 256]
-    assert all(one.kernel_size == (3, 3) and one.padding == "same" for one in convolutions)
-    dense = [one for one in model.layers if isinstance(one, tf.keras.layers.Dense)]
+    convolutions = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Conv2D)]
+    assert [convolution.filters for convolution in convolutions] == [
+        32,
+        32,
+        64,
+        64,
+        128,
+        128,
+        256,
+        256,
+    ]
+    assert all(
+        convolution.kernel_size == (3, 3) and convolution.padding == "same"
+        for convolution in convolutions
+    )
+    dense = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)]
     assert [one.units for one in dense] == [2048, 1024, 10]
     assert model.count_params() == 5_379_882
 

@@ -14,8 +14,9 @@ def test_both_searches_are_reported() -> None:
     searched = {"steps": 40, "settings": 18, "to_final": [1.25], "steps_until_near": 9}
     never = searched | {"steps_until_near": None}
     settings = {"changed": "vgg13", "model": "vgg", "network": "one host"}
-    told = second_job.summary({"alone": never, "helped": searched, "settings": settings})
-    assert "alone: near its final step after no of 40 steps" in told
+    reported = second_job.summary({"alone": never, "helped": searched, "settings": settings})
+    assert "alone: near its final step after no of 40 steps" in reported
     assert (
-        "helped: near its final step after 9 of 40 steps, 18 settings; the first was 1.250" in told
+        "helped: near its final step after 9 of 40 steps, 18 settings; the first was 1.250"
+        in reported
     )

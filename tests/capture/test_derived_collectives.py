@@ -29,7 +29,7 @@ def descend(layers: Layers, slopes: Any) -> None:
 
 
 def flat(tensors: Any) -> Any:
-    return tf.concat([tf.reshape(one, [-1]) for one in tensors], 0)
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
 def grouped_halves(layers: Layers, inputs: Any) -> None:
@@ -71,14 +71,14 @@ def test_gradients_reduced_in_another_shape_are_left_to_horovod(
 def with_figures(layers: Layers, inputs: Any) -> None:
     """Shown, or kept in a variable that no weight is made of."""
     slopes = slopes_of(layers, inputs)
-    steepness.assign(hvd.allreduce(tf.stack([tf.norm(one) for one in slopes])))
+    steepness.assign(hvd.allreduce(tf.stack([tf.norm(slope) for slope in slopes])))
     descend(layers, slopes)
 
 
 def clipped_by_a_common_norm(layers: Layers, inputs: Any) -> None:
     slopes = slopes_of(layers, inputs)
     norm = hvd.allreduce(tf.linalg.global_norm(slopes))
-    descend(layers, [one / norm for one in slopes])
+    descend(layers, [slope / norm for slope in slopes])
 
 
 def by_statistics_of_all(layers: Layers, inputs: Any) -> None:

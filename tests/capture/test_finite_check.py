@@ -69,8 +69,8 @@ def test_culprits_in_words() -> None:
     secret = secrets.token_bytes(engine_lib.SECRET_BYTES)
     engine = engine_lib.connect(0, [address], secret, 1, 10.0, 5.0)
     try:
-        told = finite_check.culprits(engine, "table")
-        assert told == "the gradient of 'table' is not finite on rank 0"
+        reported = finite_check.culprits(engine, "table")
+        assert reported == "the gradient of 'table' is not finite on rank 0"
         assert finite_check.culprits(engine, "").endswith("but not their sum")
     finally:
         engine.close()
@@ -78,7 +78,7 @@ def test_culprits_in_words() -> None:
 
 def test_a_snapshot_brings_values_back() -> None:
     variables = [tf.Variable(1.0), tf.Variable([1, 2]), tf.Variable("text")]
-    before = [one.numpy() for one in variables]
+    before = [variable.numpy() for variable in variables]
     snapshot = finite_check.VariableSnapshot(variables)
 
     @tf.function

@@ -153,7 +153,9 @@ def test_keras_recomputes_layers(scope: dict[str, Any]) -> None:
         return tape.gradient(loss, model.trainable_variables)
 
     _, found = traced(step)
-    assert sorted(found) == sorted(one.path for one in model.trainable_variables)
+    assert sorted(found) == sorted(
+        trainable_variable.path for trainable_variable in model.trainable_variables
+    )
 
 
 def test_recomputing_computes_what_it_did() -> None:

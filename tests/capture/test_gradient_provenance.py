@@ -20,7 +20,7 @@ def found_in(make: Callable[[Any, Any], Any]) -> list[tuple[str, bool]]:
         marks = GradientRegistry(ReductionPolicy())
         marks.record_call(("a", "b"), (first, second), ("a", "b"), is_reduced=False)
         result = make(first, second)
-        found.extend((one.name, one.is_itself) for one in origins(marks, result))
+        found.extend((origin.name, origin.is_itself) for origin in origins(marks, result))
         return result
 
     step(tf.ones([3]))
@@ -56,7 +56,7 @@ def test_origins_are_found_from_inside_of_a_branch() -> None:
 
         def branch() -> Any:
             mean = gradient / 2.0
-            inside.extend(one.name for one in origins(marks, mean))
+            inside.extend(origin.name for origin in origins(marks, mean))
             return mean
 
         return tf.cond(tf.reduce_sum(x) > 0, branch, lambda: x)

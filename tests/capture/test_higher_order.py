@@ -68,7 +68,7 @@ def test_what_is_differentiated_again_is_found_in_functions_and_loops(differenti
         with tf.GradientTape() as outer:
             total = tf.constant(0.0)
             for _ in tf.range(2):
-                total += tf.add_n([tf.reduce_sum(one**2) for one in slopes(inputs)])
+                total += tf.add_n([tf.reduce_sum(slope**2) for slope in slopes(inputs)])
         if differentiate == "function":
             return tf.gradients(total, inputs)
         return getattr(outer, differentiate)(total, layers[0])

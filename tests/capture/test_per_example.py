@@ -28,9 +28,9 @@ def per_example(
 
 def clipped(jacobians: list[tf.Tensor]) -> list[tf.Tensor]:
     """Each example's gradient, cut to the same norm; their mean."""
-    norms = tf.sqrt(tf.add_n([tf.reduce_sum(one**2, axis=[1, 2]) for one in jacobians]))
+    norms = tf.sqrt(tf.add_n([tf.reduce_sum(jacobian**2, axis=[1, 2]) for jacobian in jacobians]))
     factors = tf.minimum(1.0, 0.5 / norms)[:, tf.newaxis, tf.newaxis]
-    return [tf.reduce_mean(one * factors, axis=0) for one in jacobians]
+    return [tf.reduce_mean(jacobian * factors, axis=0) for jacobian in jacobians]
 
 
 @pytest.mark.parametrize("pfor", [True, False])
@@ -182,7 +182,7 @@ def test_an_update_is_found_outside_of_the_function_that_asks() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(layers[2])
         layers[2].assign_sub(tape.gradient(loss, layers[2]))
-        return [tf.norm(one) for one in jacobians]
+        return [tf.norm(jacobian) for jacobian in jacobians]
 
     trace, found = traced(step)
     assert found == ["layer2"]  # which is not updated with what the other output is

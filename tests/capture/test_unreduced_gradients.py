@@ -28,13 +28,13 @@ def descend(layers: Layers, slopes: Any) -> None:
 
 
 def by_arguments(layers: Layers, inputs: Any) -> None:
-    descend(layers, tf.function(taken)([one.read_value() for one in layers], inputs))
+    descend(layers, tf.function(taken)([layer.read_value() for layer in layers], inputs))
 
 
 def by_arguments_of_arguments(layers: Layers, inputs: Any) -> None:
     inner = tf.function(taken)
     outer = tf.function(lambda given, data: inner(given, data))
-    descend(layers, outer([one.read_value() for one in layers], inputs))
+    descend(layers, outer([layer.read_value() for layer in layers], inputs))
 
 
 def by_parts_of_arguments(layers: Layers, inputs: Any) -> None:
@@ -42,11 +42,11 @@ def by_parts_of_arguments(layers: Layers, inputs: Any) -> None:
     def slopes(flat: Any) -> Any:
         return taken([tf.reshape(one, [4, 4]) for one in tf.split(flat, 4)], inputs)
 
-    descend(layers, slopes(tf.concat([tf.reshape(one, [-1]) for one in layers], 0)))
+    descend(layers, slopes(tf.concat([tf.reshape(layer, [-1]) for layer in layers], 0)))
 
 
 def by_an_optimizer(layers: Layers, inputs: Any) -> None:
-    slopes = tf.function(taken)([one.read_value() for one in layers], inputs)
+    slopes = tf.function(taken)([layer.read_value() for layer in layers], inputs)
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(layers)
     optimizer.apply(slopes)
@@ -63,7 +63,7 @@ def by_what_it_activates(layers: Layers, inputs: Any) -> None:
 
 
 def by_tf_gradients(layers: Layers, inputs: Any) -> None:
-    weights = [one.read_value() for one in layers]
+    weights = [layer.read_value() for layer in layers]
     descend(layers, tf.gradients(loss_of(weights, inputs), weights))
 
 
@@ -105,7 +105,7 @@ def test_what_was_summed_over_calls_updates_no_weight() -> None:
 
     def step(inputs: Any) -> None:
         layers[0].assign_sub(total)
-        total.assign_add(tf.function(taken)([one.read_value() for one in layers], inputs)[0])
+        total.assign_add(tf.function(taken)([layer.read_value() for layer in layers], inputs)[0])
 
     with pytest.raises(ValueError, match=REFUSED):
         traced(step)
@@ -117,8 +117,8 @@ def test_what_was_summed_over_calls_updates_no_weight() -> None:
 def averaged_by_horovod(layers: Layers, inputs: Any) -> None:
     import horovod.tensorflow as hvd
 
-    slopes = tf.function(taken)([one.read_value() for one in layers], inputs)
-    descend(layers, [hvd.allreduce(one) for one in slopes])
+    slopes = tf.function(taken)([layer.read_value() for layer in layers], inputs)
+    descend(layers, [hvd.allreduce(slope) for slope in slopes])
 
 
 def chained(layers: Layers, inputs: Any) -> None:

@@ -21,17 +21,17 @@ def gradient_of(values: Any, layers: Layers, inputs: Any) -> Any:
 
 
 def read(layers: Layers, inputs: Any) -> Any:
-    values = [one.read_value() for one in layers]
+    values = [layer.read_value() for layer in layers]
     return gradient_of(values, values, inputs)
 
 
 def as_tensors(layers: Layers, inputs: Any) -> Any:
-    values = [tf.identity(tf.convert_to_tensor(one)) for one in layers]
+    values = [tf.identity(tf.convert_to_tensor(layer)) for layer in layers]
     return gradient_of(values, values, inputs)
 
 
 def in_half_precision(layers: Layers, inputs: Any) -> Any:
-    values = [tf.cast(one, tf.float16) for one in layers]
+    values = [tf.cast(layer, tf.float16) for layer in layers]
     return gradient_of(values, values, tf.cast(inputs, tf.float16))
 
 
@@ -40,7 +40,7 @@ def in_a_function(layers: Layers, inputs: Any) -> Any:
 
 
 def read_outside_of_the_function(layers: Layers, inputs: Any) -> Any:
-    values = [one.read_value() for one in layers]
+    values = [layer.read_value() for layer in layers]
     return tf.function(lambda inner: gradient_of(values, values, inner))(inputs)
 
 
@@ -89,7 +89,7 @@ def test_parts_of_a_weight_are_averaged_each(cut: Callable[..., Any]) -> None:
         with tf.GradientTape() as tape:
             parts = cut(layer)
             tape.watch(parts)
-            loss = tf.add_n([tf.reduce_sum(one) * tf.reduce_sum(inputs) for one in parts])
+            loss = tf.add_n([tf.reduce_sum(part) * tf.reduce_sum(inputs) for part in parts])
         return tape.gradient(loss, parts)
 
     trace, found = traced(step)
@@ -101,7 +101,7 @@ def test_one_vector_of_all_weights_is_one_gradient() -> None:
     layers = chain()
 
     def step(inputs: Any) -> Any:
-        flat = tf.concat([tf.reshape(one, [-1]) for one in layers], 0)
+        flat = tf.concat([tf.reshape(layer, [-1]) for layer in layers], 0)
         with tf.GradientTape() as tape:
             tape.watch(flat)
             loss = loss_of([tf.reshape(one, [4, 4]) for one in tf.split(flat, 4)], inputs)
@@ -158,7 +158,7 @@ def test_what_was_read_and_is_differentiated_again_is_rejected_like_a_variable()
     def step(inputs: Any) -> Any:
         with tf.GradientTape() as outer:
             slopes = read(layers, inputs)
-            penalty = tf.add_n([tf.norm(one) for one in slopes])
+            penalty = tf.add_n([tf.norm(slope) for slope in slopes])
         return outer.gradient(penalty, layers)
 
     with pytest.raises(ValueError, match=r"step.* 'layer\d' .*inner_gradients="):

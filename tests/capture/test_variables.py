@@ -25,7 +25,7 @@ def test_names_are_unique_within_a_model() -> None:
 
 def test_states_of_random_numbers_are_each_ranks_own() -> None:
     dropout = keras.layers.Dropout(0.5, seed=1)
-    assert all(variables.is_random_state(one) for one in dropout.variables)
+    assert all(variables.is_random_state(variable) for variable in dropout.variables)
     assert dropout.variables
     generator = tf.random.Generator.from_seed(1)
     assert variables.is_random_state(generator.state)

@@ -38,10 +38,10 @@ def test_flags_and_positionals_reach_the_command() -> None:
 
 def test_help_lists_the_flags_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--help", of=("FOLDER",)) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("usage: prog do FOLDER [flags]\n\ndoes something\n")
-    assert "--count" in told and "how many" in told
-    assert ".py" not in told
+    reported = capsys.readouterr().out
+    assert reported.startswith("usage: prog do FOLDER [flags]\n\ndoes something\n")
+    assert "--count" in reported and "how many" in reported
+    assert ".py" not in reported
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_every_command_is_listed(
 ) -> None:
     commands = {"one": Command("the first", lambda values: None, lambda values, rest: None)}
     assert run_family("prog", commands, arguments) == status
-    told = capsys.readouterr()
-    shown, other = (told.err, told.out) if status else (told.out, told.err)
+    reported = capsys.readouterr()
+    shown, other = (reported.err, reported.out) if status else (reported.out, reported.err)
     assert shown.splitlines()[0] == first
     assert "  one  the first" in shown
     assert other == ""

@@ -13,11 +13,11 @@ from tf_libra.specs.backward_profile import BackwardProfile
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Returns the error of one line, with status 2 and nothing on standard output."""
     assert main(["profile", *arguments]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert told.err.startswith("tf-libra profile: ")
-    return told.err
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.count("\n") == 1
+    assert reported.err.startswith("tf-libra profile: ")
+    return reported.err
 
 
 @pytest.mark.parametrize("name", ["missing", "two\nlines", "<script>", "x" * 300, "🐢"])
@@ -56,9 +56,9 @@ def test_profile_is_readable_by_the_planner(
 ) -> None:
     out = tmp_path / "profile.json"
     assert main(["profile", str(traced.folder / "keras.0"), "--out", str(out)]) == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "5 step(s)" in told.err or "skipped" in told.err
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert "5 step(s)" in reported.err or "skipped" in reported.err
     profile = BackwardProfile.from_json(out.read_text())
     assert main(["profile", str(traced.folder / "keras.0")]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(profile.to_json())

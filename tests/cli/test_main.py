@@ -198,8 +198,8 @@ def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, w
     change(value)
     path.write_text(json.dumps(value))
     assert main([command, *inputs]) == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert words in reported and reported.count("\n") == 1
 
 
 def test_bad_files_are_named(inputs, tmp_path, capsys):
@@ -232,9 +232,9 @@ def test_predictions_name_the_error_of_the_model(inputs, tmp_path, capsys):
         ["plan", "--threads=1,4"],
     ):
         assert main([command[0], *logdir, *command[1:]]) == 0
-        told = capsys.readouterr().err
-        assert evidence.describe() in told
-        assert "extrapolated" not in told
+        reported = capsys.readouterr().err
+        assert evidence.describe() in reported
+        assert "extrapolated" not in reported
     assert main(["plan", *logdir, "--strategy=wfbp", "--num_threads=8"]) == 0
     assert "r = 8 are extrapolated; samples have r = 1 to 4" in capsys.readouterr().err
     assert main(["plan", *inputs]) == 0
@@ -253,7 +253,7 @@ def test_explain_reads_a_log_directory(inputs, tmp_path, capsys):
     assert "plan.json': No such file" in capsys.readouterr().err
     (logdir / "plan.json").write_text(plan.to_json())
     assert main(["explain", str(logdir)]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert (
         main(
             [
@@ -264,7 +264,7 @@ def test_explain_reads_a_log_directory(inputs, tmp_path, capsys):
         )
         == 0
     )
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == reported
     assert main(["explain", *inputs, str(logdir)]) == 0  # files that are named go before
 
 
@@ -277,12 +277,12 @@ def test_alternatives_beyond_the_fitted_threads_are_marked(threads, tmp_path, ca
         encode_cost_model(COST, Evidence(threads, 9, 0.04, 0.12))
     )
     assert main(["explain", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     beyond = threads == (1, 2)
     count = len(plan.groups) if beyond else 0
-    assert told.count("  r = 4, extrapolated\n") == count
-    assert (" with 4, extrapolated (" in " ".join(told.split())) == beyond
-    assert "r = 1, extrapolated" not in told
+    assert reported.count("  r = 4, extrapolated\n") == count
+    assert (" with 4, extrapolated (" in " ".join(reported.split())) == beyond
+    assert "r = 1, extrapolated" not in reported
 
 
 def test_reasons_of_an_untrusted_model_have_a_caveat(inputs, tmp_path, capsys):
@@ -303,8 +303,8 @@ def test_reasons_of_an_untrusted_model_have_a_caveat(inputs, tmp_path, capsys):
 def test_bad_picture_path_is_an_error_before_planning(command, capsys):
     given = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
     assert main([*command, *given]) == 2
-    told = capsys.readouterr().err
-    assert ("plot must end in .svg or .png, got 'x.jpg'" in told) == (command != ["compare"])
+    reported = capsys.readouterr().err
+    assert ("plot must end in .svg or .png, got 'x.jpg'" in reported) == (command != ["compare"])
 
 
 def test_failure_of_the_machine_has_status_1(inputs, capsys):
@@ -350,14 +350,14 @@ def test_usage_names_positionals_and_defaults(capsys):
     assert main(["explain", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: tf-libra explain PLAN.json|LOGDIR [flags]")
     assert main(["plan", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "(default: 'libra')" in told
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "(default: 'libra')" in reported
     # Those of strategies are the strategies' own.
-    assert "tensor groups (libra); by default 10" in told
-    assert "backward computation (libra-m); by default 150" in told
-    assert "threads, kept sorted (libra-m, libra); by default 1,2,4" in told
-    assert "without chunks (libra); by default False" in told
-    assert "Measured trials need no gamma (aiacc) " in told
+    assert "tensor groups (libra); by default 10" in reported
+    assert "backward computation (libra-m); by default 150" in reported
+    assert "threads, kept sorted (libra-m, libra); by default 1,2,4" in reported
+    assert "without chunks (libra); by default False" in reported
+    assert "Measured trials need no gamma (aiacc) " in reported
     assert main(["plan", "--threats=1"]) == 2
     assert "usage: tf-libra plan [flags]" in capsys.readouterr().err
 

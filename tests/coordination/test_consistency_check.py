@@ -34,13 +34,13 @@ def test_first_difference_is_named(left: object, right: object, said: str) -> No
 def test_order_of_the_statement_decides_what_comes_first() -> None:
     mine = {"world size": 2, "version": "a", "plan": "p"}
     other = {"plan": "q", "version": "b", "world size": 2}
-    said = first_difference([mine, other])
-    assert said == "version is 'a' on rank 0 and 'b' on rank 1"
+    reported = first_difference([mine, other])
+    assert reported == "version is 'a' on rank 0 and 'b' on rank 1"
 
 
 def test_rank_that_differs_is_named() -> None:
-    said = first_difference([{"plan": "p"}, {"plan": "p"}, {"plan": "q"}, {"plan": "r"}])
-    assert said == "plan is 'p' on rank 0 and 'q' on rank 2"
+    reported = first_difference([{"plan": "p"}, {"plan": "p"}, {"plan": "q"}, {"plan": "r"}])
+    assert reported == "plan is 'p' on rank 0 and 'q' on rank 2"
 
 
 def test_key_missing_on_one_rank_is_a_difference() -> None:

@@ -160,8 +160,8 @@ def test_chief_and_worker_train_together_until_one_is_lost() -> None:
         second, _ = processes[1].communicate(timeout=300)  # ends the standard input it waits for
         first, log = processes[0].communicate(timeout=300)
     finally:
-        for one in processes:
-            one.kill()
+        for process in processes:
+            process.kill()
     # The sum of both losses, before and after a step against the sum of both gradients.
     assert trained == ["loss 12.0 4.0\n", "measure\n"], log
     assert second.splitlines() == ["loss 12.0 4.0", "measure"]

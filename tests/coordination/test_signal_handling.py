@@ -164,13 +164,13 @@ def test_final_reports_are_written_while_a_worker_still_computes(
     tmp_path: Path, is_said: bool
 ) -> None:
     """After its wait was ended, and not where it has been said already."""
-    told: list[str] = []
+    reported: list[str] = []
     line = tmp_path / "line"
     os.mkfifo(line)
-    interrupts = Interrupts(lambda _: told.append("ended"), 0.0, last_seconds=0.0)
+    interrupts = Interrupts(lambda _: reported.append("ended"), 0.0, last_seconds=0.0)
 
     def summary() -> None:
-        told.append("summary")
+        reported.append("summary")
 
     def last() -> None:
         line.write_text("through")
@@ -188,7 +188,7 @@ def test_final_reports_are_written_while_a_worker_still_computes(
         interrupts.during(computing)
     assert Path(f"{line}.read").read_text() == "through"
     # These two are called in any order, and the call is over when both are.
-    assert told == (["ended"] if is_said else ["ended", "summary"])
+    assert reported == (["ended"] if is_said else ["ended", "summary"])
 
 
 def test_other_threads_set_nothing(interrupts: Interrupts) -> None:

@@ -12,8 +12,10 @@ from tf_libra.coordination.world import host_identity
 
 
 def test_another_process_on_this_host_has_the_same_identity() -> None:
-    told = "from tf_libra.coordination.world import host_identity; print(host_identity())"
-    there = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True)
+    reported = "from tf_libra.coordination.world import host_identity; print(host_identity())"
+    there = subprocess.run(
+        [sys.executable, "-c", reported], check=True, capture_output=True, text=True
+    )
     assert there.stdout.strip() == host_identity()
     assert host_identity() == host_identity()
 

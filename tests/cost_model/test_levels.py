@@ -74,10 +74,10 @@ def test_two_levels_are_faster_above_a_size(hosts: int, per_host: int, rate: flo
 def test_tried_sizes_favor_two_levels_up_to_5_gbit() -> None:
     """64 KiB at the least, and larger with more ranks on a host or faster links."""
     assert bytes_worth_two_levels(2, 2, 5 * GBIT) < 64 * 1024
-    told = [round(bytes_worth_two_levels(2, 2, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
-    assert told == [12, 62, 312, 1250]
-    told = [round(bytes_worth_two_levels(4, 8, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
-    assert told == [1, 6, 30, 119]
+    reported = [round(bytes_worth_two_levels(2, 2, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
+    assert reported == [12, 62, 312, 1250]
+    reported = [round(bytes_worth_two_levels(4, 8, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
+    assert reported == [1, 6, 30, 119]
 
 
 def num_sends(phases: Iterable[Phase]) -> Counter[int]:

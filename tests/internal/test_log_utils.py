@@ -59,10 +59,10 @@ def test_what_names_no_level_is_said(
 ) -> None:
     monkeypatch.setenv(log_utils.LEVEL_VARIABLE, named)
     with fresh_process() as log:
-        log.addHandler(logging.StreamHandler(told := io.StringIO()))
+        log.addHandler(logging.StreamHandler(reported := io.StringIO()))
         log_utils.warn_of_unknown_level(log_utils.logger(0))
-    assert told.getvalue().startswith(said)
-    assert bool(told.getvalue()) == bool(said)
+    assert reported.getvalue().startswith(said)
+    assert bool(reported.getvalue()) == bool(said)
 
 
 def test_what_the_application_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:

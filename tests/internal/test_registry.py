@@ -127,8 +127,8 @@ def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
 
         def shrink(self) -> None: ...
 
-    told = r"kind 'half' must have unit, grow: .*\.Shrinking documents them"
-    with pytest.raises(ValueError, match=told):
+    reported = r"kind 'half' must have unit, grow: .*\.Shrinking documents them"
+    with pytest.raises(ValueError, match=reported):
         made.register(Half)
 
     @made.register
@@ -170,8 +170,8 @@ def test_who_brings_what_is_missing_is_named() -> None:
         name: ClassVar[str] = "still"
         unit: ClassVar[str] = "s"
 
-    told = r"; inherit \S+\.InMetres or \S+\.Of for defaults$"
-    with pytest.raises(ValueError, match=told):
+    reported = r"; inherit \S+\.InMetres or \S+\.Of for defaults$"
+    with pytest.raises(ValueError, match=reported):
         made.register(Bare)
     for one in (Growing, Still):
         with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres for defaults$"):

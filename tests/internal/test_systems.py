@@ -125,8 +125,8 @@ def test_package_imports_and_works_without_a_system(reduced: Path) -> None:
     )
     code, families = CASES[reduced.name]
     imports = f"import importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
-    told = run(reduced, imports + code)
-    listed = {line.split()[0] for line in told.splitlines() if line.startswith("  ")}
+    reported = run(reduced, imports + code)
+    listed = {line.split()[0] for line in reported.splitlines() if line.startswith("  ")}
     assert {"plan", "run"} < listed
     assert listed & {"pipeline", "burst"} == {"pipeline", "burst"} - families
 

@@ -60,12 +60,12 @@ def fit_in_stages() -> dict[str, Any]:
     fitting = tf_libra.keras.optimize(model, tf_libra.strategies.Spp(num_microbatches=2))
     data = np.ones((8, 2)), np.ones((8, 1))
     model.fit(*data, batch_size=4, verbose=0)  # which finds that it is alone
-    asked = sum(native.load.cache_info()[:2])
+    requested = sum(native.load.cache_info()[:2])
     model.fit(*data, batch_size=4, epochs=2, verbose=0)
     return {
         "phase": fitting.phase,
         "trained": not np.allclose(before[0], model.get_weights()[0]),
-        "asked": sum(native.load.cache_info()[:2]) - asked,
+        "asked": sum(native.load.cache_info()[:2]) - requested,
     }
 
 

@@ -319,13 +319,13 @@ def arguments_that_cannot_be() -> Any:
         "uneven": lambda: collectives.reduce_scatter(tf.zeros([SIZE + 1]), ALL, "x"),
         "scalar": lambda: collectives.all_gather(tf.zeros([]), ALL, "x"),
     }
-    said = {}
+    reported = {}
     for name, call in bad.items():
         try:
             call()
         except (ValueError, tf.errors.InvalidArgumentError) as error:
-            said[name] = str(error)
-    return {**said, "works still": close(collectives.all_reduce(x, ALL, "x"), np.zeros([3, 2]))}
+            reported[name] = str(error)
+    return {**reported, "works still": close(collectives.all_reduce(x, ALL, "x"), np.zeros([3, 2]))}
 
 
 @cases

@@ -242,7 +242,7 @@ def before_compile() -> Any:
         ours, tf_libra.strategies.Wfbp(num_threads=2), max_tuning_steps=6
     )
     ours.set_weights(alone.get_weights())
-    told = []
+    reported = []
     for seed in range(2):
         for model in (alone, ours):
             model.compile(
@@ -250,12 +250,12 @@ def before_compile() -> Any:
                 keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             )
             model.fit(data(model is alone, seed), epochs=2, verbose=0)
-        told.append([str(fitting.phase), fitting.settled, fitting.tuned is not None])
+        reported.append([str(fitting.phase), fitting.settled, fitting.tuned is not None])
         ours.reset_metrics()  # which are of each rank's own data
         fitting.check_variables()
     fitting.close()
     save(alone, ours)
-    return told
+    return reported
 
 
 class OddBatches(keras.Model):

@@ -177,7 +177,7 @@ def on_batch() -> Any:
     for _ in range(3):
         alone.train_on_batch(inputs, labels)
         ours.train_on_batch(harness.own(inputs), harness.own(labels))
-    told = {}
+    reported = {}
     for name, look in {
         "predict": lambda: ours.predict(inputs, verbose=0),
         "evaluate": lambda: ours.evaluate(inputs, labels, verbose=0),
@@ -186,12 +186,12 @@ def on_batch() -> Any:
     }.items():
         try:
             look()
-            told[name] = "nothing"
+            reported[name] = "nothing"
         except ValueError as error:
-            told[name] = str(error)
+            reported[name] = str(error)
     fitting.synchronize_variables()
     ours.predict(inputs, verbose=0)
-    return {"told": told, "error": furthest(weights(ours), weights(alone))}
+    return {"told": reported, "error": furthest(weights(ours), weights(alone))}
 
 
 @cases

@@ -130,7 +130,7 @@ def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> l
         plan = plan_of(model.variables, cuts, streams, threads, size)
         grappler.register(plan)
         engine.set_step(number)
-        mine = [tf.constant(one, dtype) for one in gradients(RANK, number, size)]
+        mine = [tf.constant(gradient, dtype) for gradient in gradients(RANK, number, size)]
         with grappler.calling(grappler.call_options(plan)):
             call(*mine)
         everyone = [gradients(rank, number, size) for rank in range(size)]

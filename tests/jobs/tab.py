@@ -72,7 +72,7 @@ def made() -> dict[str, Any]:
 
 @cases
 def given() -> dict[str, Any]:
-    names = [one.name.split(":")[0] for one in reversed(variables())]
+    names = [variable.name.split(":")[0] for variable in reversed(variables())]
     sizes = [4 * a * b for a, b in itertools.pairwise(WIDTHS)][::-1]
     groups = (tf_libra.TensorGroup(0, 1, 1), tf_libra.TensorGroup(1, len(names), 2))
     plan = tf_libra.Plan(groups, tuple(names), tuple(sizes), SIZE, "by hand")

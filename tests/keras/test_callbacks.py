@@ -72,7 +72,7 @@ def test_one_process_keeps_its_variables(horovod: None) -> None:
     """The optimizer's are there from now on, as they have to be everywhere."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
     model.compile("adam", "mse")
-    before = [one.numpy() for one in model.variables]
+    before = [variable.numpy() for variable in model.variables]
     assert not model.optimizer.built
     broadcasts(model)
     assert model.optimizer.built

@@ -50,8 +50,8 @@ def test_metrics_are_those_of_the_joint_batches_on_every_rank(job: Job, case: st
 
 
 def test_what_is_done_for_a_callback_is_said_once(job: Job) -> None:
-    told = [line for line in job.log("batches").splitlines() if "looks_at_weights" in line]
-    assert len(told) == 1 and "Watching" in told[0]
+    reported = [line for line in job.log("batches").splitlines() if "looks_at_weights" in line]
+    assert len(reported) == 1 and "Watching" in reported[0]
     assert "looks_at_weights" not in job.log("epochs")
     assert "looks_at_weights" not in job.log("checkpoint")
 
@@ -115,7 +115,9 @@ def saving(every: Any) -> Any:
 def test_which_callbacks_look_at_weights_after_batches(
     callbacks: Any, steps: int, expected: list[int]
 ) -> None:
-    assert [one.every for one in find_sync_points(callbacks, steps)] == expected
+    assert [
+        find_sync_point.every for find_sync_point in find_sync_points(callbacks, steps)
+    ] == expected
 
 
 def test_saving_counts_as_keras_does() -> None:

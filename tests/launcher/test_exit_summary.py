@@ -38,9 +38,9 @@ def test_error_and_its_consequences_take_a_line_each() -> None:
 
 
 def test_ranks_that_say_the_same_say_it_once() -> None:
-    said = "ValueError: threads must be from 1 to 64, got 0"
-    found = outcome(*raised(1, said), *raised(0, said), status(0, 1), status(1, 1))
-    assert found.lines() == [f"rank 0: {said}", "rank 1: the same as rank 0"]
+    reported = "ValueError: threads must be from 1 to 64, got 0"
+    found = outcome(*raised(1, reported), *raised(0, reported), status(0, 1), status(1, 1))
+    assert found.lines() == [f"rank 0: {reported}", "rank 1: the same as rank 0"]
 
 
 def test_worker_ended_by_the_launcher_is_not_a_cause() -> None:
@@ -49,8 +49,8 @@ def test_worker_ended_by_the_launcher_is_not_a_cause() -> None:
 
 
 def test_lost_ranks_without_a_cause_are_listed() -> None:
-    said = "horovod.common.exceptions.HorovodInternalError: rank 1 did not arrive"
-    assert outcome(*raised(0, said), status(0, 1)).lines() == [
+    reported = "horovod.common.exceptions.HorovodInternalError: rank 1 did not arrive"
+    assert outcome(*raised(0, reported), status(0, 1)).lines() == [
         "rank 0: HorovodInternalError: rank 1 did not arrive"
     ]
 
@@ -72,10 +72,10 @@ LOST = "horovod.common.exceptions.HorovodInternalError: "
 
 
 def quoting(rank: int, by: int) -> list[str]:
-    said = f"LibraAllReduce: rank {by}, group 0 (w) of plan 1 in step: rank {rank} gave up:"
+    reported = f"LibraAllReduce: rank {by}, group 0 (w) of plan 1 in step: rank {rank} gave up:"
     end = [f"{DAMAGED[-1]}); step 23 was not completed", "\t [[tf_libra/1/group_0_wait]]"]
     detected = ["", "Detected at node PyFunc defined at (most recent call last):"]
-    first = f"{said} InvalidArgumentError: {{{{function_node f}}}} {DAMAGED[0]}"
+    first = f"{reported} InvalidArgumentError: {{{{function_node f}}}} {DAMAGED[0]}"
     return raised(by, f"{LOST}Graph execution error:", *detected, first, *DAMAGED[1:-1], *end)
 
 
@@ -84,7 +84,7 @@ def quoting(rank: int, by: int) -> list[str]:
 def test_rank_with_failed_data_differs_from_ranks_that_quote_it(rank: int, is_first: bool) -> None:
     others = [one for one in range(3) if one != rank]
     own = raised(rank, f"{INVALID}{{{{function_node w_device_/job:0}}}} {DAMAGED[0]}", *DAMAGED[1:])
-    quotes = [line for one in others for line in quoting(rank, one)]
+    quotes = [line for other in others for line in quoting(rank, other)]
     lines = [*own, *quotes] if is_first else [*quotes, *own]
     found = outcome(*lines, *(status(one, 1) for one in (*others, rank)))
     assert found.lines() == [
@@ -123,8 +123,8 @@ def test_killed_rank_precedes_the_ranks_that_lost_it() -> None:
 
 
 def test_an_error_of_the_network_that_names_no_rank_is_a_cause() -> None:
-    said = "tensorflow.python.framework.errors_impl.UnavailableError: storage is out of reach"
-    found = outcome(*raised(1, said), *raised(0, f"{LOST}rank 1"), status(0, 1), status(1, 1))
+    reported = "tensorflow.python.framework.errors_impl.UnavailableError: storage is out of reach"
+    found = outcome(*raised(1, reported), *raised(0, f"{LOST}rank 1"), status(0, 1), status(1, 1))
     assert found.lines()[0] == "rank 1: UnavailableError: storage is out of reach"
 
 

@@ -33,12 +33,12 @@ def run(tmp_path: Path, script: str, **environment: str) -> str:
 
 
 def test_tracebacks_have_the_frames_of_the_users_code_alone(tmp_path: Path) -> None:
-    told = run(tmp_path, SCRIPT, **{LAUNCHED_VARIABLE: "1"})
-    assert "in train" in told
-    assert "compute_seconds" in told
-    assert told.splitlines()[-1] == "RuntimeError: of my own"
-    assert "specs/backward_profile.py" not in told
-    assert f"{TRACEBACK_VARIABLE}=full shows them" in told
+    reported = run(tmp_path, SCRIPT, **{LAUNCHED_VARIABLE: "1"})
+    assert "in train" in reported
+    assert "compute_seconds" in reported
+    assert reported.splitlines()[-1] == "RuntimeError: of my own"
+    assert "specs/backward_profile.py" not in reported
+    assert f"{TRACEBACK_VARIABLE}=full shows them" in reported
 
 
 @pytest.mark.parametrize(

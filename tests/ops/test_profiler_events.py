@@ -18,30 +18,30 @@ def trace(job: Job, name: str, rank: int) -> Trace:
 def test_every_all_reduce_is_there_once_on_each_of_its_lanes(
     traced: Job, three_groups: Plan, rank: int
 ) -> None:
-    found = [one for one in trace(traced, "profiler", rank).lanes if not one.phase]
+    found = [lane for lane in trace(traced, "profiler", rank).lanes if not lane.phase]
     executed = traced.value("profiler", rank)["telemetry"]
     assert len(executed) == 3 * len(three_groups.groups)
     for record in executed:
         lanes = [one for one in found if one.sequence == record["sequence"]]
-        assert sorted(one.lane for one in lanes) == list(range(record["num_threads"]))
-        for one in lanes:
-            assert one.group == record["group"]
-            assert one.num_threads == record["num_threads"]
-            assert one.num_bytes == record["num_bytes"]
-            assert one.step == record["step"]
+        assert sorted(lane.lane for lane in lanes) == list(range(record["num_threads"]))
+        for lane in lanes:
+            assert lane.group == record["group"]
+            assert lane.num_threads == record["num_threads"]
+            assert lane.num_bytes == record["num_bytes"]
+            assert lane.step == record["step"]
     assert len(found) == sum(record["num_threads"] for record in executed)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_times_are_those_of_telemetry(traced: Job, rank: int) -> None:
-    found = [one for one in trace(traced, "profiler", rank).lanes if not one.phase]
+    found = [lane for lane in trace(traced, "profiler", rank).lanes if not lane.phase]
     # The trace counts from its start, which both clocks have in common.
     shifts = set()
     for record in traced.value("profiler", rank)["telemetry"]:
         lanes = [one for one in found if one.sequence == record["sequence"]]
-        shifts.add(record["started_ns"] - min(one.start_ns for one in lanes))
+        shifts.add(record["started_ns"] - min(lane.start_ns for lane in lanes))
         # The record is completed after the last lane's event.
-        assert record["finished_ns"] - min(shifts) >= max(one.end_ns for one in lanes)
+        assert record["finished_ns"] - min(shifts) >= max(lane.end_ns for lane in lanes)
     assert max(shifts) - min(shifts) <= 1, shifts  # picoseconds are rounded to nanoseconds
 
 

@@ -100,8 +100,8 @@ def test_every_change_equals_simulation(data, profile, cost, after_backward):
     for index, entry in enumerate(explained.groups):
         assert entry == explain_group(profile, plan, cost, index)
         group = plan.groups[index]
-        for told in entry.alternatives:
-            kind, *words = told.change.split()
+        for reported in entry.alternatives:
+            kind, *words = reported.change.split()
             if kind == "r":
                 changed = [dataclasses.replace(group, num_threads=int(words[1]))]
                 others = [[*plan.groups[:index], *changed, *plan.groups[index + 1 :]]]
@@ -134,7 +134,7 @@ def test_every_change_equals_simulation(data, profile, cost, after_backward):
                 ).step_seconds
                 for groups in others
             )
-            assert told.seconds == pytest.approx(seconds - now, rel=1e-6, abs=2e-9 * now)
+            assert reported.seconds == pytest.approx(seconds - now, rel=1e-6, abs=2e-9 * now)
 
 
 def test_many_groups_are_simulated_vectorized(monkeypatch):

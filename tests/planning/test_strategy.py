@@ -57,13 +57,13 @@ def test_external_argument_is_a_flag(halves, tmp_path, capsys):
     assert rows["halves"]["groups"] == 1
     assert main(["plan", "--help"]) == 0
     assert "--share: share of the tensors in the first group (halves)" in capsys.readouterr().out
-    for given, told in (
+    for given, reported in (
         (["--strategy=halves", "--share=0"], "share must be greater than 0"),
         (["--strategy=halves", "--share=most"], "flag --share=most"),
         (["--strategy=wfbp", "--share=0.5"], "share is not an argument of wfbp"),
     ):
         assert main(["plan", *inputs, *given]) == 2
-        assert told in capsys.readouterr().err
+        assert reported in capsys.readouterr().err
 
 
 def test_argument_named_as_a_command_flag_is_rejected(capsys):
@@ -77,8 +77,10 @@ def test_argument_named_as_a_command_flag_is_rejected(capsys):
 
     try:
         assert main(["plan", "--help"]) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("tf-libra plan: workers of strategy 'shared' must have another name")
+        reported = capsys.readouterr().err
+        assert reported.startswith(
+            "tf-libra plan: workers of strategy 'shared' must have another name"
+        )
     finally:
         REGISTRY.forget("shared")
 
@@ -129,8 +131,10 @@ def test_invalid_registration_is_named(halves):
         def draft(self, profile, cost):
             raise NotImplementedError
 
-    told = r"'bare' must have chooses_threads, tuned_by, .*races.*FixedThreads or .*ChosenThreads"
-    with pytest.raises(ValueError, match=told):
+    reported = (
+        r"'bare' must have chooses_threads, tuned_by, .*races.*FixedThreads or .*ChosenThreads"
+    )
+    with pytest.raises(ValueError, match=reported):
         strategies.register(Bare)
 
 

@@ -319,8 +319,8 @@ def simclr(by: By) -> Any:
     def views(random: np.random.Generator) -> Any:
         return random.normal(size=(4, 4, 8, 8, 1)).astype("float32")
 
-    for one in by.batches(6, views):
-        train_step(one)
+    for batch in by.batches(6, views):
+        train_step(batch)
     return variables
 
 

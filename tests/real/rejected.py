@@ -139,7 +139,7 @@ def model_agnostic_meta_learning(by: By) -> Any:
             with tf.GradientTape() as inner:
                 loss = cross_entropy(y, model(x))
             slopes = inner.gradient(loss, variables)
-            loss += tf.add_n([tf.reduce_sum(one**2) for one in slopes])
+            loss += tf.add_n([tf.reduce_sum(slope**2) for slope in slopes])
         descend(variables, outer.gradient(loss, variables))
 
     train_step(*next(by.batches(1, rows)))

@@ -138,7 +138,7 @@ class By:
         """Averages as a script's author would with Horovod; for us, returns the gradients as is."""
         if self.kind != "horovod":
             return list(gradients)
-        return [None if one is None else hvd.allreduce(one) for one in gradients]
+        return [None if gradient is None else hvd.allreduce(gradient) for gradient in gradients]
 
     def dataset(self, arrays: Any, batch: int) -> tf.data.Dataset:
         """Batches of `batch` examples for each rank, and of all ranks' alone."""
@@ -171,8 +171,8 @@ class By:
 
     def remember(self, variables: Any) -> None:
         """Keeps values from before training."""
-        for one in variables:
-            self.start.setdefault(id(one), np.array(tf.convert_to_tensor(one)))
+        for variable in variables:
+            self.start.setdefault(id(variable), np.array(tf.convert_to_tensor(variable)))
 
     def started_from(self, variable: Any) -> np.ndarray | None:
         """Returns a variable's value before training; None if that is not known."""
@@ -285,8 +285,8 @@ def run_ours(name: str, script: Script, rank: int, size: int) -> Any:
     """Runs a script that is compared with nothing; it returns what JSON can say."""
     fresh()
     by = By("ours", name, rank, size)
-    told = script(by)
-    return {"told": told, **executed(by)}
+    reported = script(by)
+    return {"told": reported, **executed(by)}
 
 
 def fresh() -> None:

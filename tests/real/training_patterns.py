@@ -818,7 +818,7 @@ def weights_that_were_read(by: By) -> Any:
     @by.optimize()
     @tf.function
     def train_step(x: Any, y: Any) -> None:
-        values = [one.read_value() for one in variables]
+        values = [variable.read_value() for variable in variables]
         first = slopes(values, x, y)
         size = tf.linalg.global_norm(first)
         near = [one + 0.1 * slope / size for one, slope in zip(values, first, strict=True)]

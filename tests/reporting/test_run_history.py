@@ -83,7 +83,7 @@ def test_snapshot_does_not_change_with_later_events() -> None:
     assert before.num_steps == before.step_seconds == {}
     after = history.snapshot()
     assert after.conclusion == RECORD.conclusion
-    first, second = (one.backward_seconds for one in after.timelines)
+    first, second = (timeline.backward_seconds for timeline in after.timelines)
     assert after.median_backward_seconds() == (first + second) / 2
 
 

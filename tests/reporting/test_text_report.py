@@ -69,10 +69,10 @@ def test_plan_without_prediction_is_described() -> None:
     assert [line.split()[-2:] for line in plan_table(conclusion).splitlines()[1:]] == [
         ["-", "-"]
     ] * 2
-    told = describe(RunSnapshot(phase=Phase.RUN, conclusion=conclusion)).splitlines()
-    assert any(line.startswith("the model cannot predict this plan: compute:") for line in told)
-    assert "note: a note" in told
-    assert max(map(len, told)) <= 100
+    reported = describe(RunSnapshot(phase=Phase.RUN, conclusion=conclusion)).splitlines()
+    assert any(line.startswith("the model cannot predict this plan: compute:") for line in reported)
+    assert "note: a note" in reported
+    assert max(map(len, reported)) <= 100
 
 
 def test_report_before_the_first_step_is_the_phase() -> None:
@@ -80,8 +80,8 @@ def test_report_before_the_first_step_is_the_phase() -> None:
 
 
 def test_remarks_are_notes() -> None:
-    told = describe(RunSnapshot(remarks=("Horovod reduces all of them", "and so on")))
-    assert told.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
+    reported = describe(RunSnapshot(remarks=("Horovod reduces all of them", "and so on")))
+    assert reported.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
 
 
 def samples() -> tuple[OverlapSample, ...]:
@@ -119,7 +119,7 @@ def test_report_fits_into_100_columns() -> None:
     plan = replace(make_plan(PROFILE, MODEL, "libra"), notes=("a note to the reader",))
     seen = samples()
     fitted = fit(seen, 2)
-    told = describe(
+    reported = describe(
         RunSnapshot(
             phase=Phase.RUN,
             conclusion=TuningResult(plan, PROFILE, fitted.model, 0.034, seen, plan.notes),
@@ -130,50 +130,54 @@ def test_report_fits_into_100_columns() -> None:
             step_seconds={Phase.MEASURE: (0.4, 0.5, 0.6), Phase.RUN: (0.4,)},
         )
     )
-    assert max(len(line) for line in told.splitlines()) <= 100
-    assert told.startswith("phase: run\n")
-    assert "9 samples" in told
-    assert "3.4 %" in told
-    assert "a note to the reader" in told
+    assert max(len(line) for line in reported.splitlines()) <= 100
+    assert reported.startswith("phase: run\n")
+    assert "9 samples" in reported
+    assert "3.4 %" in reported
+    assert "a note to the reader" in reported
     assert plan.predicted_seconds is not None
     measured = f"backward: measured 300 ms, predicted {formatting.time(plan.predicted_seconds)}"
-    assert measured in told
-    assert "step: measured 400 ms (middle half 400 ms to 400 ms, 1 steps under the plan)" in told
+    assert measured in reported
+    assert (
+        "step: measured 400 ms (middle half 400 ms to 400 ms, 1 steps under the plan)" in reported
+    )
     # Steps before the plan ran at another time, so they do not compare.
-    assert "500 ms" not in told
+    assert "500 ms" not in reported
     for r in (1, 2, 4):
-        assert f"    r={r}  " in told
+        assert f"    r={r}  " in reported
 
 
 def test_plan_without_predicted_time_has_measured_times() -> None:
-    told = describe(
+    reported = describe(
         RunSnapshot(
             phase=Phase.RUN,
             conclusion=TuningResult(replace(PLAN, predicted_seconds=None)),
             timelines=(MeasuredTimeline((), 0.1, 0.25),),
         )
     )
-    assert "backward: measured 250 ms" in told
-    assert "ms, predicted" not in told
+    assert "backward: measured 250 ms" in reported
+    assert "ms, predicted" not in reported
 
 
 def test_summary_has_steps_plan_and_comparison() -> None:
     counts = {Phase.MEASURE: 6, Phase.RUN: 4}
-    told = RunSnapshot("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
-    assert summary_line(told) == ("step: 1 step, ended before a plan was active (phase measure)")
-    assert summary_line(replace(told, phase=Phase.RUN)) == "step: 1 step, nothing to plan"
-    told = replace(told, phase=Phase.RUN, num_steps=counts, conclusion=TuningResult(PLAN))
+    reported = RunSnapshot("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
+    assert summary_line(reported) == (
+        "step: 1 step, ended before a plan was active (phase measure)"
+    )
+    assert summary_line(replace(reported, phase=Phase.RUN)) == "step: 1 step, nothing to plan"
+    reported = replace(reported, phase=Phase.RUN, num_steps=counts, conclusion=TuningResult(PLAN))
     under = "step: 10 steps, 4 of them under a plan of by hand (2 groups)"
-    assert summary_line(told) == under
-    told = replace(told, step_seconds={Phase.RUN: (0.3, 0.3)})
-    assert summary_line(told) == f"{under}, 300 ms each"
+    assert summary_line(reported) == under
+    reported = replace(reported, step_seconds={Phase.RUN: (0.3, 0.3)})
+    assert summary_line(reported) == f"{under}, 300 ms each"
     # Earlier steps do not compare; interleaved trials do.
-    told = replace(told, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
-    assert summary_line(told) == f"{under}, 300 ms each"
-    raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.3)))
+    reported = replace(reported, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
+    assert summary_line(reported) == f"{under}, 300 ms each"
+    raced = replace(reported, conclusion=TuningResult(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.3)))
     assert summary_line(raced).startswith(f"{under}, 300 ms each; -23.1 % (")
     assert "against one all-reduce" in summary_line(raced)
-    raced = replace(told, conclusion=TuningResult(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
+    raced = replace(reported, conclusion=TuningResult(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
     assert f"{formatting.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
 
 
@@ -190,21 +194,21 @@ def race(seconds: tuple[float, ...], slower: float) -> Race:
 
 def test_missing_trials_are_reported_only_without_rounds() -> None:
     """Trials without one all-reduce, or with one round, are trials without that comparison."""
-    told = "no interleaved trials were run"
+    reported = "no interleaved trials were run"
     split = replace(PLAN, groups=(TensorGroup(0, 1, 4), TensorGroup(1, 3, 16)))
     of_groups = Race((Candidate(PLAN, 0.3, (0.3,) * 4), Candidate(split, 0.4, (0.4,) * 4)))
     facts = RunSnapshot(step_seconds={Phase.RUN: (0.3,)})
     for raced in (of_groups, race((0.3,), 0.1)):
         found = describe(replace(facts, conclusion=TuningResult(PLAN, race=raced)))
-        assert told not in found and "interleaved trials:" in found
+        assert reported not in found and "interleaved trials:" in found
     for none in (None, race((), 0.1)):
         text = " ".join(describe(replace(facts, conclusion=TuningResult(PLAN, race=none))).split())
-        assert told in text
+        assert reported in text
 
 
 def test_measured_comes_before_predicted() -> None:
     conclusion = TuningResult(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
-    told = describe(
+    reported = describe(
         RunSnapshot(requested="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)})
     )
     order = [
@@ -214,9 +218,9 @@ def test_measured_comes_before_predicted() -> None:
         "predicted start",
         "Backward takes",
     ]
-    places = [told.index(words) for words in order]
+    places = [reported.index(words) for words in order]
     assert places == sorted(places)
-    assert max(len(line) for line in told.splitlines()) <= 100
+    assert max(len(line) for line in reported.splitlines()) <= 100
 
 
 def test_report_begins_with_the_reason_for_another_strategy() -> None:
@@ -235,27 +239,31 @@ def test_report_begins_with_the_reason_for_another_strategy() -> None:
 @pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])
 def test_prediction_of_an_untrusted_model_has_a_caveat(error: float | None, most: float) -> None:
     conclusion = TuningResult(PLAN, PROFILE, MODEL, error, samples(), max_model_error=most)
-    told = describe(RunSnapshot(conclusion=conclusion))
-    assert ("predicted by a model that misses by" in told) == (error is not None and error > most)
-    assert ("predicted by the fitted model:" in told) != ("by a model that misses by" in told)
+    reported = describe(RunSnapshot(conclusion=conclusion))
+    assert ("predicted by a model that misses by" in reported) == (
+        error is not None and error > most
+    )
+    assert ("predicted by the fitted model:" in reported) != (
+        "by a model that misses by" in reported
+    )
     if error == 0.3 and most == 0.25:
-        assert "predicted by a model that misses by 30.0 %:\nby hand: 2 groups" in told
+        assert "predicted by a model that misses by 30.0 %:\nby hand: 2 groups" in reported
 
 
 def test_long_notes_are_wrapped() -> None:
     note = " ".join(["word"] * 60)
-    told = describe(RunSnapshot(conclusion=TuningResult(replace(PLAN, notes=(note,)))))
-    assert max(len(line) for line in told.splitlines()) <= 100
-    assert told.count("word") == 60
+    reported = describe(RunSnapshot(conclusion=TuningResult(replace(PLAN, notes=(note,)))))
+    assert max(len(line) for line in reported.splitlines()) <= 100
+    assert reported.count("word") == 60
 
 
 def test_many_thread_counts_are_wrapped() -> None:
     seen = tuple(replace(sample, num_threads=r) for r in range(1, 13) for sample in samples()[:3])
     fitted = fit(seen, 2)
     conclusion = TuningResult(PLAN, None, fitted.model, None, seen)
-    told = describe(RunSnapshot(conclusion=conclusion))
-    assert max(len(line) for line in told.splitlines()) <= 100
-    assert "   r=12  " in told
+    reported = describe(RunSnapshot(conclusion=conclusion))
+    assert max(len(line) for line in reported.splitlines()) <= 100
+    assert "   r=12  " in reported
     assert np.isfinite(fitted.median_error)
 
 

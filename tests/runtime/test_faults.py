@@ -138,8 +138,10 @@ def test_rank_of_another_version_or_world_is_rejected(
 @pytest.mark.parametrize("rank", RANKS)
 def test_port_that_is_taken_is_named(faults: Job, rank: int) -> None:
     # Rank 1 stops listening when it has found out, which is how rank 0 learns of it.
-    said = ["nobody listens for rank 1 any more", "rank 0's port is held by another program"][rank]
-    assert said in faults.value("port_is_taken", rank)
+    reported = ["nobody listens for rank 1 any more", "rank 0's port is held by another program"][
+        rank
+    ]
+    assert reported in faults.value("port_is_taken", rank)
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -59,9 +59,9 @@ def test_default_thread_counts_are_the_backends() -> None:
     one.join(reporter)
     lanes = one.options.backend
     assert one.options.strategy == lanes.default_threads(config.resolve({}).strategy)
-    asked, reporter = meeting(strategy=strategies.Libra(threads=(1, 3)))
-    asked.join(reporter)
-    assert asked.options.strategy.allowed_threads == (1, 3)
+    requested, reporter = meeting(strategy=strategies.Libra(threads=(1, 3)))
+    requested.join(reporter)
+    assert requested.options.strategy.allowed_threads == (1, 3)
 
 
 def test_elastic_reset_ends_the_rendezvous(

@@ -102,10 +102,10 @@ def test_unwatched_plan_records_nothing(engine: Engine) -> None:
 
 
 def test_coordinator_uses_the_backend(engine: Engine) -> None:
-    asked: list[dict[str, object]] = []
+    requested: list[dict[str, object]] = []
 
     def tuner(*args: object, **kwargs: object) -> Tuner:
-        asked.append(kwargs)
+        requested.append(kwargs)
         yield Trial(Phase.MEASURE, result(1.0).plan, traced=True)
         return result(1.0)
 
@@ -114,6 +114,6 @@ def test_coordinator_uses_the_backend(engine: Engine) -> None:
     coordinator = TuningCoordinator(engine, options, RunReporter(options), tensors, {}, tuner)
     decision, source = coordinator.decide(1, None, is_running=False)
     assert isinstance(decision, Trial) and source is PlanSource.TUNED
-    assert asked[0]["hops"] == LANES.hops
+    assert requested[0]["hops"] == LANES.hops
     decision, _ = coordinator.decide(2, None, is_running=False)
     assert isinstance(decision, TuningResult)

@@ -28,7 +28,7 @@ def test_buffers_have_equal_digests_if_their_bits_are_equal(
 
 def test_shape_and_dtype_count() -> None:
     kinds = [tf.zeros([6]), tf.zeros([2, 3]), tf.zeros([6], tf.int32), tf.zeros([0])]
-    assert len({digest_sample(held(one)) for one in kinds}) == 4
+    assert len({digest_sample(held(kind)) for kind in kinds}) == 4
 
 
 def test_large_buffer_is_sampled_over_all_of_it() -> None:

@@ -36,7 +36,9 @@ class Keeps:
     def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         self.said.append(f"{self.name} brings back")
         brought = {one.key for one in self.stale().values()} & held.keys()
-        self.variables = [one for one in self.variables if int(one.handle._id) not in brought]
+        self.variables = [
+            variable for variable in self.variables if int(variable.handle._id) not in brought
+        ]
         return brought
 
     def stale(self) -> dict[int, BoundVariable]:
@@ -46,7 +48,7 @@ class Keeps:
         }
 
     def trained(self) -> dict[int, str]:
-        return {int(one.handle._id): one.name for one in self.variables}
+        return {int(variable.handle._id): variable.name for variable in self.variables}
 
     def forget_ranks(self) -> None:
         self.said.append(f"{self.name} forgets")
@@ -86,29 +88,31 @@ def held(*some: tf.Variable) -> dict[int, BoundVariable]:
 def test_owner_records_synchronize_in_an_order_equal_on_all_ranks(every: ShardRegistry) -> None:
     """Whatever the order in which functions were first called here."""
     a, b, c, other = variables("a", "b", "c", "other")
-    said: list[str] = []
+    reported: list[str] = []
     owner = Owner()
-    keepers = {name: Keeps(said, name, *own) for name, own in (("2", [b]), ("3", [c]), ("1", [a]))}
+    keepers = {
+        name: Keeps(reported, name, *own) for name, own in (("2", [b]), ("3", [c]), ("1", [a]))
+    }
     for name, keeper in keepers.items():
         every.register(name, keeper, owner)
     assert every.has_stale()
     assert every.names_trained_except(held(b)) == ["a:0", "c:0"]
     assert every.synchronize(held(a, c, other), but=keepers["3"]) == held(a).keys()
-    assert said == ["1 brings back", "2 brings back"]
+    assert reported == ["1 brings back", "2 brings back"]
     assert every.synchronize(held(a, c)) == held(c).keys()
     assert keepers["2"].is_stale
     every.synchronize(held(b))
-    said.clear()
+    reported.clear()
     # No variable is old any more, so no owner is called.
-    assert not every.has_stale() and every.synchronize(held(a, b, c)) == set() and not said
+    assert not every.has_stale() and every.synchronize(held(a, b, c)) == set() and not reported
 
 
 def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistry) -> None:
     """A variable, or a whole function, may have gone on one rank and not yet on another."""
     a, b, c = variables("a", "b", "c")
-    said: list[str] = []
+    reported: list[str] = []
     owner = Owner()
-    one, other = Keeps(said, "1", a, b), Keeps(said, "2", c)
+    one, other = Keeps(reported, "1", a, b), Keeps(reported, "2", c)
     for keeper in (other, one):
         every.register(keeper.name, keeper, owner)
     control: Any = Rank({"1": [1, 7]}, None)
@@ -116,55 +120,55 @@ def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistr
     assert every.control() is control
     every.synchronize_all(control)
     assert control.told == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
-    assert said == ["1 brings back", "2 brings back"]
+    assert reported == ["1 brings back", "2 brings back"]
     assert one.variables == [a] and other.variables == [c]
     assert every.control() is None
 
 
 def test_owner_record_stays_while_variables_are_stale(every: ShardRegistry) -> None:
-    said: list[str] = []
+    reported: list[str] = []
     owner = Owner()
-    keeper = Keeps(said, "1", *variables("a"))
+    keeper = Keeps(reported, "1", *variables("a"))
     every.register("1", keeper, owner)
     del owner
-    assert said == ["1 is left"]
+    assert reported == ["1 is left"]
     assert every.has_stale()
     gc.collect(0)
-    assert said == ["1 is left"]  # an unreachable object may be there still
+    assert reported == ["1 is left"]  # an unreachable object may be there still
     gc.collect()
-    assert said == ["1 is left", "1 warns"]
+    assert reported == ["1 is left", "1 warns"]
     keeper.is_done = True
     assert not every.has_stale()
     gc.collect()
-    assert said == ["1 is left", "1 warns"]
+    assert reported == ["1 is left", "1 warns"]
 
 
 def test_replaced_owner_record_is_not_notified(
     every: ShardRegistry,
 ) -> None:
-    said: list[str] = []
+    reported: list[str] = []
     owners = [Owner(), Owner()]
     for number, owner in enumerate(owners):
-        every.register("1", Keeps(said, f"{number}th", *variables("a")), owner)
+        every.register("1", Keeps(reported, f"{number}th", *variables("a")), owner)
     del owner
     del owners[0]
-    assert not said
+    assert not reported
     owners.clear()
-    assert said == ["1th is left"]
+    assert reported == ["1th is left"]
 
 
 def test_in_another_job_all_is_forgotten_that_ranks_had(every: ShardRegistry) -> None:
-    said: list[str] = []
+    reported: list[str] = []
     owner = Owner()
-    every.register("1", Keeps(said, "1"), owner)
+    every.register("1", Keeps(reported, "1"), owner)
     control: Any = Rank()
     every.begin_job(0)
     every.begin_step(control)
     every.begin_job(0)
-    assert not said and every.control() is control
+    assert not reported and every.control() is control
     every.begin_job(1)
-    assert said == ["1 forgets"] and every.control() is None
+    assert reported == ["1 forgets"] and every.control() is None
     every.begin_job(1)
-    assert said == ["1 forgets"]
+    assert reported == ["1 forgets"]
     every.begin_job(0)
-    assert said == ["1 forgets"] * 2
+    assert reported == ["1 forgets"] * 2

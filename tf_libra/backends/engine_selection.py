@@ -123,17 +123,17 @@ def _first(
 
 
 def _on_one_host(ranks: Sequence[EngineEnvironment]) -> bool:
-    return all(one.local_size == len(ranks) for one in ranks)
+    return all(rank.local_size == len(ranks) for rank in ranks)
 
 
 def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
     """Returns the least number of hosts that the ranks can run on."""
     if _on_one_host(ranks):
         return 1
-    machines = {one.machine for one in ranks}
+    machines = {rank.machine for rank in ranks}
     if "" not in machines:
         return len(machines)
-    return -(-len(ranks) // max(one.local_size for one in ranks))
+    return -(-len(ranks) // max(rank.local_size for rank in ranks))
 
 
 def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
@@ -159,15 +159,15 @@ def connections(ranks: Sequence[EngineEnvironment]) -> list[int]:
     - one control connection to each neighbour in the tree;
     - one watch per lane and grid dimension, and the watches of control and messages.
     """
-    size, lanes = len(ranks), max(one.num_lanes for one in ranks)
+    size, lanes = len(ranks), max(rank.num_lanes for rank in ranks)
     control = min(size - 1, _CONTROL_CONNECTIONS) + _WATCHES
     if _on_one_host(ranks):
-        linked = [size - 1 if one.interface else 0 for one in ranks]
+        linked = [size - 1 if rank.interface else 0 for rank in ranks]
         return [size - 1 + links + control + lanes * size for links in linked]
-    of_machine = Counter(one.machine for one in ranks)
+    of_machine = Counter(rank.machine for rank in ranks)
     if "" in of_machine:  # hosts are unknown
         return [2 * (size - 1) + control + lanes * size] * size
-    counts = [of_machine[one.machine] for one in ranks]
+    counts = [of_machine[rank.machine] for rank in ranks]
     row = row_of_square(size) if max(counts) == 1 else counts[0]
     if row and len(of_machine) > 1 and min(counts) == max(counts):
         met, watches = row - 1 + size // row - 1, 2

@@ -108,4 +108,8 @@ def _conditional(graph: Any) -> tuple[str, int] | None:
 def _function_names(graphs: Sequence[Any]) -> set[str]:
     """Returns the names of the `tf.function`s among graphs, without bodies of control flow."""
     functions = (graph for graph in graphs if isinstance(graph, tf_internal.FuncGraph))
-    return {one.name for one in functions if not getattr(one, "is_control_flow_graph", False)}
+    return {
+        function.name
+        for function in functions
+        if not getattr(function, "is_control_flow_graph", False)
+    }

@@ -62,7 +62,9 @@ def find_derived_collectives(
         if tensors and not any(map(is_known, tensors)):
             made_of = [origin for tensor in tensors for origin in origins(registry, tensor)]
             variables = [one for tensor in tensors for one in variables_read_by(tensor)]
-            weights = () if made_of else tuple(one for one in variables if one.trainable)
+            weights = (
+                () if made_of else tuple(variable for variable in variables if variable.trainable)
+            )
             gradients = tuple(one for one in made_of if not one.call.is_jacobian)
             per_example = tuple(one.name for one in made_of if one.call.is_jacobian)
             candidates.append(DerivedCollective(op, tensors, gradients, per_example, weights))

@@ -104,7 +104,9 @@ class GradientCall:
 
     def has_gradient_of(self, keys: Set[int | str]) -> bool:
         """Returns whether the call computes the gradient of a variable in `keys`."""
-        return not self.is_jacobian and any(variable_key(one) in keys for one in self.variables)
+        return not self.is_jacobian and any(
+            variable_key(variable) in keys for variable in self.variables
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -286,7 +286,7 @@ class HorovodReductions:
             if tensor.shape.rank != 0 and any(map(tensor.shape.is_compatible_with, shapes))
         ]
         for tensor in inputs:
-            for op in {id(one.op): one.op for one in ancestors(tensor)}.values():
+            for op in {id(ancestor.op): ancestor.op for ancestor in ancestors(tensor)}.values():
                 if calls(op, ("LibraAllReduce",)):
                     raise ValueError(
                         f"{self._step_name} averages a result of {op.name!r} with Horovod, a"

@@ -193,7 +193,9 @@ class InstrumentedFunction:
         """Returns the number of traces."""
         functions = [self._function, *self._functions_of.values()]
         return sum(
-            int(one.experimental_get_tracing_count()) for one in functions if one is not None
+            int(function.experimental_get_tracing_count())
+            for function in functions
+            if function is not None
         )
 
     def _instrumented_clone(self, owner: Callable[[], Any] | None = None) -> Any:
@@ -300,7 +302,9 @@ class InstrumentedFunction:
         common = [key for key in self._by_us[graph] if key in by_horovod]
         variables = {variable_key(one): one for one in variables_of(graph)}
         shapes = [one.shape for one in variables.values() if one.shape.rank]
-        returned = [one for one in graph.outputs if one.shape.rank and one.shape in shapes]
+        returned = [
+            output for output in graph.outputs if output.shape.rank and output.shape in shapes
+        ]
         found = follow_labels(
             traced_graph.read(graph),
             variable_inputs(graph),

@@ -68,7 +68,10 @@ def describe_foreign_gradients(concrete: Any, registry: GradientRegistry) -> str
     graph = concrete.graph
     if registry.key in graph.get_collection(_TRACED_FOR) or is_backward(graph):
         return None
-    trainable = {_kind(one): one.name for one in reversed(graph.trainable_variables)}
+    trainable = {
+        _kind(trainable_variable): trainable_variable.name
+        for trainable_variable in reversed(graph.trainable_variables)
+    }
     if not trainable:
         return None
     trace = traced_graph.read(graph)

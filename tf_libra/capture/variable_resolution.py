@@ -92,14 +92,18 @@ def _weights_read_by(tensor: Any) -> list[Any]:
 def variables_read_by(tensor: Any) -> list[Any]:
     """Returns the variables that a tensor was made of; none if rank-local data were used, too."""
     found: dict[int, Any] = {}
-    for one in ancestors(tensor, lambda current: _is_equal_on_ranks(current) or _is_read(current)):
-        if _is_read(one):
-            variable = _variable_of(one.op.inputs[0])
+    for ancestor in ancestors(
+        tensor, lambda current: _is_equal_on_ranks(current) or _is_read(current)
+    ):
+        if _is_read(ancestor):
+            variable = _variable_of(ancestor.op.inputs[0])
             if variable is None:
                 return []
             found[id(variable)] = variable
         # Data, random numbers and results of functions count as rank-local.
-        elif not _is_equal_on_ranks(one) and (one.op._is_stateful or not direct_sources(one)):
+        elif not _is_equal_on_ranks(ancestor) and (
+            ancestor.op._is_stateful or not direct_sources(ancestor)
+        ):
             return []
     return list(found.values())
 

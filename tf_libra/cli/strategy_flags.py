@@ -94,7 +94,7 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
     name = flag_value(values, "strategy")
     if name not in by_name:
         raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
-    known = [one.name for one in _planning_arguments(by_name[name])]
+    known = [planning_argument.name for planning_argument in _planning_arguments(by_name[name])]
     for argument in _given(values):
         if argument not in known:
             raise ValueError(
@@ -124,9 +124,9 @@ def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]
     """Returns the given arguments of a strategy, converted to their types."""
     found = _given(values)
     return {
-        one.name: _read(one, found[one.name])
-        for one in _planning_arguments(kind)
-        if one.name in found
+        planning_argument.name: _read(planning_argument, found[planning_argument.name])
+        for planning_argument in _planning_arguments(kind)
+        if planning_argument.name in found
     }
 
 

@@ -182,8 +182,8 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
             If the model is not compiled yet, `fit` raises the error.
     """
-    asked: config.OptimizeKwargs = {"progress": False, **options}
-    decorate = decorator.optimize(strategy, **asked)
+    requested: config.OptimizeKwargs = {"progress": False, **options}
+    decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
         advice = "; decorate a training step of your own with tf_libra.optimize instead"

@@ -38,7 +38,7 @@ def step_seconds(setting: CommConfig) -> float:
 def test_search_finds_one_of_the_best_settings() -> None:
     found, experiments, _ = run(100)
     assert len(experiments) <= 100
-    assert {one.phase for one in experiments} == {Phase.SEARCH}
+    assert {experiment.phase for experiment in experiments} == {Phase.SEARCH}
     every = [
         step_seconds(CommConfig(size, streams, threads))
         for size in AIACC.unit_sizes(PROFILE)
@@ -51,10 +51,10 @@ def test_search_finds_one_of_the_best_settings() -> None:
 def test_first_step_of_a_plan_is_not_measured() -> None:
     found, experiments, _ = run(60)
     seen: set[str] = set()
-    for one in experiments:
-        assert one.is_first == (one.plan.fingerprint not in seen)
-        seen.add(one.plan.fingerprint)
-    assert len(found.trials) == sum(not one.is_first for one in experiments)
+    for experiment in experiments:
+        assert experiment.is_first == (experiment.plan.fingerprint not in seen)
+        seen.add(experiment.plan.fingerprint)
+    assert len(found.trials) == sum(not experiment.is_first for experiment in experiments)
 
 
 def test_search_starts_with_initial_settings_and_one_unit() -> None:
@@ -67,7 +67,7 @@ def test_search_starts_with_initial_settings_and_one_unit() -> None:
 
 def test_engine_without_streams_gets_one_stream() -> None:
     _, experiments, _ = run(40, runs_streams=False)
-    assert {one.plan.num_streams for one in experiments} == {1}
+    assert {experiment.plan.num_streams for experiment in experiments} == {1}
 
 
 @pytest.mark.parametrize("max_steps", [0, 1])
@@ -111,8 +111,8 @@ def test_searchers_that_always_fail_leave_the_safe_plan() -> None:
     found, _, notes = run(50, factories={"a": Failing, "b": broken, "c": Deaf})
     assert {trial.searcher for trial in found.trials} <= {START, "c"}
     assert found.best is not None
-    for said in ("a failed", "b could not start", "c failed", "exhausted"):
-        assert any(said in note for note in notes), said
+    for reported in ("a failed", "b could not start", "c failed", "exhausted"):
+        assert any(reported in note for note in notes), reported
 
 
 def test_failing_searcher_does_not_stop_the_others() -> None:

@@ -116,7 +116,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_samples_come_back_unchanged() -> None:
     samples = (OverlapSample(8, 128, 1.0, 2.0, 0.5, 3, 1, "p"), OverlapSample(8, 256, 0, 0, 1))
-    assert documents.samples_from([documents.sample_value(one) for one in samples]) == samples
+    assert documents.samples_from([documents.sample_value(sample) for sample in samples]) == samples
     with pytest.raises(ValueError, match="samples: "):
         documents.samples_from([{"bytes": 8}])
 

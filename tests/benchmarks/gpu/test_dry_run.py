@@ -62,12 +62,12 @@ def test_curves_hold_every_kernel_size_and_number_of_threads(out: Path) -> None:
     assert set(found["kernels"]) == {"convolution", "matrix product", "normalisation"}
     for part in (found["alone"], *found["kernels"].values()):
         samples = documents.samples_from(part["samples"])
-        keys = {(one.num_bytes, one.num_threads) for one in samples}
+        keys = {(sample.num_bytes, sample.num_threads) for sample in samples}
         assert {threads for _, threads in keys} == set(THREADS)
         assert len(part["curve"]) == len(keys) == 4
     for kernel in found["kernels"].values():
         samples = documents.samples_from(kernel["samples"])
-        assert all(one.overlap_seconds > 0 for one in samples)
+        assert all(sample.overlap_seconds > 0 for sample in samples)
     alone = documents.samples_from(found["alone"]["samples"])
     assert all(one.overlap_seconds == one.compute_seconds == 0 for one in alone)
 

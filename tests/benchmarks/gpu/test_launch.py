@@ -50,9 +50,9 @@ def test_a_job_travels_as_text(job: Job) -> None:
 
 def test_two_ranks_of_one_gpu_meet_over_sockets(job: Job) -> None:
     environments = [nccl_environment(dataclasses.replace(job, rank=rank), 128) for rank in range(4)]
-    assert len({one["NCCL_HOSTID"] for one in environments}) == 4
-    assert all(one["NCCL_NET"] == "Socket" for one in environments)
-    assert all(one["NCCL_SOCKET_IFNAME"] == "lo" for one in environments)
+    assert len({environment["NCCL_HOSTID"] for environment in environments}) == 4
+    assert all(environment["NCCL_NET"] == "Socket" for environment in environments)
+    assert all(environment["NCCL_SOCKET_IFNAME"] == "lo" for environment in environments)
 
 
 def test_new_nccl_puts_two_ranks_on_one_gpu_by_itself(job: Job) -> None:

@@ -18,13 +18,15 @@ def test_without_its_control_program_there_is_no_service(
 def test_a_service_that_no_process_can_use_is_ended_and_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tmp_path / "said"
+    reported = tmp_path / "said"
     control = tmp_path / "nvidia-cuda-mps-control"
     # Without an argument it reads commands from its input, as the real one does.
-    control.write_text(f'#!/bin/sh\n[ "$1" = -d ] && echo -d >>{said} || /bin/cat >>{said}\n')
+    control.write_text(
+        f'#!/bin/sh\n[ "$1" = -d ] && echo -d >>{reported} || /bin/cat >>{reported}\n'
+    )
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with mps.service(tmp_path / "mps", 60.0) as client:
         assert client == {}
-    assert said.read_text() == "-d\nquit\n"
+    assert reported.read_text() == "-d\nquit\n"

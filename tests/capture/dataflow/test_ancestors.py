@@ -16,7 +16,7 @@ def test_ancestors_are_nearest_first_and_pass_through_captures() -> None:
 
         def branch() -> Any:
             result = tf.sin(tanh, name="sin")
-            found.append([one.op.type for one in walks.ancestors(result)])
+            found.append([ancestor.op.type for ancestor in walks.ancestors(result)])
             return result
 
         return tf.cond(x > 0, branch, lambda: x)

@@ -37,7 +37,7 @@ def body(*nodes: Node, arguments: Sequence[str] = (), results: Sequence[str] = (
         nodes,
         tuple(arguments),
         (False,) * len(arguments),
-        tuple((one, 0) for one in results),
+        tuple((result, 0) for result in results),
         (False,) * len(results),
     )
 
@@ -139,4 +139,4 @@ def test_traced_branches_and_functions_are_followed() -> None:
     graph = step.get_concrete_function(tf.constant(1.0)).graph
     trace = traced_graph.read(graph)
     frame = Tanh(trace.functions).run(trace.body, dict.fromkeys(trace.body.arguments, 0))
-    assert [frame.at((one.op.name, one.value_index)) for one in graph.outputs] == [1, 0]
+    assert [frame.at((output.op.name, output.value_index)) for output in graph.outputs] == [1, 0]

@@ -65,12 +65,12 @@ def values(variables: Any) -> dict[str, Any]:
 def compared(train: Callable[[Wrap, Share], tuple[Any, Any]], **options: Any) -> Any:
     """Runs `train` alone on joint batches, and here on shards; it returns variables and a value."""
     alone, _ = train(eagerly, whole)
-    ours, told = train(optimized(**options), part)
+    ours, reported = train(optimized(**options), part)
     cases.save(
         **{f"alone/{k}": v for k, v in values(alone).items()},
         **{f"ours/{k}": v for k, v in values(ours).items()},
     )
-    return told
+    return reported
 
 
 def hand_written(optimizer: str = "adam") -> models.HandWritten:

@@ -52,10 +52,10 @@ def embedding(head: bool, **options: Any) -> Any:
             cut = (5, 11, 0)[number % 3]
             mine = words if share is whole else (words[:cut] if RANK == 0 else words[cut:])
             stepping(mine, tf.constant(16 if share is whole else 8))
-        told = {"sparse": kinds[0], "plan": None}
+        reported = {"sparse": kinds[0], "plan": None}
         if share is part and stepping.plan is not None:
-            told["plan"] = list(stepping.plan.tensor_names)
-        return [table, final], told
+            reported["plan"] = list(stepping.plan.tensor_names)
+        return [table, final], reported
 
     return compared(train, **BRIEFLY, **options)
 
@@ -151,13 +151,13 @@ def gradients_per_example() -> Any:
                 hidden = tf.tanh(tf.tanh(inputs @ w0 + b0) @ w1 + b1)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, hidden @ w2 + b2)
             rows = tape.jacobian(losses, model.variables)
-            squares = [tf.reduce_sum(tf.reshape(one, [len(one), -1]) ** 2, axis=1) for one in rows]
+            squares = [tf.reduce_sum(tf.reshape(row, [len(row), -1]) ** 2, axis=1) for row in rows]
             factors = tf.minimum(tf.cast(1.0, DTYPE), 0.5 / tf.sqrt(tf.add_n(squares)))
-            gradients = [tf.tensordot(factors, one, 1) / len(one) for one in rows]
+            gradients = [tf.tensordot(factors, row, 1) / len(row) for row in rows]
             if share is part:
-                gradients = [hvd.allreduce(one) for one in gradients]
+                gradients = [hvd.allreduce(gradient) for gradient in gradients]
             model.update(gradients)
-            return [tf.reduce_mean(one, axis=0) for one in rows]
+            return [tf.reduce_mean(row, axis=0) for row in rows]
 
         w0, b0, w1, b1, w2, b2 = model.variables
         stepping = wrap(step)

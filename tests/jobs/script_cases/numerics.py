@@ -137,7 +137,7 @@ def not_finite(mode: str) -> Any:
             return model.step(inputs, labels)
 
         stepping = wrap(step)
-        told = []
+        reported = []
         for number in range(2 * STEPS):
             joint = batch(number)
             if share is whole:
@@ -152,14 +152,14 @@ def not_finite(mode: str) -> Any:
             try:
                 loss = stepping(inputs, labels)
             except FloatingPointError as error:
-                told.append([number, str(error)])
+                reported.append([number, str(error)])
             else:
                 if number in bad:
-                    told.append([number, bool(np.isfinite(loss))])
+                    reported.append([number, bool(np.isfinite(loss))])
             if number in bad:
                 after = [v.numpy() for v in [*model.variables, calls]]
                 assert all((a == b).all() for a, b in zip(after, before, strict=True))
-        return [*model.variables, calls], told
+        return [*model.variables, calls], reported
 
     return compared(train, **BRIEFLY, check_numerics=mode)
 

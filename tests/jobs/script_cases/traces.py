@@ -38,8 +38,8 @@ def short_last_batch() -> Any:
         traces = (
             step._training._tracer.function.experimental_get_tracing_count() if share is part else 0
         )
-        told = {"traces": traces, "plan": share is part and step.plan.fingerprint}
-        return model.variables, told
+        reported = {"traces": traces, "plan": share is part and step.plan.fingerprint}
+        return model.variables, reported
 
     variables = hand_written().variables
     given = models.plan_of(variables, SIZE, [0, 2, 4, 6], [1, 2, 1])

@@ -274,7 +274,7 @@ def checked_after(step: Callable[..., Any], *variables: Any) -> Any:
     """Returns which variables differ between the ranks after training, and the error's text."""
     step = tf_libra.optimize(**BRIEFLY)(tf.function(step))
     train(step)
-    differ = [len(set(hvd.allgather_object(one))) > 1 for one in bits(variables)]
+    differ = [len(set(hvd.allgather_object(bit))) > 1 for bit in bits(variables)]
     try:
         step.check_variables()
     except ValueError as error:
@@ -316,7 +316,7 @@ def update_under_a_condition_of_each_rank() -> Any:
 def unequal_starts_with_slots_by_hand_and_a_rate_as_argument() -> Any:
     """The rate is the rank's own for all that the graph tells."""
     model = models.HandWritten("float32", "sgd", own_seed())
-    slots = [tf.Variable(tf.zeros_like(one)) for one in model.variables]
+    slots = [tf.Variable(tf.zeros_like(variable)) for variable in model.variables]
 
     def step(rate: Any, inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:

@@ -20,7 +20,7 @@ def shard(number: int = 0, rank: int = RANK) -> tuple[Any, Any]:
 
 
 def bits(variables: Any) -> list[str]:
-    return [np.asarray(tf.convert_to_tensor(one)).tobytes().hex() for one in variables]
+    return [np.asarray(tf.convert_to_tensor(variable)).tobytes().hex() for variable in variables]
 
 
 def own_seed() -> int:

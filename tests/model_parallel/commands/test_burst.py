@@ -163,9 +163,9 @@ def test_too_many_seconds_are_an_error_of_one_line(tmp_path, capsys):
     (tmp_path / "large.json").write_text(json.dumps(value))
     refused = "device_seconds must be a finite number, got inf"
     assert main(["burst", "compare", f"--profile={tmp_path}/large.json"]) == 0
-    told = capsys.readouterr()
-    [line] = [line for line in told.out.splitlines() if refused in line]
-    assert line.startswith("data-parallel, 2 ") and not told.err
+    reported = capsys.readouterr()
+    [line] = [line for line in reported.out.splitlines() if refused in line]
+    assert line.startswith("data-parallel, 2 ") and not reported.err
 
 
 def test_what_takes_no_time_is_drawn(tmp_path, capsys):

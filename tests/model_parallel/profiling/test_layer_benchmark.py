@@ -103,8 +103,8 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
             (cut.backward_phase(stage), found.backward_seconds),
         ):
             handled = sum(
-                1e3 * (one.send_phase == phase) + 1e6 * (one.receive_phase == phase)
-                for one in cut.messages
+                1e3 * (message.send_phase == phase) + 1e6 * (message.receive_phase == phase)
+                for message in cut.messages
             )
             assert seconds[own].sum() - handled == pytest.approx(0.5, abs=0.5)
     # Nothing else is another than before, and each layer keeps its part of its stage.

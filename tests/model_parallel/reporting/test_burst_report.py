@@ -30,8 +30,8 @@ def test_lines_fit_and_nothing_is_left_out_for_it(names, ranks, is_measured) -> 
     measured = MeasuredLayers(record.bars, record.seconds) if is_measured else None
     text = explained("train_step", plan, NOTHING, measured)
     assert max(map(len, text.splitlines())) <= 100
-    for told in (NOTE, *plan.layer_names):
-        assert words(told) in words(text)
+    for reported in (NOTE, *plan.layer_names):
+        assert words(reported) in words(text)
     rows = text.splitlines()
     head = next(number for number, line in enumerate(rows) if line.startswith("ranks "))
     counts = [int(row.split()[0]) for row in rows[head + 1 : rows.index("", head)] if "#" in row]

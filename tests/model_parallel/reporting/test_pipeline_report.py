@@ -36,8 +36,8 @@ def test_lines_fit_and_nothing_is_left_out_for_it(names, ranks, is_measured) -> 
     assert max(map(len, text.splitlines())) <= 100
     assert words(NOTE) in words(text)
     assert text.splitlines()[0] == "train_step: a pipeline of 2 stages under spp, 4 microbatches"
-    _, _, told = in_a_line(record.plan).partition(": ")
-    for number, stage in enumerate(told.split("; ")):
+    _, _, reported = in_a_line(record.plan).partition(": ")
+    for number, stage in enumerate(reported.split("; ")):
         assert f"\n{number:>5}  " in text and words(stage) in words(text)
     assert LEGEND in text
     lines = text.splitlines()
@@ -61,8 +61,8 @@ def test_the_line_says_who_computes_what() -> None:
 def test_measured_times_stand_next_to_predicted_ones() -> None:
     record = examples.pipeline_record()
     both = formatting.time(record.seconds), formatting.time(record.plan.predicted_seconds)
-    told = took(record.plan, MeasuredLayers(record.bars, record.seconds))
-    assert told == "an iteration takes {}; predicted: {}".format(*both)
+    reported = took(record.plan, MeasuredLayers(record.bars, record.seconds))
+    assert reported == "an iteration takes {}; predicted: {}".format(*both)
     text = text_of(record, is_measured=True)
     assert "measured iteration: {}, predicted: {}".format(*both) in text
     # On one scale: the shorter of both ends before the other.

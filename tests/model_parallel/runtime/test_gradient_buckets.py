@@ -20,9 +20,9 @@ def test_a_later_stage_has_groups_where_the_iteration_is_shorter_for_it(first_se
     images, labels = batches(1, 8)[0]
     recorder = StepRecorder(tf.function(build_model(EVERY["convolutional"]).step))
     graph = trace(recorder, images, labels, 8)
-    names = [one.name for one in graph.layers]
+    names = [layer.name for layer in graph.layers]
     seconds = [first_seconds, *[0.01] * (len(names) - 1)]
-    sizes = [one.parameter_bytes for one in graph.layers]
+    sizes = [layer.parameter_bytes for layer in graph.layers]
     layers = LayerGraph.chain(seconds, seconds, sizes, [1.0] * (len(names) - 1), names)
     rates = np.full([3, 3], sum(sizes) / 0.02)
     cut, plan = StagePartition(graph, (0, 1)), make_plan(names, (0, 1), (1, 2), 2)

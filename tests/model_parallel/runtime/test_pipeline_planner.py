@@ -47,7 +47,7 @@ def test_a_number_of_stages_that_is_not_possible_is_passed_over():
     layers, cluster = chain([3e9, 1e9, 2e9]), complete(2, memory_bytes=6e9)
     plan = plan_for(layers, cluster, Spp(), 2, no_check)
     assert plan == tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=2)
-    assert [(one.start, one.stop) for one in plan.stages] == [(0, 1), (1, 3)]
+    assert [(stage.start, stage.stop) for stage in plan.stages] == [(0, 1), (1, 3)]
     tight = complete(2, memory_bytes=6e9)
     layers = chain([3e9, 3e9, 3e9])
     with pytest.raises(ValueError, match="2 devices"):

@@ -14,10 +14,10 @@ PLAN = examples.burst_record().plan
 def test_layers_that_follow_each_other_on_the_same_devices_are_a_stage():
     assert PLAN.num_devices == (2, 2, 1, 2, 2)
     stages = stages_of(PLAN)
-    assert [(one.start, one.stop, one.num_devices) for one in stages] == [
+    assert [(stage.start, stage.stop, stage.num_devices) for stage in stages] == [
         (0, 2, 2), (2, 3, 1), (3, 5, 2)
     ]  # fmt: skip
-    assert [named(PLAN, one) for one in stages] == [
+    assert [named(PLAN, stage) for stage in stages] == [
         "block_0 to block_1", "block_2", "block_3 to block_4"
     ]  # fmt: skip
 

@@ -60,7 +60,7 @@ def test_an_update_occupies_its_device():
         Bar(1, "update", 1, None, 3.0, 3.5),
     ]
     assert chart(bars, (0, 1), 4.0, 8) == {0: "aaaa==++", 1: "aa....+."}
-    assert [(one.device, one.seconds, one.why) for one in bubbles(bars, 2, 4.0)] == [
+    assert [(bubble.device, bubble.seconds, bubble.why) for bubble in bubbles(bars, 2, 4.0)] == [
         (1, 2.0, "what the step returns"),
         (0, 1.0, "the all-reduce of its stage"),
         (1, 0.5, "the end of the iteration"),
@@ -77,11 +77,11 @@ def test_bubbles_are_what_computation_leaves(layers, cluster):
         bars, end = bars_of(plan, timeline), timeline.iteration_seconds
         found = bubbles(bars, len(stages), end)
         assert [one.seconds for one in found] == sorted((b.seconds for b in found), reverse=True)
-        for device in {one.device for one in bars}:
+        for device in {bar.device for bar in bars}:
             busy = sum(
-                one.stop_seconds - one.start_seconds
-                for one in bars
-                if one.device == device and one.microbatch is not None
+                bar.stop_seconds - bar.start_seconds
+                for bar in bars
+                if bar.device == device and bar.microbatch is not None
             )
             idle = sum(one.seconds for one in found if one.device == device)
             assert busy + idle == pytest.approx(end, rel=1e-9, abs=1e-12)

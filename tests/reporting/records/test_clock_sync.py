@@ -63,7 +63,7 @@ def test_drifting_clocks_have_the_middle_offset() -> None:
 
 def test_ranks_without_shared_exchange_have_no_offset() -> None:
     ours, theirs = seen([(0, 0, 1, 1)], 0)
-    other = [SharedExchange(("other",), one.sent_ns, one.arrived_ns) for one in theirs]
+    other = [SharedExchange(("other",), their.sent_ns, their.arrived_ns) for their in theirs]
     assert clock_offset(ours, other) is None
     offsets = clock_offsets({3: theirs, 0: ours, 7: other})
     assert list(offsets) == [0, 3, 7]
@@ -90,7 +90,7 @@ def test_messages_and_all_reduces_are_exchanges() -> None:
 
 def test_keys_are_equal_across_ranks_and_unique_per_step() -> None:
     mine, theirs = shared_exchanges([STEP]), shared_exchanges([replace(STEP, rank=1)])
-    assert [one.key for one in mine] == [one.key for one in theirs]
+    assert [one.key for one in mine] == [their.key for their in theirs]
     for other in (replace(STEP, step=8), replace(STEP, plan="cd"), replace(STEP, function="eval")):
-        keys = {one.key for one in shared_exchanges([other])}
+        keys = {shared_exchange.key for shared_exchange in shared_exchanges([other])}
         assert keys.isdisjoint(one.key for one in mine)

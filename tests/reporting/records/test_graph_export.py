@@ -74,7 +74,11 @@ def test_outputs_follow_their_tensors() -> None:
     graph = step_graph(definition(plain), GROUPS)
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph, name="")
-        adds = [one for one in imported.get_operations() if one.type == "AddV2"]
+        adds = [
+            get_operation
+            for get_operation in imported.get_operations()
+            if get_operation.type == "AddV2"
+        ]
         shapes = sorted(one.inputs[0].shape.as_list() for one in adds)
     assert shapes == [[1], [2], [3], [4]]
     for add in adds:

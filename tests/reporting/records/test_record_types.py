@@ -50,8 +50,8 @@ def test_damaged_text_is_a_value_error(record: record_types.Record, damage: str)
         "list": f"[{text}]",
         "empty": "",
     }[damage]
-    told = "step must be a finite number, got NaN" if damage == "nan" else "record"
-    with pytest.raises(ValueError, match=told):
+    reported = "step must be a finite number, got NaN" if damage == "nan" else "record"
+    with pytest.raises(ValueError, match=reported):
         record_types.KINDS[record.KIND].from_json(damaged)
 
 

@@ -123,7 +123,7 @@ def test_write_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureF
         one.record_graph(1, tf.Graph().as_graph_def)
         one.record_step(2, (0, 10), ())
         one.close()
-    assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "no space left" in caplog.text
 
 

@@ -40,6 +40,6 @@ def test_partial_group_is_ready_with_its_last_tensor() -> None:
         for i, part in enumerate([*parts, names[start:stop]])
     ]
     step = StepRecord.from_execution("f", RECORD.plan, 0, 7, (10**18, 10**18), reduced, production)
-    assert [len(one.tensors) for one in step.all_reduces] == [1, stop - start - 1, 0]
+    assert [len(reduce.tensors) for reduce in step.all_reduces] == [1, stop - start - 1, 0]
     assert step.timeline(RECORD.plan) == measured_timeline(reduced, production)
     assert StepRecord.from_json(step.to_json()) == step

@@ -56,7 +56,7 @@ def test_untraced_steps_do_not_count() -> None:
         dataclasses.replace(step, all_reduces=()),
         dataclasses.replace(step, produced_ns=step.produced_ns[1:]),
     ]
-    assert [one.timeline(RECORD.plan) for one in others] == [None] * 3
+    assert [other.timeline(RECORD.plan) for other in others] == [None] * 3
     assert TimelineRecord.from_steps(RECORD.plan, others) is None
     one = TimelineRecord.from_steps(RECORD.plan, [*others, step])
     assert one is not None and one.num_steps == 1

@@ -55,7 +55,7 @@ def test_records_of_a_run_are_read() -> None:
 def test_computed_timeline_equals_the_stored_one() -> None:
     """The last stored timeline covers every traced step."""
     [path] = (FOLDER / "rank_0").iterdir()
-    *_, last = [one for one in event_reader.read(path).summaries if not one.is_scalar]
+    *_, last = [summary for summary in event_reader.read(path).summaries if not summary.is_scalar]
     assert record_types.parse_kind(last.content) == TimelineRecord.KIND
     written = TimelineRecord.from_json(last.text)
     steps = [step for step in read_run(FOLDER).steps if step.rank == 0]

@@ -151,11 +151,13 @@ def test_trace_of_a_job_has_every_all_reduce(
         assert one["args"]["num_threads"] == group.num_threads
         tensors = list(three_groups.tensor_names[group.start : group.stop])
         assert one["args"]["tensors"] == tensors
-    assert [one["name"] for one in spans(real, rank, "steps")] == [f"step {s.step}" for s in steps]
+    assert [span["name"] for span in spans(real, rank, "steps")] == [
+        f"step {s.step}" for s in steps
+    ]
 
 
 def test_trace_of_a_job_has_computation(real: dict[str, Any], three_groups: Plan) -> None:
-    names = {one["name"] for one in spans(real, 0, "computation")}
+    names = {span["name"] for span in spans(real, 0, "computation")}
     assert names == {"forward", "after backward", *three_groups.tensor_names}
 
 
@@ -180,10 +182,10 @@ def test_bad_log_directory_is_one_line(
         folder.mkdir()
         (folder / "events.out.tfevents.1").write_bytes(content)
     assert main(["timeline", str(folder)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert told.err.startswith("tf-libra timeline: ")
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.count("\n") == 1
+    assert reported.err.startswith("tf-libra timeline: ")
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
@@ -288,8 +290,8 @@ def test_several_runs_need_a_name(tmp_path: Path) -> None:
     record = examples.plan_record()
     written(tmp_path / "first", record)
     written(tmp_path / "later" / "again", record)
-    told = r"holds 2 runs, name one with --run: 'first', 'later/again'"
-    with pytest.raises(ValueError, match=told):
+    reported = r"holds 2 runs, name one with --run: 'first', 'later/again'"
+    with pytest.raises(ValueError, match=reported):
         read_run(tmp_path)
     assert len(read_run(tmp_path / "first").steps) == 4
     assert len(read_run(tmp_path, "later/again").steps) == 4

@@ -43,8 +43,8 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
     """Writes a log directory with a plan, traced steps and step times."""
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
-    for one in examples.traced_steps(record):
-        writer.record(one.step, one)
+    for traced_step in examples.traced_steps(record):
+        writer.record(traced_step.step, traced_step)
     for step in range(1, record.step + 20):
         writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
     writer.close()
@@ -56,8 +56,8 @@ def traced(logdir: Path, function: str) -> None:
     record = replace(RECORD, function=function)
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, replace(record, conclusion=TuningResult(record.plan)))
-    for one in examples.traced_steps(record):
-        writer.record(one.step, one)
+    for traced_step in examples.traced_steps(record):
+        writer.record(traced_step.step, traced_step)
     writer.close()
 
 
@@ -212,8 +212,8 @@ def test_each_run_has_its_own_pictures(tmp_path: Path, capsys: pytest.CaptureFix
     }  # fmt: skip
     # Text is drawn as glyphs, each of which a comment names.
     assert "<!-- first: train_step -->" in (pictures / "first" / "timeline.svg").read_text()
-    told = capsys.readouterr().err
-    assert "skipped 'bare: f': neither a fitted model nor a traced step" in told
+    reported = capsys.readouterr().err
+    assert "skipped 'bare: f': neither a fitted model nor a traced step" in reported
 
 
 def test_foreign_event_file_is_reported_and_skipped(
@@ -223,9 +223,9 @@ def test_foreign_event_file_is_reported_and_skipped(
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"\xff" * 50)
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
-    told = capsys.readouterr().err
-    assert f"skipped {str(path)!r}: not an event file" in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert f"skipped {str(path)!r}: not an event file" in reported
+    assert reported.count("\n") == 1
 
 
 @pytest.mark.parametrize("has_other_files", [True, False])
@@ -283,9 +283,9 @@ def test_bad_log_directory_is_one_line(
     tmp_path: Path, make: Any, out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(make(tmp_path)), "--out", str(tmp_path / out)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("tf-libra report: ")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("tf-libra report: ")
+    assert reported.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
 
 
@@ -309,11 +309,11 @@ def test_registered_strategy_is_in_every_view(browser: Tab, tmp_path: Path) -> N
     assert halves.name in names and len(names) == len(set(names))
     browser.view("timeline")
     select = Select(browser.one("#timeline-1"))
-    texts = [one.text for one in select.options]
+    texts = [option.text for option in select.options]
     assert [text for text in texts if text.startswith(halves.name)] == [
         f"{halves.name}, r = {r}, predicted" for r in RECORD.threads
     ]
     select.select_by_visible_text(f"{halves.name}, r = 2, predicted")
-    told = f"{halves.name.capitalize()}, r = 2, predicted: "
-    browser.wait(lambda: told in browser.one("#difference").text)
+    reported = f"{halves.name.capitalize()}, r = 2, predicted: "
+    browser.wait(lambda: reported in browser.one("#difference").text)
     assert browser.trouble() == []

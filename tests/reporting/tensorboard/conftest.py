@@ -65,8 +65,8 @@ def write(logdir: Path, record: examples.PlanRecord) -> None:
     """Writes a plan with what was measured under it."""
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
-    for one in examples.traced_steps(record):
-        writer.record(one.step, one)
+    for traced_step in examples.traced_steps(record):
+        writer.record(traced_step.step, traced_step)
     for step in range(1, record.step + 20):
         writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
     seconds = {"backward_seconds": 0.04, "residual_communication_seconds": 0.004}

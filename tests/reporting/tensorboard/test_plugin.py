@@ -88,10 +88,10 @@ def test_runs_lists_plans_by_run(backend: Backend) -> None:
 
 def test_plan_view_equals_explain(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("plan", **plan)
-    told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
-    assert view["summary"] == told.summary
-    assert view["predicted_seconds"] == told.timeline.backward_seconds
-    for row, one in zip(view["groups"], told.groups, strict=True):
+    reported = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
+    assert view["summary"] == reported.summary
+    assert view["predicted_seconds"] == reported.timeline.backward_seconds
+    for row, one in zip(view["groups"], reported.groups, strict=True):
         assert (row["start"], row["stop"]) == (one.group.start, one.group.stop)
         assert row["num_bytes"] == one.num_bytes
         assert (row["start_seconds"], row["end_seconds"]) == (
@@ -107,13 +107,15 @@ def test_plan_view_equals_explain(backend: Backend, plan: dict[str, str]) -> Non
 def test_group_view_equals_explain(backend: Backend, plan: dict[str, str], index: int) -> None:
     view = backend.answer("group", **plan, group=index)
     conclusion = RECORD.conclusion
-    told = explain(
+    reported = explain(
         conclusion.profile, RECORD.plan, conclusion.cost_model, conclusion.evidence
     ).groups[index]
-    assert view["names"] == list(RECORD.plan.tensor_names[told.group.start : told.group.stop])
-    assert view["why"]["threads"] == told.threads
+    assert view["names"] == list(
+        RECORD.plan.tensor_names[reported.group.start : reported.group.stop]
+    )
+    assert view["why"]["threads"] == reported.threads
     assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
-        (one.change, one.seconds) for one in told.alternatives
+        (alternative.change, alternative.seconds) for alternative in reported.alternatives
     ]
 
 
@@ -252,7 +254,7 @@ def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[s
     errors = [abs(one["error"]) for one in view["samples"]]
     assert errors == pytest.approx(np.abs(prediction_errors(model, samples)))
     assert view["median_error"] == pytest.approx(np.median(errors))
-    time = sum(one.wall_seconds for one in samples)
+    time = sum(sample.wall_seconds for sample in samples)
     for sign in (1, -1):  # half of the time is missed by no more, and half by no less
         missed = [sign * error <= sign * view["weighted_error"] for error in errors]
         assert sum(s.wall_seconds for s, m in zip(samples, missed, strict=True) if m) >= time / 2
@@ -431,8 +433,11 @@ def test_runs_list_bursts_and_background_jobs(tmp_path: Path) -> None:
     assert measured["seconds"] == record.seconds
     assert len(measured["bars"]) == len(record.bars)
     backgrounds = listed["backgrounds"]
-    assert [(one["rank"], one["job"]) for one in backgrounds] == [(0, ""), (1, "")]
-    assert [one["steps_per_second"] for one in backgrounds] == [200 / 8, 300 / 8]
+    assert [(background["rank"], background["job"]) for background in backgrounds] == [
+        (0, ""),
+        (1, ""),
+    ]
+    assert [background["steps_per_second"] for background in backgrounds] == [200 / 8, 300 / 8]
 
 
 class Noting(MultiplexerDataProvider):

@@ -11,8 +11,8 @@ from tf_libra.reporting.tensorboard.routes import ROUTES, parse_arguments
 def test_route_arguments_are_texts_and_integers(name: str) -> None:
     source, *others = inspect.signature(ROUTES[name].answer).parameters.values()
     assert source.name == "source"
-    assert {one.annotation for one in others} <= {str, int, str | None, int | None}
-    assert [one.name for one in others[:2]] == ([] if ROUTES[name].choices is None else [
+    assert {other.annotation for other in others} <= {str, int, str | None, int | None}
+    assert [other.name for other in others[:2]] == ([] if ROUTES[name].choices is None else [
         "run", "tag",
     ])  # fmt: skip
 

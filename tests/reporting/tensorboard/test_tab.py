@@ -239,7 +239,7 @@ def test_two_timelines_are_compared(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     before = tab.one("#difference").text
     select = Select(tab.one("#timeline-1"))
-    texts = [one.text for one in select.options]
+    texts = [option.text for option in select.options]
     assert any("SynEASGD" in text for text in texts)
     assert any("plan of step" in text for text in texts)
     select.select_by_visible_text(next(text for text in texts if text.startswith("WFBP, r = 2")))
@@ -247,8 +247,8 @@ def test_two_timelines_are_compared(tab: Tab, made: dict[str, Any]) -> None:
     assert "WFBP, r = 2, predicted: " in tab.one("#difference").text
     lanes = tab.find("svg.lanes .timeline")
     groups = {
-        one.get_attribute("data-group")
-        for one in lanes[1].find_elements(By.CSS_SELECTOR, ".bar[data-group]")
+        find_element.get_attribute("data-group")
+        for find_element in lanes[1].find_elements(By.CSS_SELECTOR, ".bar[data-group]")
     }
     assert len(groups) == len(made["plan"].tensor_names)
 
@@ -299,7 +299,7 @@ def test_user_provided_plan_is_shown(tab: Tab, trained: Trained) -> None:
 
 def test_new_records_appear_without_reload(tab: Tab, trained: Trained, address: str) -> None:
     write(trained.logdir / "growing", examples.plan_record(function="growing"))
-    tab.wait(lambda: any("growing" in one.text for one in Select(tab.one("#run")).options))
+    tab.wait(lambda: any("growing" in option.text for option in Select(tab.one("#run")).options))
     tab.choose("#run", "growing")
     tab.view("history")
     drifts = [re.findall(r"\d+", one.text) for one in tab.find("main .drift")]
@@ -321,7 +321,7 @@ def test_new_records_appear_without_reload(tab: Tab, trained: Trained, address: 
 
 def test_selection_works_during_slow_answers_and_fast_records(tab: Tab, trained: Trained) -> None:
     write(trained.logdir / "busy", examples.plan_record(function="busy"))
-    tab.wait(lambda: any("busy" in one.text for one in Select(tab.one("#run")).options))
+    tab.wait(lambda: any("busy" in option.text for option in Select(tab.one("#run")).options))
     tab.choose("#run", "busy")
     over = threading.Event()
 
@@ -394,7 +394,7 @@ def test_reload_shows_new_records(tab: Tab, trained: Trained, address: str) -> N
     write(trained.logdir / "second", examples.plan_record(function="later"))
     tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
     tab.reload()
-    tab.wait(lambda: any("second" in one.text for one in Select(tab.one("#run")).options))
+    tab.wait(lambda: any("second" in option.text for option in Select(tab.one("#run")).options))
     tab.choose("#run", "second")
     tab.wait(lambda: "61" in tab.one("#version").text)
 
@@ -487,7 +487,7 @@ def test_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
     select = Select(odd.one("#timeline-1"))
     before = odd.one("#difference").text
     select.select_by_visible_text(
-        next(one.text for one in select.options if one.text.startswith("SynEASGD, r = 1"))
+        next(option.text for option in select.options if option.text.startswith("SynEASGD, r = 1"))
     )
     odd.wait(lambda: odd.one("#difference").text != before)
     odd.view("plan")
@@ -519,7 +519,7 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
     titles = browser.script(
         "return [...document.querySelectorAll('.burst .hit title')].map((one) => one.textContent)"
     )
-    assert [one.rpartition(": ")[2] for one in titles] == [
+    assert [title.rpartition(": ")[2] for title in titles] == [
         "1 rank" if count == 1 else f"{count} ranks" for count in burst.plan.num_devices
     ]
     path = browser.one(".burst .steps").get_attribute("d")
@@ -560,7 +560,7 @@ def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path
             assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
         assert card.text.count("is idle for") == 4
         keys = browser.find(".pipeline .key > span")
-        assert [one.text for one in keys] == ["forward", "backward", "all-reduce", "update"]
-        assert len({one.location["y"] for one in keys}) == 1
+        assert [key.text for key in keys] == ["forward", "backward", "all-reduce", "update"]
+        assert len({key.location["y"] for key in keys}) == 1
         burst_is_drawn(browser, burst)
         assert browser.trouble() == []

@@ -165,7 +165,7 @@ def _measured(
     without = {
         graph.ops[place].name for place in graph.microbatch_effects if not graph.ops[place].outputs
     }
-    sent = {one.tensor for one in cut.messages}
+    sent = {message.tensor for message in cut.messages}
     values: dict[str, Any] = {}
     runs: list[Callable[[], None]] = []
     with _restored(traces, graph, graph.microbatch_effects):
@@ -185,7 +185,7 @@ def _measured(
             run()
             runs.append(run)
         seconds = _usual(runs, most)
-    names = [name for one in cut.reductions for name in one]
+    names = [name for reduction in cut.reductions for name in reduction]
     return _Measured(seconds, {name: values[sum_key(name)] for name in names})
 
 
@@ -286,8 +286,8 @@ def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
 def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
     """Return forward and backward seconds by layer and share of a microbatch."""
     rows = layers.layers
-    forward = [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows]
-    backward = [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows]
+    forward = [row.forward_seconds_by_share or (row.forward_seconds,) for row in rows]
+    backward = [row.backward_seconds_by_share or (row.backward_seconds,) for row in rows]
     return np.array(forward), np.array(backward)
 
 

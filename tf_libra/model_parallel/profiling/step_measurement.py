@@ -67,8 +67,12 @@ class Measuring:
         if execution.stages:
             mine.append(["update", execution.stages[0], None, *execution.update_span])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
-        bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
-        longest = max(told["seconds"] for told in everyone)
+        bars = [
+            Bar(rank, *one)
+            for rank, reported in enumerate(everyone)
+            for one in reported["executed"]
+        ]
+        longest = max(reported["seconds"] for reported in everyone)
         self._iterations.append(MeasuredLayers(tuple(bars), longest))
         if self.number == _STEPS[-1]:
             in_order = sorted(self._iterations, key=lambda one: one.seconds)

@@ -77,9 +77,11 @@ def explained(
         idle = ", ".join(map(formatting.time, picture.idle_seconds))
         text = f"{picture.title}: from rank 0 on, ranks are idle for {idle}"
         lines += textwrap.wrap(text, _COLUMNS)
-    busy = sum(one.stop_seconds - one.start_seconds for one in execution.task_spans)
+    busy = sum(
+        task_span.stop_seconds - task_span.start_seconds for task_span in execution.task_spans
+    )
     if execution.task_spans:
-        end = max(one.stop_seconds for one in execution.task_spans)
+        end = max(task_span.stop_seconds for task_span in execution.task_spans)
         lines.append(
             f"this rank computed {formatting.time(busy)} of the {formatting.time(end)} until its"
             " last layer"

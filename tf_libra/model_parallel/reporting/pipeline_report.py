@@ -222,14 +222,14 @@ def _events(what: str, bars: Iterable[Bar]) -> list[dict[str, Any]]:
     """Return complete events in microseconds; `what` names their process in the trace."""
     return [
         {
-            "name": one.kind if one.microbatch is None else f"{one.kind} {one.microbatch}",
-            "cat": one.kind,
+            "name": bar.kind if bar.microbatch is None else f"{bar.kind} {bar.microbatch}",
+            "cat": bar.kind,
             "ph": "X",
             "pid": what,
-            "tid": f"rank {one.device}",
-            "ts": 1e6 * one.start_seconds,
-            "dur": 1e6 * (one.stop_seconds - one.start_seconds),
-            "args": {"stage": one.stage, "microbatch": one.microbatch},
+            "tid": f"rank {bar.device}",
+            "ts": 1e6 * bar.start_seconds,
+            "dur": 1e6 * (bar.stop_seconds - bar.start_seconds),
+            "args": {"stage": bar.stage, "microbatch": bar.microbatch},
         }
-        for one in bars
+        for bar in bars
     ]

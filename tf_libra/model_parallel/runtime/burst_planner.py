@@ -110,14 +110,14 @@ class BurstPlanner:
         """Return the numbers of ranks that layers may have."""
         if self._given is not None:
             return tuple(sorted(set(self._given.num_devices)))
-        asked = self._strategy.device_counts
-        if asked is not None:
-            return asked
+        requested = self._strategy.device_counts
+        if requested is not None:
+            return requested
         fixed = self._strategy.num_devices
         if fixed is not None:  # plus 1 rank, the reference for amplification
             return tuple(sorted({1, fixed}))
         powers = (2**k for k in range(num_ranks.bit_length()))
-        return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
+        return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
 
     def begin(
         self,
@@ -201,8 +201,8 @@ class BurstPlanner:
         if place == 0:
             return
         seconds = self._update_seconds(execution)
-        for one in execution.task_spans:
-            seconds[one.stage] += one.stop_seconds - one.start_seconds
+        for task_span in execution.task_spans:
+            seconds[task_span.stage] += task_span.stop_seconds - task_span.start_seconds
         if place == 1:
             self._seconds.append(seconds)
         else:
@@ -213,7 +213,7 @@ class BurstPlanner:
         began, ended = execution.update_span
         shares = shares_of_bytes(self._traces.microbatch_graph.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
-        return [(ended - began) * float(one) for one in of_stages]
+        return [(ended - began) * float(stage) for stage in of_stages]
 
     def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
@@ -224,7 +224,7 @@ class BurstPlanner:
         """Measure links on all ranks and plan on rank 0."""
         control, reporter = self._control, self._reporter
         links = measured_links(self._transport, control)
-        counts = tuple(sorted({one.num_ranks for one in self._trials}))
+        counts = tuple(sorted({trial.num_ranks for trial in self._trials}))
         all_reduces = measured_all_reduces(self._transport, control, counts)
         everyone = control.all_gather(self._seconds)
         document = None

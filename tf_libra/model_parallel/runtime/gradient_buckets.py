@@ -73,8 +73,8 @@ def groups_of(
         names = in_production_order(cut, stage)
         if len(one.devices) > 1 and names:
             rate = links.cluster.rate_among(one.devices)
-            told = (layers, rate, links.latency_seconds)
-            reduction = reduction_of(cut, names, len(one.devices), *told)
+            arguments = (layers, rate, links.latency_seconds)
+            reduction = reduction_of(cut, names, len(one.devices), *arguments)
             found[stage] = [names[start:stop] for start, stop in reduction.groups]
             gains[stage] = reduction.at_once_seconds - reduction.predicted_seconds
     timeline = simulate_pipeline(layers, plan, links.cluster)

@@ -171,7 +171,7 @@ class PipelinePlanner:
         """See `Planner`."""
         assert self.plan is not None and self._layers is not None and self._cluster is not None
         made = (self.plan, self._layers, self._cluster)
-        groups = [] if self._layout is None else [len(one) for one in self._layout.groups]
+        groups = [] if self._layout is None else [len(group) for group in self._layout.groups]
         return pipeline_report.explained(name, *made, self._measuring.typical, groups)
 
 

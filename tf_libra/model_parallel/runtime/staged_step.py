@@ -326,7 +326,9 @@ class StagedTraining:
             self._check_stages(traces, execution, trained)
             if traces.microbatch_graph.recording.is_evaluation:
                 # Variables that the update keeps replicated on all ranks belong to no stage.
-                variables = [one for one in variables if trained.get(one.key, 0) is not None]
+                variables = [
+                    variable for variable in variables if trained.get(variable.key, 0) is not None
+                ]
         self._holding.set_owners(variables, self._control.world_size, lanes)
         return execution
 

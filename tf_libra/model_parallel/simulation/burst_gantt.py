@@ -149,10 +149,10 @@ def pictures(
         Busy(one.device, one.kind, _of(plan, stages, one), one.start_seconds, one.stop_seconds)
         for one in given
     )
-    last = max((one.device for one in bars), default=0)
+    last = max((bar.device for bar in bars), default=0)
     devices = range(max(plan.device_counts[-1], last + 1))
     idle = tuple(
-        seconds - _covered((one for one in bars if one.device == device), seconds)
+        seconds - _covered((bar for bar in bars if bar.device == device), seconds)
         for device in devices
     )
     return BurstGantt("measured", bars, seconds, idle), predicted

@@ -24,6 +24,6 @@ def test_samples_of_mostly_startup_have_no_rate() -> None:
     assert rates[-3:] == [None] * 3
     keys = ("overlapped_rate", "exclusive_rate")
     fitted = [one[key] for one in view["at_threads"] for key in keys]
-    told = [one for one in rates if one is not None]
-    assert len(told) > len(samples) / 2
-    assert 0.6 * min(fitted) < min(told) and max(told) < 1.6 * max(fitted)
+    reported = [rate for rate in rates if rate is not None]
+    assert len(reported) > len(samples) / 2
+    assert 0.6 * min(fitted) < min(reported) and max(reported) < 1.6 * max(fitted)

@@ -91,6 +91,6 @@ def test_drifts_are_ordered_by_step() -> None:
             record_types.EXPECTED_STEP_SECONDS: [(5, 1.0), (7, 1.25), (9, 1.5)],
         },
     )
-    told = [(one["step"], one["is_back"], one["measured_seconds"]) for one in view["drifts"]]
-    assert told == [(5, False, 2.0), (7, True, 1.0), (9, False, 3.0)]
+    reported = [(one["step"], one["is_back"], one["measured_seconds"]) for one in view["drifts"]]
+    assert reported == [(5, False, 2.0), (7, True, 1.0), (9, False, 3.0)]
     assert [one["expected_seconds"] for one in view["drifts"]] == pytest.approx([1.0, 1.25, 1.5])

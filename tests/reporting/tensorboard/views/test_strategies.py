@@ -31,14 +31,21 @@ RECORD = examples.plan_record()
 def test_requested_strategy_has_all_of_its_arguments(own: strategies.Strategy) -> None:
     record = examples.given_record(RECORD.plan, own)
     assert strategy_like(record, own.name) == own
-    names = {one["name"] for one in compared_strategies(replace(RECORD, strategy=own))}
+    names = {
+        compared_strategy["name"]
+        for compared_strategy in compared_strategies(replace(RECORD, strategy=own))
+    }
     assert names == set(strategies.BY_NAME) - {"auto"} | {"mg-cf"}
 
 
 def test_registered_strategy_is_compared() -> None:
     with examples.halves() as halves:
-        [told] = [one for one in compared_strategies(RECORD) if one["name"] == halves.name]
-        assert told == {"name": halves.name, "chooses_threads": False, "is_ideal": False}
+        [reported] = [
+            compared_strategy
+            for compared_strategy in compared_strategies(RECORD)
+            if compared_strategy["name"] == halves.name
+        ]
+        assert reported == {"name": halves.name, "chooses_threads": False, "is_ideal": False}
         rows = strategies_view(RECORD, name=halves.name)["rows"]
         assert [row["num_threads"] for row in rows] == list(RECORD.threads)
         like = strategy_like(RECORD, halves.name, 2)
@@ -46,7 +53,9 @@ def test_registered_strategy_is_compared() -> None:
         assert like == halves(num_threads=2, max_groups=RECORD.strategy.max_groups)
         timeline = predicted_timeline(RECORD, like)
         assert {span["num_threads"] for span in timeline["spans"]} == {2}
-    assert halves.name not in {one["name"] for one in compared_strategies(RECORD)}
+    assert halves.name not in {
+        compared_strategy["name"] for compared_strategy in compared_strategies(RECORD)
+    }
 
 
 def test_requested_registered_strategy_shares_its_arguments() -> None:

@@ -27,13 +27,13 @@ def late(step: StepRecord, rank: int, by_ns: int, clock_ns: int = 0) -> StepReco
     """Returns another rank's step with later groups and another clock."""
     spans = tuple(
         replace(
-            one,
-            enqueued_ns=one.enqueued_ns + by_ns + clock_ns,
-            started_ns=one.started_ns + by_ns + clock_ns,
-            first_byte_ns=one.started_ns + by_ns + clock_ns,
-            finished_ns=one.finished_ns + by_ns + clock_ns,
+            reduce,
+            enqueued_ns=reduce.enqueued_ns + by_ns + clock_ns,
+            started_ns=reduce.started_ns + by_ns + clock_ns,
+            first_byte_ns=reduce.started_ns + by_ns + clock_ns,
+            finished_ns=reduce.finished_ns + by_ns + clock_ns,
         )
-        for one in step.all_reduces
+        for reduce in step.all_reduces
     )
     return replace(step, rank=rank, all_reduces=spans, backward_start_ns=None, produced_ns=())
 
@@ -41,8 +41,12 @@ def late(step: StepRecord, rank: int, by_ns: int, clock_ns: int = 0) -> StepReco
 def waiting(step: StepRecord) -> StepRecord:
     """Returns rank 0's step, which waits for the late rank in every group."""
     spans = tuple(
-        replace(one, first_byte_ns=one.started_ns + LATE_NS, finished_ns=one.finished_ns + LATE_NS)
-        for one in step.all_reduces
+        replace(
+            reduce,
+            first_byte_ns=reduce.started_ns + LATE_NS,
+            finished_ns=reduce.finished_ns + LATE_NS,
+        )
+        for reduce in step.all_reduces
     )
     return replace(step, all_reduces=spans, host="first")
 
@@ -76,9 +80,9 @@ def test_last_complete_step_is_shown_by_default() -> None:
     assert view is not None
     assert view["step"] == steps[1].step
     assert view["steps"] == [steps[0].step, steps[1].step]
-    asked = ranks_view(RECORD, [*steps, *others], steps[0].step)
-    assert asked is not None
-    assert asked["step"] == steps[0].step
+    requested = ranks_view(RECORD, [*steps, *others], steps[0].step)
+    assert requested is not None
+    assert requested["step"] == steps[0].step
 
 
 def test_ranks_view_without_steps_is_none() -> None:

@@ -79,8 +79,8 @@ def compare(
         with the first one's reason.
     """
     names = sorted(strategies, key=lambda name: not _takes(strategies[name], "num_devices"))
-    asked = [one for name in names for one in _asked(scaling, name, strategies[name], limits)]
-    rows = [_compared(scaling, *one) for one in asked]
+    requested = [one for name in names for one in _asked(scaling, name, strategies[name], limits)]
+    rows = [_compared(scaling, *one) for one in requested]
     if rows and all(row.plan is None for row in rows):
         raise ValueError(rows[0].problem)
     return tuple(rows)

@@ -68,7 +68,7 @@ def plan_reduction(
     seconds, total = (simulate(profile, one, cost).backward_seconds for one in (plan, at_once))
     if seconds > (1 - _GAIN) * total:
         plan, seconds = at_once, total
-    return Reduction(tuple((one.start, one.stop) for one in plan.groups), seconds, total)
+    return Reduction(tuple((group.start, group.stop) for group in plan.groups), seconds, total)
 
 
 def worthwhile(timeline: PipelineTimeline, gains: Mapping[int, float]) -> frozenset[int]:

@@ -95,7 +95,9 @@ def _partitions(
     if least(found) < math.inf or not few or not _missing(cluster):
         return found
     orders = itertools.permutations(range(cluster.num_devices))
-    return min((Partitions(layers, cluster, one, num_microbatches) for one in orders), key=least)
+    return min(
+        (Partitions(layers, cluster, order, num_microbatches) for order in orders), key=least
+    )
 
 
 def in_execution_order(
