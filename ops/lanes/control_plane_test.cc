@@ -6,83 +6,32 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/testing.h"
+#include "ops/lanes/control_plane_testing.h"
 
 namespace tf_libra {
 namespace {
 
+using testing::Content;
+using testing::Header;
+using testing::kAbort;
+using testing::kAlive;
+using testing::kAll;
+using testing::kData;
 using testing::kGenerousSeconds;
+using testing::kGone;
+using testing::kProbe;
 using testing::kShortSeconds;
+using testing::kWaitSeconds;
+using testing::Message;
 using testing::OnEveryRank;
-
-// Where all are to answer within half of it.
-constexpr double kWaitSeconds = 4;
-
-std::unique_ptr<ControlPlane> PlaneOf(Mesh* mesh, ControlOptions options = {}) {
-  auto plane = std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
-                                              std::move(options));
-  CHECK_EQ(plane->Start(), testing::IsOk());
-  return plane;
-}
-
-// The control planes of all ranks, [rank].
-std::vector<std::unique_ptr<ControlPlane>> Planes(int world_size,
-                                                  const ControlOptions& options = {}) {
-  std::vector<Mesh> meshes = testing::ConnectAll(world_size, 1);
-  std::vector<std::unique_ptr<ControlPlane>> planes;
-  for (Mesh& mesh : meshes) {
-    planes.push_back(PlaneOf(&mesh, options));
-  }
-  return planes;
-}
-
-// Rank 0's control plane, and this test's own ends of its connections, [rank].
-struct Scripted {
-  std::vector<Mesh> meshes;
-  std::unique_ptr<ControlPlane> plane;
-
-  explicit Scripted(int world_size) : meshes(testing::ConnectAll(world_size, 1)) {
-    plane = PlaneOf(&meshes[0]);
-  }
-
-  Socket& End(int rank) { return meshes[rank].control[0]; }
-
-  void Send(int rank, const std::string& bytes) {
-    CHECK_EQ(SendAll(End(rank), bytes.data(), bytes.size(), After(kGenerousSeconds)),
-             testing::IsOk());
-  }
-
-  Status AllGather(double seconds = kGenerousSeconds, const std::string& mine = "") {
-    std::vector<std::string> all;
-    return plane->AllGather(mine, seconds, &all);
-  }
-};
-
-constexpr uint32_t kData = 1, kAbort = 2, kGone = 3, kProbe = 4, kAlive = 5;
-constexpr int kAll = -1;
-
-std::string Header(uint32_t kind, uint32_t num_bytes, int origin = 1, int target = kAll) {
-  const uint32_t header[5] = {0x4442494cu, kind, num_bytes, static_cast<uint32_t>(origin),
-                              static_cast<uint32_t>(target)};
-  return std::string(reinterpret_cast<const char*>(header), sizeof(header));
-}
-
-std::string Message(uint32_t kind, const std::string& text, int origin = 1) {
-  return Header(kind, static_cast<uint32_t>(text.size()), origin) + text;
-}
-
-std::string Content(int rank, int round) {
-  const size_t sizes[] = {0, 1, 11, 12, 13, 4096, 70001, 3 << 20, 0, 5 << 20};
-  std::string content(sizes[(rank * 3 + round) % 10], static_cast<char>('a' + rank));
-  for (size_t i = 0; i < content.size(); i += 97) content[i] = static_cast<char>(i / 97 + round);
-  return content;
-}
+using testing::PlaneOf;
+using testing::Planes;
+using testing::Scripted;
 
 TEST_CASE("MessagesOfAllSizes") {
   testing::OverBoth();
@@ -107,28 +56,7 @@ TEST_CASE("MessagesOfAllSizes") {
   }
 }
 
-TEST_CASE("FarewellEndsWhatOthersWaitFor") {
-  testing::OverBoth();
-  const auto planes = Planes(3);
-  OnEveryRank(3, [&](int rank) {
-    if (rank == 2) {
-      planes[2]->BroadcastAbort("the disk is full");
-      planes[2]->BroadcastAbort("a second reason is not said");
-      return;
-    }
-    std::vector<std::string> all;
-    const Status status = planes[rank]->AllGather("x", kGenerousSeconds, &all);
-    CHECK_EQ(status,
-             testing::StatusIs(StatusCode::kUnavailable, "rank 2 gave up: the disk is full"));
-  });
-  const auto others = Planes(2);
-  others[0]->BroadcastAbort("no plan");
-  std::string message;
-  CHECK_EQ(others[1]->Broadcast(0, kGenerousSeconds, &message),
-           testing::StatusIs(StatusCode::kUnavailable, "rank 0 gave up: no plan"));
-}
-
-// Rank 1 is merely late; rank 2 is dead, which is known immediately.
+// Rank 1 is late. Rank 2 is dead, which the root notices immediately.
 TEST_CASE("DeadPeerIsNoticedWhileAnotherIsLate") {
   testing::OverBoth();
   for (const bool spoke_before : {false, true}) {
@@ -153,7 +81,7 @@ TEST_CASE("DeadRootIsNoticed") {
   death.join();
 }
 
-// Every rank that waits says for whom: those that are missing, not those that wait as well.
+// Every waiting rank names the missing ranks, and not those that wait as well.
 TEST_CASE("MissingRanksAreNamedByAll") {
   testing::OverBoth();
   const std::vector<std::vector<int>> cases = {{0}, {1}, {2}, {5}, {1, 5}, {2, 3}};
@@ -178,8 +106,8 @@ TEST_CASE("MissingRanksAreNamedByAll") {
            testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 0"));
 }
 
-// Rank 1 has said its own, and is stopped: what ranks 0 and 5 and all behind them say to each other
-// it keeps back. The test plays it, without an answer to anything.
+// Rank 1 has sent its own message and is stopped, so it does not forward messages between rank 0
+// and rank 5's subtree. The test plays rank 1 and answers nothing.
 TEST_CASE("StoppedRankIsNamedByAll") {
   testing::OverBoth();
   std::vector<Mesh> meshes = testing::ConnectAll(6, 1);
@@ -229,8 +157,9 @@ TEST_CASE("PeerDiesWithinAMessage") {
   }
 }
 
-// The connections stay open, so only the header is rejected; reading 4 GiB would show.
-TEST_CASE("OddHeadersAreRefusedUnread") {
+// The connections stay open, so only the header can be the reason. Reading 4 GiB would show in the
+// resident size.
+TEST_CASE("InvalidHeadersAreRejectedUnread") {
   testing::OverBoth();
   for (const std::string& bytes :
        {Header(kData, 0xffffffffu), Header(kData, ControlPlane::kMaxMessageBytes + 1),
@@ -249,7 +178,7 @@ TEST_CASE("OddHeadersAreRefusedUnread") {
   CHECK(usage.ru_maxrss < (2 << 20));  // kilobytes
 }
 
-TEST_CASE("TooLargeAMessageIsNotSent") {
+TEST_CASE("TooLargeMessageIsNotSent") {
   testing::OverBoth();
   Scripted script(2);
   std::string message(ControlPlane::kMaxMessageBytes + 1, 'x');
@@ -264,78 +193,8 @@ TEST_CASE("TooLargeAMessageIsNotSent") {
   CHECK_EQ(all[1], "hello");
 }
 
-// A reason that is too long ends with a whole character, however many bytes that has.
-TEST_CASE("FarewellsAreCutBetweenCharacters") {
-  constexpr size_t kMost = ControlFrame::kMaxWordsBytes;
-  for (const std::string character : {"x", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
-    for (size_t size = kMost - 1; size <= kMost + 1; ++size) {
-      const std::string before(size - character.size(), '-');
-      auto planes = Planes(2);
-      planes[1]->BroadcastAbort(before + character);
-      const std::string all = "rank 1 gave up: " + before + character;
-      const std::string cut =
-          "rank 1 gave up: " + (character == "x" ? all.substr(16, kMost) : before);
-      CHECK_EQ(planes[0]->WaitForAborts(kGenerousSeconds), size <= kMost ? all : cut);
-    }
-  }
-  auto planes = Planes(2);
-  planes[1]->BroadcastAbort("no UTF-8: \xFF");
-  CHECK_EQ(planes[0]->WaitForAborts(kGenerousSeconds), "rank 1 gave up: no UTF-8: \xEF\xBF\xBD");
-}
-
-TEST_CASE("FarewellsAreHeard") {
-  testing::OverBoth();
-  {  // behind a message whose wait has ended
-    Scripted script(3);
-    script.Send(1, Message(kData, "late") + Message(kAbort, "enough"));
-    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "rank 1 gave up: enough");
-  }
-  {  // a connection that closed without a word says as much
-    Scripted script(3);
-    script.End(2) = Socket();
-    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), testing::Contains("rank 2 is gone"));
-  }
-  {  // no rank sends
-    Scripted script(3);
-    CHECK_EQ(script.plane->WaitForAborts(kShortSeconds), "");
-  }
-  {  // there is no other rank
-    Scripted script(1);
-    CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "");
-  }
-}
-
-// A rank between others, that passes on what they say, or one at the end of all: whether it gives
-// up or is gone, all hear of it in the same words, also who has no connection to it, and waits for
-// another one.
-TEST_CASE("AllHearOfWhoIsLost") {
-  testing::OverBoth();
-  constexpr int kWorld = 22;
-  for (const int lost : {0, 1, kWorld - 1}) {
-    for (const bool says_why : {false, true}) {
-      auto planes = Planes(kWorld);
-      const std::string name = "rank " + std::to_string(lost);
-      OnEveryRank(kWorld, [&](int rank) {
-        if (rank != lost) {
-          const std::string heard = planes[rank]->WaitForAborts(kGenerousSeconds);
-          CHECK_EQ(heard,
-                   testing::Contains(name + (says_why ? " gave up: no more data" : " is gone: ")));
-          CHECK_EQ(planes[rank]->PeerStatus(), testing::StatusIs(StatusCode::kUnavailable, name));
-          std::vector<std::string> all;
-          CHECK_EQ(planes[rank]->AllGather("x", kGenerousSeconds, &all),
-                   testing::StatusIs(StatusCode::kUnavailable, name));
-        } else if (says_why) {
-          planes[lost]->BroadcastAbort("no more data");
-        } else {
-          planes[lost].reset();
-        }
-      });
-    }
-  }
-}
-
 // Messages that no call has requested yet are read up to a limit; a later call gets all of them.
-TEST_CASE("NobodyRunsAway") {
+TEST_CASE("UnrequestedMessagesAreBounded") {
   testing::OverBoth();
   ControlOptions options;
   options.max_waiting_bytes = 8 << 20;
@@ -365,8 +224,8 @@ TEST_CASE("NobodyRunsAway") {
   });
 }
 
-// Of answers that a neighbour does not read few wait for it, however often it asks.
-TEST_CASE("NeighbourThatProbesAndDoesNotRead") {
+// Few answers wait for a neighbour that does not read them, however many probes it sends.
+TEST_CASE("AnswersToANeighbourThatDoesNotReadAreBounded") {
   testing::OverBoth();
   constexpr size_t kProbes = 200'000;
   std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
@@ -399,9 +258,10 @@ TEST_CASE("NeighbourThatProbesAndDoesNotRead") {
   asked.join();
 }
 
-// While rank 0 waits for another rank, a neighbour says more than it may: from behind another edge
-// nothing is to come by it, and it is not read; if something is, it is named.
-TEST_CASE("NeighbourThatRunsAwayWhileAnotherIsMissing") {
+// While rank 0 waits for another rank, a neighbour sends more than it may. If the missing rank is
+// behind another edge, rank 0 stops reading from the neighbour. If it is behind this edge, rank 0
+// names the neighbour.
+TEST_CASE("NeighbourMayNotSendAheadOfAMissingRank") {
   testing::OverBoth();
   ControlOptions options;
   options.max_waiting_bytes = 1 << 20;
@@ -434,75 +294,6 @@ TEST_CASE("NeighbourThatRunsAwayWhileAnotherIsMissing") {
       CHECK(num_sent < 32u << 20);  // most of it in the buffers of the connection
     }
   }
-}
-
-// While a collective waits in another thread, it gets what it waits for.
-TEST_CASE("HearingDoesNotStealMessages") {
-  testing::OverBoth();
-  Scripted script(2);
-  const std::string content = Content(1, 4);
-  const std::string message = Message(kData, content);
-  std::thread speaker([&] {
-    std::string answer(Message(kData, "mine").size(), '\0');
-    for (int round = 0; round < 20; ++round) {
-      // The answer shows that the collective has begun, and so that it is the one who reads.
-      CHECK_EQ(ReceiveAll(script.End(1), answer.data(), answer.size(), After(kGenerousSeconds)),
-               testing::IsOk());
-      script.Send(1, message.substr(0, round + 1));
-      CHECK_EQ(script.plane->WaitForAborts(0.01), "");
-      script.Send(1, message.substr(round + 1));
-    }
-  });
-  for (int round = 0; round < 20; ++round) {
-    std::vector<std::string> all;
-    CHECK_EQ(script.plane->AllGather("mine", kGenerousSeconds, &all), testing::IsOk());
-    CHECK(all[1] == content);
-  }
-  speaker.join();
-}
-
-// A message that is under way is not continued with the text of an abort message.
-TEST_CASE("FarewellDoesNotCutIntoAMessage") {
-  testing::OverBoth();
-  for (int round = 0; round < 10; ++round) {
-    Scripted script(2);
-    const std::string content = Content(0, 7);
-    const std::string whole = Message(kData, content, 0);
-    std::thread sender([&] { CHECK(!script.AllGather(kGenerousSeconds, content).ok()); });
-    std::string received(1, '\0');  // once it is here, the message is under way
-    CHECK_EQ(ReceiveAll(script.End(1), received.data(), 1, After(kGenerousSeconds)),
-             testing::IsOk());
-    std::thread reader([&] {
-      std::vector<char> bytes(1 << 16);
-      for (;;) {
-        const ssize_t size = recv(script.End(1).fd(), bytes.data(), bytes.size(), 0);
-        if (size > 0) {
-          received.append(bytes.data(), static_cast<size_t>(size));
-        } else if (size == 0 || errno != EAGAIN) {
-          break;
-        } else {
-          pollfd entry{script.End(1).fd(), POLLIN, 0};
-          poll(&entry, 1, -1);
-        }
-      }
-    });
-    script.plane->BroadcastAbort("farewell");
-    script.plane->Shutdown();
-    sender.join();
-    reader.join();
-    const std::string begun = received.substr(0, whole.size());
-    CHECK(begun == whole.substr(0, begun.size()));
-  }
-}
-
-TEST_CASE("ShutdownWakesWhoeverWaits") {
-  testing::OverBoth();
-  Scripted script(3);
-  std::thread waiter([&] { CHECK(!script.AllGather().ok()); });
-  char byte;
-  CHECK_EQ(ReceiveAll(script.End(2), &byte, 1, After(kGenerousSeconds)), testing::IsOk());
-  script.plane->Shutdown();
-  waiter.join();
 }
 
 }  // namespace
