@@ -35,8 +35,8 @@ class AllReduceDoneOp : public tensorflow::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduceDone").Device(tensorflow::DEVICE_CPU), AllReduceDoneOp);
-// It touches no memory, so it needs nothing of CUDA; and on the device of the all-reduce it waits
-// for, no edge crosses devices, which would make both wait for each other.
+// The kernel touches no memory, so it needs no CUDA. On the device of its all-reduce, no edge
+// crosses devices; a crossing edge would deadlock.
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduceDone").Device(tensorflow::DEVICE_GPU), AllReduceDoneOp);
 
 }  // namespace

@@ -46,7 +46,7 @@ class Pending {
     then(status_);  // which stays
   }
 
-  // How it has ended; OK while it has not.
+  // Returns the status of the operation; OK until it has ended.
   Status status() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return status_;

@@ -30,7 +30,7 @@ int Report(const Status& status) noexcept {
   return static_cast<int>(status.code());
 }
 
-// Nothing that is thrown gets to Python, which would end the process.
+// Catches every exception: one that reached Python would end the process.
 template <typename Body>
 int Guarded(Body body) noexcept {
   try {

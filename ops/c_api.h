@@ -57,7 +57,7 @@ int TfLibraSetStep(int64_t step);
 // JSON, see TelemetryJson. Takes the records away.
 int TfLibraDrainTelemetry(const char** json);
 
-// How many tensors the all-reduces of a training function were given since the last
+// Returns the number of tensors that the all-reduces of a training function received since the last
 // TfLibraTakeExecuted; needs no engine.
 int64_t TfLibraNumExecuted(const char* function);
 

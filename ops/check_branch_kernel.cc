@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kOp[] = "LibraCheckBranch";
 
-// What one execution exchanges; alive until the last message of it has gone.
+// Buffers of one execution; alive until its last message has been sent.
 struct Votes {
   int32_t mine = 0;
   std::vector<int32_t> all;  // [rank]

@@ -18,7 +18,7 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// What is not Horovod's to reduce travels as float32, and is rounded once, when it is reduced.
+// Types that Horovod cannot reduce are sent as float32 and rounded once, after the reduction.
 tensorflow::DataType TypeOnTheWire(tensorflow::DataType type) {
   return HorovodReduces(type) ? type : tensorflow::DT_FLOAT;
 }
@@ -160,7 +160,7 @@ absl::Status HorovodAllReduce::MakeKernel(OpKernelContext* context, tensorflow::
   const std::lock_guard<std::mutex> lock(mutex_);
   if (kernel_ != nullptr) return absl::OkStatus();
   tensorflow::NodeDef node;
-  // By this name Horovod finds what belongs together; the digest is the same on every rank.
+  // Horovod matches requests by this name; the digest is the same on every rank.
   node.set_name(absl::StrCat("LibraAllReduce.", operation_->tensor_names.front(), ".",
                              absl::Hex(operation_->digest)));
   WriteHorovodOp(TypeOnTheWire(type), num_tensors, operation_->reduction == Reduction::kSum, &node);

@@ -12,13 +12,13 @@
 
 namespace tf_libra {
 
-// Of the types that are summed.
+// Requires a type that can be summed.
 ElementType ElementTypeOf(tensorflow::DataType type);
 
 // "OP: message", as TensorFlow's errors are.
 absl::Status ToTensorFlow(const char* op, const Status& status);
 
-// What takes a request; an error where no engine runs.
+// Finds the engine that takes requests; an error if no engine runs.
 absl::Status FindEngine(const char* op, std::shared_ptr<Engine>* engine);
 
 // In a `catch`: the request has not got to the engine, and the other ranks are not to wait for it.

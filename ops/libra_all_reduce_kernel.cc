@@ -24,7 +24,8 @@ namespace {
 
 constexpr char kOp[] = "LibraAllReduce";
 
-// What the attributes say; null where they are wrong, and the context has the error.
+// Returns the operation that the attributes describe; null, with an error in the context, if they
+// are invalid.
 std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruction* context,
                                                    int num_tensors) {
   auto operation = std::make_shared<OperationInfo>();

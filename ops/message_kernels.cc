@@ -48,7 +48,7 @@ MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor
   return request;
 }
 
-// What to wait for, as the output of a kernel.
+// Outputs the handle of an operation that a later op waits for.
 absl::Status PutOut(OpKernelContext* context, int index, const std::shared_ptr<Pending>& pending) {
   Tensor* handle = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(index, {}, &handle));

@@ -55,7 +55,7 @@ class LibraCutKernel : public tensorflow::OpKernel {
     OP_REQUIRES(context, flat.CopyFrom(whole, TensorShape({size})),
                 absl::InternalError("LibraCut: a tensor cannot be read as a vector"));
     for (size_t i = 0; i < elements_.size(); ++i) {
-      // Of fewer elements than were planned for, the last parts are empty.
+      // If the tensor has fewer elements than the plan expects, the last parts are empty.
       const int64_t start = std::min(elements_[i], size);
       const int64_t stop = i + 1 < elements_.size() ? std::min(elements_[i + 1], size) : size;
       context->set_output(static_cast<int>(i) + 1, flat.Slice(start, stop));

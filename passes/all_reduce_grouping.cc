@@ -66,7 +66,7 @@ std::vector<int> PreferredOrder(const IndexedGraph& graph, const std::vector<int
     run.nodes.push_back(NodeOf(fusion));
   }
   for (auto& entry : by_copy) others.push_back(std::move(entry.second));
-  // By name where depths are equal: numbers of nodes may differ between ranks.
+  // Breaks ties of depth by name, since numbers of nodes may differ between ranks.
   std::sort(others.begin(), others.end(), [](const OutOfStep& a, const OutOfStep& b) {
     return std::make_tuple(!a.leads, a.depth, a.name) < std::make_tuple(!b.leads, b.depth, b.name);
   });

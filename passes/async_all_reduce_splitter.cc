@@ -18,7 +18,8 @@ using tensorflow::grappler::TensorIdToString;
 
 constexpr char kShapes[] = "_output_shapes";
 
-// The wait for what `node` starts; takes from it what is said of its outputs.
+// Returns the wait for the operation that `node` starts; moves the description of the outputs from
+// `node` to it.
 NodeDef Wait(const std::string& name, NodeDef* node) {
   NodeDef wait;
   wait.set_name(name);

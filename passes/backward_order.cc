@@ -84,7 +84,7 @@ class BackwardOrder {
   }
 
  private:
-  // Whether a node waits for all due productions but those of the last layer (half), or for all.
+  // A node waits for all due productions (full), or for all but those of the last layer (half).
   enum { kHalf = 0, kFull = 1 };
 
   // Numbers the productions of the step, and assigns each unclaimed ancestor to the first of them.

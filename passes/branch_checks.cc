@@ -42,7 +42,7 @@ std::vector<std::string> TensorNames(const NodeDef& node) {
   return {node.name()};
 }
 
-// What distinguishes the all-reduces of two branches, besides the branch.
+// Returns the properties by which the all-reduces of two branches are compared.
 std::string Signature(const NodeDef& node) {
   std::string signature;
   for (const char* attr : {"plan", "group", "_tf_libra_group", "function", "reduction", "T"}) {

@@ -36,7 +36,8 @@ class LastError {
   bool is_lost_ = false;
 };
 
-// Calls `work`, from which nothing is thrown to who calls from C: 0, or 1 with the reason kept.
+// Calls `work` and catches its exceptions, since the caller is C. Returns 0, or 1 and keeps the
+// reason.
 template <typename Work>
 int Guarded(Work work) noexcept {
   try {

@@ -70,8 +70,8 @@ std::optional<OrderingEdge> ContextPaths::Find(size_t earlier, size_t later) {
                     : i == 0             ? order_[earlier]
                                          : kNone;
     if (end == kNone) return std::nullopt;
-    // Nothing that must run before may wait. Edges are added in the order of all-reduces, and none
-    // from what `later` and those behind it lead to: so `last_` is right without them.
+    // A node that must run before may not wait. Edges are added in the order of all-reduces, and
+    // none from descendants of `later`, so `last_` is right without them.
     if (last_[end] >= static_cast<int>(later)) continue;
     if (common == of_later) return OrderingEdge{end, order_[later]};
     if (WaitsFor(later, end, common)) return OrderingEdge{end, kNone};
@@ -204,7 +204,7 @@ int ContextPaths::FirstThatCanWait(size_t earlier, size_t later, int end, int co
   for (size_t i = 0; i < pending.size(); ++i) {
     const int node = pending[i];
     ++num_visited_;
-    // What must run before `end` may not wait for it.
+    // An ancestor of `end` may not wait for it.
     if (graph_.input_contexts[node] == context && node != end &&
         first_[node] > static_cast<int>(earlier) && CanWait(graph_.def->node(node)) &&
         (first_[node] > first_[end] || !dag_.Reaches(node, end))) {

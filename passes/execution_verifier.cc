@@ -1,6 +1,6 @@
-// Sees each graph that is about to be executed under a plan, and says in the plan's report whether
-// what the pass wrote is in it. Grappler's result is dropped where one of its optimizers fails or
-// its time is over, of which the pass itself learns nothing.
+// Inspects each graph that is about to be executed under a plan, and records in the plan's report
+// whether the graph has the nodes that the pass wrote. TensorFlow drops Grappler's result if an
+// optimizer fails or takes too long, of which the pass learns nothing.
 
 #include <algorithm>
 #include <string>

@@ -24,7 +24,7 @@ using tensorflow::TensorId;
 
 constexpr char kLocationPrefix[] = "loc:@";
 
-// Where the output of a fused all-reduce is to be found.
+// Location of an output of a fused all-reduce.
 struct Output {
   const Fusion* fusion;
   int port;
@@ -69,8 +69,8 @@ class Writer {
 
   static std::string Done(const Fusion& fusion) { return absl::StrCat(fusion.name, "_done"); }
 
-  // What reads a fused all-reduce waits for the op that tells of its end, else nothing would run
-  // that.
+  // Readers of a fused all-reduce wait for the op that signals its end; otherwise nothing would run
+  // that op.
   void WaitForDone(const NodeDef& old, NodeDef* node) const {
     if (!needs_done_ || old.op() == "Merge" || old.op() == "RefMerge") return;
     std::vector<std::string> done;
@@ -192,7 +192,7 @@ class Writer {
   std::unordered_map<int, Output> outputs_;
 };
 
-// What stands under the name of an all-reduce that was fused, and is to be kept.
+// Returns the node that keeps the name of a fused all-reduce, if the name must stay in the graph.
 NodeDef Remainder(const NodeDef& old, const Output& output, bool is_fetched) {
   NodeDef node;
   node.set_name(old.name());

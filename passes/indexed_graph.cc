@@ -20,7 +20,7 @@ std::string DescribeCycle(const GraphDef& def, const std::vector<std::vector<Fan
                           const std::vector<int>& order) {
   std::vector<bool> is_free(fanins.size(), false);
   for (const int node : order) is_free[node] = true;
-  // What is left waits for something that is left: so going back ends in a circle.
+  // Every remaining node waits for a remaining node, so following fanins finds a cycle.
   int node = static_cast<int>(std::find(is_free.begin(), is_free.end(), false) - is_free.begin());
   std::vector<int> way;
   std::vector<bool> seen(fanins.size(), false);

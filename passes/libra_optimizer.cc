@@ -45,8 +45,8 @@ NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
   return keep;
 }
 
-// The copies of the step that were rewritten. The profile that a plan is measured with says when
-// each gradient is produced: then each is a group of its own.
+// Returns the rewritten copies of the step. With `one_by_one`, each gradient is a group of its own:
+// the profile of a measured plan needs the time at which each is produced.
 std::vector<OrderedStep> OrderedSteps(const GraphReport& report, bool one_by_one) {
   std::map<int, OrderedStep> copies;
   std::map<int, int> last_group;  // of each copy
@@ -58,7 +58,7 @@ std::vector<OrderedStep> OrderedSteps(const GraphReport& report, bool one_by_one
     bool is_next = is_first || last->second != group.group;
     last->second = group.group;
     for (const ReportedTensor& tensor : group.tensors) {
-      // What is cut is produced for the group of its first part.
+      // A split tensor counts for the group of its first part.
       if (!produced.emplace(group.copy, tensor.producer).second) continue;
       if (is_next || one_by_one) step.producers.emplace_back();
       step.producers.back().push_back(tensor.producer);
@@ -82,7 +82,7 @@ void KeepBackwardOrder(const RegisteredPlan& plan, tensorflow::GraphDef* graph,
   }
   const std::vector<ControlEdge> waits =
       KeepBackwardOrder(OrderedSteps(*report, plan.after_backward), *indexed);
-  // They close no cycle. Should they ever, the graph without them is right, too.
+  // These edges close no cycle. If they did, the graph without them would be right, too.
   if (CloseCycle(waits, *indexed)) {
     report->skipped.push_back({Skipped::Kind::kPlan, plan.id,
                                "backward order would have closed a cycle and was not kept"});
@@ -99,7 +99,7 @@ std::vector<std::string> Nodes(const GraphReport& report) {
   return names;
 }
 
-// One line for a user, the rest for who asks for it.
+// Logs one line for users, and the rest at a higher verbosity.
 void LogSkipped(const std::string& plan_id, const std::string& graph_id,
                 const GraphReport& report) {
   if (report.skipped.empty()) return;

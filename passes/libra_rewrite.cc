@@ -30,7 +30,7 @@ bool HasWritten(const GraphDef& graph) {
 
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
                 const GraphDef& given, GraphDef* rewritten, GraphReport* report) {
-  // What stayed in an earlier run stays: it had its reasons when all of the step was there.
+  // All-reduces that an earlier run left alone stay: it decided with the whole step at hand.
   if (!HasPendingAllReduce(given) || HasWritten(given)) return false;
   GraphDef of_parts;
   if (CutsTensors(plan, rewriter)) {
@@ -71,7 +71,7 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
     return one_stays ? graph->contexts[from.node] == graph->contexts[to]
                      : copy_of[from.node] == copy_of[to];
   };
-  // Where contexts differ, order is kept by nodes that lie between no all-reduces as yet.
+  // If contexts differ, order also follows nodes that lie between no all-reduces yet.
   if (!ShareContext(*graph, all_reduces)) between.assign(between.size(), true);
   ContractedDag dag = PathsBetween(*graph, between, decisions.dropped);
   const NodeNames names(*graph, plan.id);

@@ -306,7 +306,7 @@ void FindOutOfStep(const IndexedGraph& graph, std::vector<PlannedAllReduce>* mar
 
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<PlannedAllReduce>* marked, std::string* reason) {
-  // What one copy has of each tensor or part once: (context, function, slot) -> its all-reduces.
+  // All-reduces of a copy by tensor or part: (context, function, slot) -> its all-reduces.
   std::map<std::tuple<int, std::string, int>, std::vector<PlannedAllReduce*>> occurrences;
   for (PlannedAllReduce& m : *marked) {
     occurrences[{graph.contexts[m.node], m.kind.function, m.slot}].push_back(&m);

@@ -76,7 +76,7 @@ std::vector<int> Depths(const IndexedGraph& graph);
 // For every node, whether it lies on a path between two of `all_reduces`, ends included.
 std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces);
 
-// Whether an edge, from a fanin to a node, is to be left out.
+// Returns true if an edge from a fanin to a node is to be ignored.
 using DroppedEdge = std::function<bool(const Fanin& from, int to)>;
 
 // The part of the graph that paths between all-reduces run through, without the edges that

@@ -50,7 +50,7 @@ std::string FreeName(const std::string& wanted, std::unordered_set<std::string>*
 
 bool IsControl(const std::string& input) { return absl::StartsWith(input, "^"); }
 
-// What is said of all of the three: dtype and device, nothing of shapes or of who is where.
+// Returns a node with the dtype and device of the all-reduce, without shapes and collocation.
 NodeDef NodeLike(const NodeDef& all_reduce, const char* op, const std::string& name) {
   NodeDef node;
   node.set_op(op);

@@ -72,7 +72,8 @@ Status InterfaceAddress(const std::string& name, std::string* host) {
     const void* address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
     if (family == AF_INET6) {
       const auto* found = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
-      // It means nothing without the interface, which has another name on another host.
+      // A link-local address is meaningless without the interface, which has another name on
+      // another host.
       if (IN6_IS_ADDR_LINKLOCAL(&found->sin6_addr)) continue;
       address = &found->sin6_addr;
     }

@@ -36,8 +36,8 @@ inline std::string SecondsText(double seconds) {
   return text;
 }
 
-// The message when `seconds`, the timeout, have passed without an answer of `whom`, as in "rank(s)
-// 1": every deadline between ranks says it.
+// Returns the message of every deadline between ranks: `seconds` have passed without an answer of
+// `whom`, as in "rank(s) 1".
 inline std::string WaitedTooLong(double seconds, const std::string& whom) {
   return "waited " + SecondsText(seconds) + " s for " + whom +
          ", the limit of timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between"
@@ -71,7 +71,7 @@ class WallClock {
   }
 
   int64_t Nanos() const { return At(SteadyNanos()); }
-  // What it showed at a time of the monotonic clock. Zero stands for never, on both.
+  // Converts a time of the monotonic clock to this clock. Zero stands for never on both.
   int64_t At(int64_t steady_nanos) const { return steady_nanos == 0 ? 0 : steady_nanos + offset_; }
 
  private:

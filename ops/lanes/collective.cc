@@ -16,9 +16,9 @@ namespace {
 // Prefix of the keys of its messages. Between two ranks, parts on their way to their owners come
 // before the parts that owners pass on: all are posted together, so they match in this order.
 constexpr char kLetter = 'c';
-// Of a set that is named in full; of larger ones a digest is.
+// Largest set that is named in full; a larger one is named by its digest.
 constexpr size_t kMaxListedRanks = 16;
-// How the parts of the peers are summed. All are powers of two.
+// Sizes of the blocks in which the parts of the peers are summed. All are powers of two.
 struct Blocks {
   size_t bytes = 32 << 10;        // summed at a time, while they are in the first cache
   size_t ring_bytes = bytes;      // of a peer's part that wait for their sum
@@ -130,7 +130,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
     });
   }
 
-  // What comes of the others' parts waits for its sum in a ring each.
+  // Received bytes of each peer's part wait in a ring of its own until they are summed.
   void SumInto(char* sum) {
     sum_ = sum;
     const size_t own_bytes = PartOf(own_).size();
@@ -272,7 +272,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
   const size_t size_, own_, root_;
   const Blocks blocks_;
   std::vector<std::shared_ptr<Transfer>> transfers_;  // to post
-  // They hold this.
+  // Weak, since these transfers hold this object.
   std::vector<std::weak_ptr<Transfer>> own_sends_;
   std::vector<TransferPtr> summands_;  // [index]: receives of the own part, until the end
   ScratchBuffer scratch_;

@@ -11,12 +11,13 @@ bool OnOneHost(const MeshOptions& options, int rank) {
   return !options.hosts.empty() && options.hosts[rank] == options.hosts[options.rank];
 }
 
-// Of the connections that carry no tensors.
+// Returns the connections that carry no tensors.
 std::vector<Socket>* Sockets(int number, Mesh* mesh) {
   return number == kLink ? &mesh->links : &mesh->control;
 }
 
-// Of messages, or a lane's to a rank that it connects; nullptr: it carries no tensors.
+// Returns the connection of messages, or of a lane to a connected rank; nullptr if the number
+// carries no tensors.
 Connection* ForTensors(const MeshOptions& options, int number, int rank, Mesh* mesh) {
   if (number == kMessages) return &mesh->messages[rank];
   if (number < 0) return nullptr;

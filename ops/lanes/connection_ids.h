@@ -23,19 +23,19 @@ int FirstConnection(const MeshOptions& options);
 // that could be pulled.
 bool Wants(const MeshOptions& options, const Mesh& mesh, int number, int rank);
 
-// Where this rank reaches another one, and whether that is by a Unix socket.
+// Address at which this rank reaches another one, and whether that is a Unix socket.
 const Address& AddressOf(const MeshOptions& options, int rank);
 bool IsLocal(const MeshOptions& options, int rank);
 
 // Returns whether a connection may have memory that both ranks share.
 bool SharesMemory(const MeshOptions& options, int number, int rank);
 
-// Of each ring of a connection: the same on both of its sides. Large enough that a rank seldom
-// waits for another one; all those of a rank together stay within a few times the processor's
-// second cache, but for many ranks and lanes.
+// Bytes of each ring of a connection, the same on both sides. Large enough that a rank seldom waits
+// for another one. All rings of a rank together stay within a few times the processor's
+// second-level cache, except with many ranks and lanes.
 size_t RingBytes(const MeshOptions& options);
 
-// Of those that Wants.
+// Require a connection that Wants.
 void Keep(const MeshOptions& options, int number, int rank, Connection connection, Mesh* mesh);
 bool Has(const MeshOptions& options, int number, int rank, Mesh* mesh);
 

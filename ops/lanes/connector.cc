@@ -26,7 +26,7 @@ namespace {
 constexpr int kMaxConnecting = 8;
 constexpr double kRetrySeconds = 0.05;
 
-// Until something happens on the socket, which those who use it then find out.
+// Waits for any event on the socket; the caller finds out which one.
 Status AwaitEvent(const MeshOptions& options, const Socket& socket, short event,
                   TimePoint deadline) {
   for (;;) {

@@ -22,7 +22,7 @@ class MeshConnector {
   MeshConnector(const MeshOptions& options, TimePoint deadline, Mesh* mesh);
   ~MeshConnector();
 
-  // Where few are to be connected to, or no thread can start, it is done before this returns.
+  // Connects before it returns if there are few peers, or no thread can be started.
   void Start();
 
   bool has_failed() const { return failed_; }

@@ -33,18 +33,18 @@ struct ControlHeader {
 };
 static_assert(sizeof(ControlHeader) == 20, "the header goes over the wire as it is");
 
-// For all whom it is sent to.
+// A message of the control plane to all ranks, or to one.
 struct ControlFrame {
-  // Of what ranks say, and of words about one that is gone or gives up.
+  // Limits of a rank's message, and of the reason why a rank is gone or gives up.
   static constexpr uint32_t kMaxDataBytes = 64u << 20;
   static constexpr uint32_t kMaxWordsBytes = 4096;
-  // Of this, its pointers, and the queue that it waits in.
+  // Memory of a frame, its pointers, and the queue in which it waits.
   static constexpr size_t kFrameOverhead = 128;
 
   ControlHeader header;
   std::string bytes;  // header included
 
-  // What it takes while it waits, counted at the least for a frame without a text.
+  // Memory of a waiting frame; at least that of a frame without a text.
   size_t memory_bytes() const { return kFrameOverhead + bytes.size(); }
   std::string text() const { return bytes.substr(sizeof(ControlHeader)); }
 };

@@ -20,8 +20,8 @@ namespace {
 using Kind = ControlHeader::Kind;
 
 constexpr int kAll = ControlHeader::kAll;
-// How long before ranks are named as missing all ranks on the way to them are probed; for short
-// waits, half the wait.
+// Before missing ranks are named, all ranks on the paths to them are probed, this long before; half
+// the wait if the wait is short.
 constexpr double kProbeSeconds = 5;
 
 }  // namespace

@@ -32,7 +32,7 @@
 namespace tf_libra {
 
 struct ControlOptions {
-  // Of what a neighbour sends, or is to be sent, so much may wait before no more is taken in.
+  // Limit of bytes that wait, per neighbour, in each direction; beyond it nothing more is read.
   size_t max_waiting_bytes = 64 << 20;
   // `warn` is called once per collective that has waited for so long, with the ranks that are
   // missing.
@@ -60,9 +60,9 @@ class ControlPlane {
   // Until the thread has ended. After Shutdown, which another thread may be about to call.
   void Join();
 
-  // Everybody's message, by rank. Fails with a rank's own words if it has given up before its
-  // message came, as soon as it is known to be gone, and at the deadline naming all that are
-  // missing, or that keep back what others have said.
+  // Gathers every rank's message, [rank]. Fails with a rank's own reason if the rank gave up before
+  // its message came; as soon as a rank is known to be gone; and at the deadline, with the names of
+  // all ranks that are missing or do not forward messages.
   Status AllGather(const std::string& mine, double timeout_seconds, std::vector<std::string>* all);
   // Receives the message of rank `root`; `message` is ignored elsewhere. Fails as AllGather does.
   Status Broadcast(int root, double timeout_seconds, std::string* message);
@@ -74,8 +74,8 @@ class ControlPlane {
   // Tells every rank why this one gives up, once, without waiting for anyone. It sends nothing of
   // its own from then on.
   void BroadcastAbort(const std::string& reason) noexcept;
-  // Waits for at most `seconds` until a rank gives up or is gone, and returns what was first said
-  // of any: "" if all are silent.
+  // Waits for at most `seconds` until a rank gives up or is gone. Returns the first reason; "" if
+  // there is none.
   std::string WaitForAborts(double seconds);
 
   // Ends the thread, and with it whatever waits here.
@@ -89,7 +89,7 @@ class ControlPlane {
     int rank = 0;
     Socket socket;
 
-    // Of the thread: what comes in.
+    // State of the thread: the frame that is being received.
     std::shared_ptr<ControlFrame> incoming;
     size_t received = 0;
 
@@ -109,14 +109,14 @@ class ControlPlane {
     int rank = 0;  // of whom
     Status status;
   };
-  // What a collective may have to do while it waits.
+  // Actions of a collective while it waits.
   enum class Turn { kProbe, kWarn, kEnd };
   struct Due {
     TimePoint time;
     Turn turn;
   };
 
-  // Of the thread.
+  // Runs in the thread.
   void Main() noexcept;
   // Waits for what happens next, and deals with it; whether to go on.
   bool Serve();
@@ -127,7 +127,7 @@ class ControlPlane {
   // An error: the neighbour says more than it can have cause to.
   Status Deliver(Edge* edge, const FramePtr& frame);
   void Lose(Edge* edge, const Status& why);
-  // Notes what is said of a rank for the first time, and passes it on.
+  // Records the first statement about a rank, and forwards it.
   void RecordStatement(const FramePtr& said, const Status& status, const Edge* from);
   void Pass(const FramePtr& frame, const Edge* from);
   void Enqueue(Edge* edge, const FramePtr& frame);
@@ -138,18 +138,19 @@ class ControlPlane {
   bool LacksFrom(const Edge& edge) const;
   Edge* EdgeToward(int rank);
 
-  // A collective: what this rank says, unless it is null, and what comes from `root`, or from all
-  // where that is kAll, unless it is this rank.
+  // Runs a collective: sends `mine`, unless it is null, and receives the message of `root`, or
+  // those of all ranks if root is kAll, other than this rank's own.
   Status Run(const FramePtr& mine, int root, double timeout_seconds,
              std::vector<std::string>* messages);
   // With the lock, which it gives up while it waits.
   Status Wait(int root, double timeout_seconds, std::unique_lock<std::mutex>* lock);
   std::vector<Due> Dues(double timeout_seconds) const;
   bool Misses(int rank) const;
-  // What was said of ranks that makes it impossible that everything comes, and goes out.
+  // Returns the statement about a rank that keeps the collective from completing.
   Status Cut(int root) const;
   void Probe();
-  // Those whom it waits for, with the neighbours that have not taken all. After a Probe.
+  // Names the ranks that the collective waits for, and the neighbours that have not read
+  // everything. Call it after Probe.
   std::string Missing(const std::vector<uint64_t>& to_send) const;
   // Places in edges_ of neighbours that are still to take what there was to be sent.
   std::vector<int> Owed(const std::vector<uint64_t>& to_send) const;

@@ -19,7 +19,7 @@ namespace {
 using Kind = ControlHeader::Kind;
 
 constexpr int kAll = ControlHeader::kAll;
-// What is read from a neighbour before the next has its turn.
+// Limit of frames read from a neighbour before the next neighbour has its turn.
 constexpr int kFramesPerTurn = 64;
 
 bool IsProbe(const ControlHeader& header) {
@@ -193,7 +193,7 @@ void ControlPlane::Pass(const FramePtr& frame, const Edge* from) {
 
 void ControlPlane::Enqueue(Edge* edge, const FramePtr& frame) {
   const bool is_probe = IsProbe(frame->header);
-  // The same that is still to be sent says as much: a neighbour that does not read is owed one.
+  // A probe that is still queued is enough: a neighbour that does not read is owed one.
   if (is_probe && edge->queued_probes.count(KeyOf(frame->header)) > 0) return;
   edge->queue.push_back(frame);
   edge->queued_bytes += frame->memory_bytes();
@@ -211,8 +211,8 @@ void ControlPlane::Send(Edge* edge) {
                               bytes.size() - edge->front_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && WouldBlock(errno)) break;
     if (sent < 0) {
-      // What it said before it left is still to be read, and then that it left: also where it has
-      // not, and is to hear that this rank can tell it no more.
+      // Frames that the neighbour sent before it left are still to be read, and then the end of the
+      // connection. A neighbour that has not left learns that this rank sends no more.
       edge->is_deaf = true;
       edge->socket.Shutdown();
       return Drop(edge);

@@ -63,7 +63,7 @@ class Exchange {
         peer.block = block;
         block += moves_.block_bytes();
       }
-      // What is no step of this counts as done.
+      // Phases that this exchange does not run are marked complete.
       if (options.steps == ExchangeSteps::kReduceScatter) {
         peer.sum_sent = own_chunk_.size();
         peer.sum_received = peer.chunk.size();
@@ -113,8 +113,8 @@ class Exchange {
     for (size_t i = 0; i < peers_.size(); ++i) WakeUp(i);
   }
 
-  // Gives all who do not rest a turn, and then those another with whom something has moved, or who
-  // may move memory at any time. False: a failure.
+  // Serves all peers that are not idle, then those with progress, or whose memory may change at any
+  // time. Returns false on a failure.
   bool ServeAll(bool progress) {
     progress_ = progress;
     served_.swap(turns_);
@@ -193,8 +193,8 @@ class Exchange {
     });
   }
 
-  // Nothing moves any more. A peer that died while nothing was expected of it is still a peer that
-  // died; where something is, what it sent before it died has been read.
+  // Runs when no bytes move. A peer that died while it owed nothing is dead as well; if it owed
+  // something, all that it sent before has been read.
   Step CheckPeerHealth() {
     for (const ExchangePeer& peer : peers_) {
       if (peer.is_through) continue;  // it may well have left

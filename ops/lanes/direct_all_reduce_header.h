@@ -29,7 +29,8 @@ inline constexpr size_t BytesToHeaderEnd(uint64_t position) {
   return (kHeaderRoom - position % kHeaderRoom) % kHeaderRoom + kHeaderRoom;
 }
 
-// What another rank does otherwise than this one, as in "rank 1 ...": "" where both do the same.
+// Describes how another rank's exchange differs from this rank's, as in "rank 1 ..."; "" if both
+// agree.
 std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& mine);
 
 }  // namespace tf_libra

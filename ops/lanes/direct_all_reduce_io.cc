@@ -13,7 +13,7 @@ namespace {
 // Bytes per system call: large enough to amortise it, small enough to take turns.
 constexpr size_t kCallBytes = 512 * 1024;
 
-// Of two that were tried.
+// Combines the outcomes of two steps.
 Step Both(Step one, Step other) {
   if (one == Step::kFailed || other == Step::kFailed) return Step::kFailed;
   return one == Step::kProgress ? one : other;

@@ -21,8 +21,8 @@
 
 namespace tf_libra {
 
-// What is still to be exchanged with one peer. Each direction carries a header, then the part
-// of the receiver's chunk, then the sender's own chunk, summed.
+// State of the exchange with one peer. Each direction carries a header, then the part of the
+// receiver's chunk, then the sender's own chunk, summed.
 struct ExchangePeer {
   int place = 0;
   int rank = 0;  // for messages
@@ -54,7 +54,7 @@ class ExchangeIo {
   // `options` outlive this. Of the own chunk a block at a time is summed.
   ExchangeIo(const ExchangeOptions& options, ByteRange own_chunk, size_t block_bytes);
 
-  // Moves what can be. kFailed: `result` says why.
+  // Move the bytes that can be moved now. kFailed: `result` has the reason.
   Step Receive(ExchangePeer* peer);
   Step Send(ExchangePeer* peer);
 
@@ -75,13 +75,13 @@ class ExchangeIo {
   // Takes off the socket what a peer that shares memory has woken this rank with. False: a failure.
   bool TakeWakes(const ExchangePeer& peer);
 
-  // Where the block that is next begins and ends, within the own chunk, and the most bytes of one.
+  // Bounds of the next block within the own chunk, and the most bytes of a block.
   size_t summed() const { return summed_; }
   size_t block_bytes() const { return block_bytes_; }
   size_t BlockEnd() const;
   // So much of the own chunk is final, and may be sent; what memory held of its parts is free.
   void Summed(size_t end, std::vector<ExchangePeer>* peers);
-  // What has come of a peer's part from `summed` on.
+  // Returns the received bytes of a peer's part from `summed` on.
   static const char* PartOf(const ExchangePeer& peer);
 
   Step Fail(StatusCode code, const ExchangePeer& peer, const std::string& what);
@@ -89,7 +89,7 @@ class ExchangeIo {
 
  private:
   static constexpr size_t kMaxRuns = 64;
-  // Of one system call.
+  // Buffers of one system call.
   struct Runs {
     iovec runs[kMaxRuns];
     size_t count = 0;
@@ -100,7 +100,8 @@ class ExchangeIo {
   // Adds runs of `range`, inputs to send, or outputs to receive into; the bytes of them.
   template <typename Choose>
   size_t Gather(ByteRange range, Runs* runs, Choose choose) const;
-  // `bytes` > 0 moved, or what errno says; zero means that the peer has closed.
+  // Interprets a system call's result: `bytes` > 0 moved, or errno; zero means that the peer has
+  // closed.
   Step Outcome(const ExchangePeer& peer, ssize_t bytes);
   Step SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent);
   Step ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received);
@@ -115,7 +116,7 @@ class ExchangeIo {
                  Copy copy);
   Step SendHeaderInMemory(ExchangePeer* peer);
   Step ReceiveHeaderInMemory(ExchangePeer* peer);
-  // What is there stays there until it is summed.
+  // Received bytes stay in the ring until they are summed.
   Step ReceivePartInMemory(ExchangePeer* peer);
   Step SendInMemory(ExchangePeer* peer);
   // After the header.

@@ -105,7 +105,7 @@ __attribute__((noinline)) void AddTo(const void* term, size_t begin, size_t coun
   for (size_t i = 0; i < count; ++i) sum[i] += In::Widen(Read<In>(term, begin + i));
 }
 
-// How sums of In become Out.
+// Conversion of a sum of type In to the type Out.
 template <typename In>
 struct Division {
   bool is_average;

@@ -45,7 +45,7 @@ class Engine {
   virtual int ranks_per_host() const = 0;
   // The largest `first_lane + num_threads` that an operation may ask for.
   virtual int max_threads() const = 0;
-  // How long anything that involves other ranks may take.
+  // Deadline of every operation that involves other ranks.
   virtual double timeout_seconds() const = 0;
 
   // Returns immediately; `done` is called exactly once, from any thread. All-reduces that share a

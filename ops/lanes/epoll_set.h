@@ -13,11 +13,12 @@
 
 namespace tf_libra {
 
-// Of one row or column. For one thread at a time.
+// Watch over the connections of one row or column. For one thread at a time.
 class EpollSet {
  public:
-  // Of peers by place, and of the links to them: those at `names` among `links`, or at their places
-  // where `names` is nullptr; nullptr or invalid: none. ResourceExhausted: the system has no room.
+  // Watches peers by place, and the links to them: those at `names` among `links`, or at the same
+  // places if `names` is nullptr. A nullptr or invalid link is left out. ResourceExhausted: the
+  // system has no room.
   static Status Make(const std::vector<Connection>& peers, const std::vector<int>* names,
                      const std::vector<Socket>* links, std::unique_ptr<EpollSet>* watch);
 
@@ -27,7 +28,7 @@ class EpollSet {
   // An error: the system cannot say.
   Status Wait(TimePoint deadline, std::vector<int>* places);
 
-  // What was seen so far, and stays. The other side writes no more; the link has broken.
+  // Lasting observations: the peer writes no more; the link has broken.
   bool has_ended(int place) const { return has_ended_[place]; }
   bool is_link_broken(int place) const { return is_link_broken_[place]; }
   // Returns whether either holds for any.

@@ -16,7 +16,7 @@ namespace tf_libra {
 
 class Executions {
  public:
-  // Those of this process.
+  // Returns the counter of this process.
   static Executions& Global();
 
   void RecordExecution(std::shared_ptr<const OperationInfo> operation);

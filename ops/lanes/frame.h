@@ -27,7 +27,8 @@ struct Frame {
 
   uint32_t magic = kMagic;
   uint16_t kind = 0;
-  // Of kOffer and kRequest, behind the frame: the message's key, a zero byte, and its content.
+  // For kOffer and kRequest, text follows the frame: the message's key, a zero byte, and its
+  // content.
   uint16_t num_text_bytes = 0;
   uint64_t id = 0;
   uint64_t num_bytes = 0;

@@ -27,11 +27,11 @@ class Grid {
   // `hosts[rank]`: a number for the host of each rank; empty: nothing is known of hosts.
   Grid(int rank, int world_size, const std::vector<int>& hosts);
 
-  // Of hosts of one rank. More of them, whatever their sides, spare a rank as many connections as
-  // four by four do, or more.
+  // Least number of hosts of one rank that are arranged as a square. From here on, each rank saves
+  // at least as many connections as in a grid of four by four.
   static constexpr int kLeastSquare = 16;
-  // How many consecutive ranks are a row of so many hosts of one rank: the longer side of what is
-  // nearest to a square. 1: every rank exchanges with every other, as of a prime number.
+  // Returns the row length for hosts of one rank: the longer side of the grid that is nearest to a
+  // square. 1, as for a prime number, means that every rank exchanges with every other one.
   static int RowOfSquare(int num_ranks);
 
   bool has_rows() const { return row_.size() > 1; }
@@ -49,7 +49,7 @@ class Grid {
   int place_in_row_ = 0, place_in_column_ = 0;
 };
 
-// What a lane has on a grid.
+// Connections of a lane on a grid.
 struct GridPeers {
   std::vector<Connection> row, column;  // by place, own entries invalid
   std::unique_ptr<EpollSet> row_watch, column_watch;

@@ -23,7 +23,7 @@ namespace tf_libra {
 using JobSecret = std::array<uint8_t, 64>;
 using Nonce = std::array<uint8_t, 32>;
 
-// Of fixed size, plain integers of one byte order: all machines of a job are of one kind, which the
+// Plain integers of fixed size and one byte order: all machines of a job are of one kind, which the
 // ranks compare before training.
 struct Hello {
   char magic[8];
@@ -48,8 +48,8 @@ inline constexpr uint8_t kWelcomeInMemory = 2;
 
 enum class Role : uint8_t { kCaller = 1, kCallee = 2 };
 
-// What the side of this role has to show, where rank `callee` was called with `hello` and has drawn
-// `nonce`.
+// Returns the proof of the side with this role, for a call of rank `callee` with `hello`, answered
+// with `nonce`.
 Digest Proof(const JobSecret& secret, Role role, const Hello& hello, int32_t callee,
              const Nonce& nonce);
 

@@ -167,8 +167,8 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noex
     status = CaughtStatus("a lane failed");
   }
   if (status.ok() || job->failed.exchange(true)) return;
-  // The first lane that fails says why, before the connections close: who sees them close finds
-  // the words. That wakes the other lanes as well.
+  // The first lane that fails sends the reason before the connections close, so peers that see them
+  // close find it. Closing also wakes the other lanes.
   try {
     status = Explain(status, job->request.operation->Describe(), job->record.step);
   } catch (...) {  // no memory for the words

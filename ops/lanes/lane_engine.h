@@ -73,7 +73,7 @@ class LaneEngine : public Engine {
   Telemetry* telemetry() override { return &telemetry_; }
 
  private:
-  // How long a failing rank waits for the reason that its peers give.
+  // A failing rank waits this long for the reason that its peers give.
   static constexpr double kAbortWaitSeconds = 0.5;
   // The engine that started this thread: callbacks at the end of an all-reduce run on one.
   static inline thread_local const LaneEngine* of_this_thread_ = nullptr;
@@ -117,14 +117,14 @@ class LaneEngine : public Engine {
   ControlOptions OptionsOfControl();
   MessengerOptions MessagesOptions();
   void Exchange(Transfer::Way way, MessageRequest request) noexcept;
-  // `post(&is_over)` returns or throws an error, or says that all is over: then this calls `done`.
-  // Else what it has posted does.
+  // Calls `post(&is_over)`. If it throws, or sets is_over, then this calls `done`; otherwise the
+  // posted messages do.
   template <typename Post>
   void PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept;
   // Records the first cause and wakes everybody. Returns the first cause.
   Status Fail(const Status& cause) noexcept;
   Status failure() noexcept;
-  // Adds who was doing what, in which step, and what the peers said about it.
+  // Adds the operation, its step, and the peers' reasons to a status.
   Status Explain(const Status& status, const std::string& what, int64_t step) noexcept;
   // Exchanges a small message between steps, whose failure is the end of the engine.
   template <typename Call>

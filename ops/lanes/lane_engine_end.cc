@@ -61,7 +61,7 @@ void LaneEngine::Delete(LaneEngine* engine) noexcept {
   try {
     std::thread([engine] { delete engine; }).detach();
   } catch (...) {
-    // It has ended, and only its memory and its sleeping threads are left behind.
+    // The engine has ended; only its memory and its sleeping threads remain.
   }
 }
 

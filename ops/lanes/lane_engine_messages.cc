@@ -1,4 +1,5 @@
-// What of the engine is not between all ranks: sends, receives, and collectives over sets of ranks.
+// Operations of the engine over some of the ranks: sends, receives, and collectives over sets of
+// ranks.
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
-// How often a rank that connects itself is looked after.
+// Interval of liveness checks of a rank that is to connect.
 constexpr double kConnectingSeconds = 0.2;
 
 int RanksPerHost(const MeshOptions& options) {
@@ -64,7 +64,7 @@ MeshOptions WithKnownHosts(MeshOptions options) {
   return options;
 }
 
-// A connection that has not yet shown who it is.
+// A connection whose peer has not proved its identity yet.
 struct Pending {
   Socket socket;
   std::unique_ptr<SharedMemory> memory;
@@ -140,7 +140,7 @@ Hearing Hear(const MeshOptions& options, Pending* pending, Mesh* mesh) {
   return welcome ? Hearing::kWelcome : Hearing::kDropped;
 }
 
-// How many connections each rank has yet to make.
+// Returns the number of connections that each rank has yet to make, [rank].
 std::vector<int> ToCome(const MeshOptions& options, const Mesh& mesh) {
   std::vector<int> to_come(mesh.world_size);
   for (int rank = options.rank + 1; rank < mesh.world_size; ++rank) {

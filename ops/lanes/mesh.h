@@ -35,8 +35,8 @@ struct MeshOptions {
   // other connections already.
   int first_lane = 0;
   int num_lanes = 1;
-  // Whether lanes and messages between ranks of one host share memory; a rank that does not want
-  // to, or is not let, talks to the others over sockets.
+  // If true, lanes and messages between ranks of one host share memory. A rank that does not want
+  // to, or must not, uses sockets.
   bool share_memory = true;
   double timeout_seconds = 600;
   double liveness_seconds = 10;  // see EnableKeepalive
@@ -58,9 +58,9 @@ struct Mesh {
   Status unshared;  // why this process could not share memory as it wanted; else OK
 };
 
-// How the hosts of a meeting differ from those of the first meeting of the same ranks, with the
-// first rank that differs, as in "rank 1's host ...": "" if ranks connect alike. The same on every
-// rank.
+// Describes how the hosts of a rendezvous differ from those of the ranks' first one, by the first
+// rank that differs, as in "rank 1's host ..."; "" if ranks connect in the same way. The result is
+// the same on every rank.
 std::string DifferenceOfHosts(const std::vector<int>& first, const std::vector<int>& now);
 
 // Connects to every lower rank and accepts every higher one; `local_listener` is the one of

@@ -26,9 +26,9 @@ class MessageMatcher {
   // Takes out the next two of a key that meet. False: there are none.
   bool MatchNext(const std::string& key, TransferPtr* transfer, Announced* announced);
 
-  // What has met nothing yet.
+  // Announced messages that match no posted transfer yet.
   size_t num_announced() const { return num_announced_; }
-  // Of their texts.
+  // Bytes of their texts.
   size_t announced_bytes() const { return announced_bytes_; }
   // The first of each name, so many of them, with what they are.
   std::string NameAnnounced(size_t most) const;

@@ -50,10 +50,10 @@ struct Transfer {
   uint64_t offer_id = 0;    // the sender's
   bool is_eager = false;    // of a send: its first bytes do not wait for the receiver's request
   bool is_dropped = false;  // of a send: the receiver drops the fragment that is in the send queue
-  // Of a send: bytes from the beginning for which the receiver has space.
+  // Sends: bytes from the beginning for which the receiver has space.
   size_t credit = SIZE_MAX;
   size_t num_moved = 0;
-  // Of a receive: bytes that are in `data` or consumed. Those up to num_moved lie at `in_ring`.
+  // Receives: bytes that are in `data` or consumed. Those up to num_moved lie at `in_ring`.
   size_t num_taken = 0;
   const char* in_ring = nullptr;
   size_t num_consumed = 0;  // by Messenger::Consume

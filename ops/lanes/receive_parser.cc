@@ -15,7 +15,7 @@ constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
 
 void ReceiveParser::Room(iovec (&runs)[2]) {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
-  // What is left of it is less than a frame.
+  // Less than a frame remains.
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   runs[0] = {nullptr, 0};

@@ -16,7 +16,7 @@ namespace tf_libra {
 
 class ReceiveParser {
  public:
-  // Where the bytes that are next belong, in two runs, of which one may be empty.
+  // Returns the free space for the next bytes, in two runs, one of which may be empty.
   void Room(iovec (&runs)[2]);
   // So many have come there.
   void Received(size_t num_bytes);
@@ -27,7 +27,7 @@ class ReceiveParser {
     kThrough,  // a receive has all its bytes
     kInvalid,  // the peer has sent what is no frame
   };
-  // What of all that has come is next; of the last, `status` says what it is.
+  // Returns the next event of the received bytes; `status` describes an error.
   News Next(Frame* frame, const char** text, TransferPtr* through, Status* status);
   // Bytes that are certain to come next; 0: not known.
   size_t num_expected() const { return receiving_ == nullptr ? 0 : fragment_left_; }
@@ -35,7 +35,7 @@ class ReceiveParser {
   void Expect(TransferPtr receive, size_t num_bytes);
 
  private:
-  // What of the fragment comes to one place.
+  // Returns the bytes of the fragment that are contiguous.
   size_t NumHere() const;
   void Take(size_t num_bytes);
 

@@ -17,7 +17,7 @@ namespace tf_libra {
 
 class SendQueue {
  public:
-  // What one message sends before the next has its turn.
+  // Limit of bytes that one message sends before the next has its turn.
   static constexpr size_t kFragmentBytes = 512 << 10;
 
   // `in_place`: of transfers `in_place` through shared memory. Frames name the sender's id. They

@@ -17,7 +17,7 @@ constexpr int kRings = 4;
 // The state of all rings. A page of the largest kind that machines have: what is mapped by itself
 // begins at such a one.
 constexpr size_t kStateBytes = 1 << 16;
-// It cannot shrink under a process that has mapped it, which would die of that.
+// Sealed: a file that shrank would end every process that has mapped it.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t FileBytes(size_t capacity) { return kStateBytes + kRings * capacity; }
@@ -52,8 +52,9 @@ bool RingEnd::Look(size_t* num_bytes) {
   return true;
 }
 
-// Who waits says for what, looks again, and sleeps; who advances says how far, and looks who waits.
-// In one order for all, as these are: so one of the two sees the other.
+// The waiting side publishes its position, checks again, and sleeps. The advancing side publishes
+// its position, and checks for a waiting side. All four accesses are sequentially consistent, so
+// one of the two sees the other.
 bool RingEnd::Advance(size_t num_bytes) {
   AdvanceAhead(num_bytes);
   uint64_t wanted = *wanted_by_them_;

@@ -16,7 +16,7 @@
 
 namespace tf_libra {
 
-// What both sides know of a ring; positions count all bytes since its beginning.
+// State of a ring that both sides share; positions count all bytes since its beginning.
 struct RingState {
   // Value of `wanted_...` while no rank waits.
   static constexpr uint64_t kNever = UINT64_MAX;
@@ -44,7 +44,7 @@ class RingEnd {
   // cannot be: more than there is room for, or less than before.
   bool Look(size_t* num_bytes);
   char* here() const { return bytes_ + position_ % capacity_; }
-  // That many of them have been read, or written. True: the other side waits for that, and is to be
+  // Marks bytes as read or written. Returns true if the other side waits for them and must be
   // woken.
   [[nodiscard]] bool Advance(size_t num_bytes);
   // The same where Advance follows, which tells whether the other side waits for this.
@@ -57,7 +57,7 @@ class RingEnd {
   const bool reads_;
   char* const bytes_;
   const size_t capacity_;
-  // Of this end, and of the other: positions, and what is waited for.
+  // State of this end, and of the other: positions, and awaited positions.
   std::atomic<uint64_t>*const mine_, *const theirs_, *const wanted_by_me_, *const wanted_by_them_;
   uint64_t position_ = 0;
   uint64_t seen_ = 0;  // the position of the other side, which never goes back
@@ -69,7 +69,8 @@ class SharedMemory {
   // memory, or does not let this process have it; nothing is allocated later. `file` is for the
   // other side, which has to be given it.
   static Status Make(size_t capacity, std::unique_ptr<SharedMemory>* memory, Socket* file);
-  // Of the side that was given the file. FailedPrecondition: it is not as Make makes it.
+  // Maps the file of the other side. FailedPrecondition: the file differs from those that Make
+  // creates.
   static Status Take(const Socket& file, size_t capacity, std::unique_ptr<SharedMemory>* memory);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;

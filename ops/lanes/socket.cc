@@ -141,7 +141,7 @@ Status Listen(const std::string& host, uint16_t port, Socket* listener, Address*
                        what + where);
   };
   if (bind(socket.fd(), &endpoint.any, endpoint.length) != 0) return failure("cannot bind to ");
-  // Of two that are bound to one port, the second to listen fails.
+  // If two sockets are bound to one port, the second one to listen fails.
   if (listen(socket.fd(), SOMAXCONN) != 0) return failure("cannot listen on ");
   endpoint.length = sizeof(endpoint);
   getsockname(socket.fd(), &endpoint.any, &endpoint.length);

@@ -45,7 +45,7 @@ class Socket {
 // to read: so two hosts have links, which carry nothing.)
 void EnableKeepalive(const Socket& idle, double liveness_seconds);
 
-// Why a watched connection has broken, for the first who asks.
+// Returns why a watched connection has broken; only the first call learns it.
 std::string WhyLinkBroke(const Socket& idle);
 
 // Returns whether the other end of a Unix socket belongs to this process's user; TCP has no users.
@@ -63,7 +63,7 @@ Status ListenWithin(const std::string& host, uint16_t first, uint16_t last, Sock
 Status Connect(const Address& address, TimePoint deadline, Socket* socket);
 // The same without waiting: unless it fails immediately, the socket becomes writable, or breaks.
 Status BeginConnect(const Address& address, Socket* socket);
-// How that has failed. For the first who asks, and only if it has.
+// Returns the failure of a connect that has failed; only the first call learns it.
 Status ConnectFailure(const Address& address, const Socket& socket);
 
 // Takes one waiting connection; leaves `socket` invalid if there is none.
@@ -82,7 +82,7 @@ ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file)
 
 // "connection reset by peer" and the like, for the current errno.
 std::string ErrnoText(int error);
-// Returns whether an error of a call on such a socket says no more than that nothing moves now.
+// Returns true if an error of a call on such a socket only means that no bytes can move now.
 bool WouldBlock(int error);
 
 }  // namespace tf_libra

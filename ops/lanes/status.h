@@ -20,8 +20,8 @@ enum class StatusCode {
   kInternal,            // an unexpected failure
 };
 
-// Can be made and copied where there is no memory left: then it says as much. Messages are valid
-// UTF-8, whatever they were made of.
+// Can be made and copied when there is no memory left; the message then states that. Messages are
+// always valid UTF-8.
 class Status {
  public:
   Status() = default;
@@ -53,7 +53,7 @@ class Status {
   std::shared_ptr<const std::string> message_;
 };
 
-// What is being handled in a `catch`, as a status. `what` was being done.
+// Returns the exception that a `catch` handles as a status. `what` names the failed action.
 Status CaughtStatus(const char* what) noexcept;
 
 }  // namespace tf_libra

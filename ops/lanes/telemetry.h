@@ -15,7 +15,7 @@
 
 namespace tf_libra {
 
-// What an operation is, as opposed to one execution of it.
+// Properties that all executions of an operation share.
 struct OperationInfo {
   std::string plan;
   std::string function;  // the training function whose gradients these are
@@ -59,7 +59,7 @@ class Telemetry {
  public:
   static constexpr size_t kMaxRecords = 65536;
 
-  // Where there is no memory for it, it is one more that is lost.
+  // Without memory for the record, counts it as lost.
   void Add(const AllReduceRecord& record) noexcept;
   // Takes all records; `dropped` receives how many older ones were lost since the last call.
   std::vector<AllReduceRecord> Drain(uint64_t* dropped);

@@ -34,12 +34,12 @@ inline doctest::String toString(const Status& status) {
 
 namespace testing {
 
-// Where success is expected, no machine is slow enough for this.
+// Deadline of waits that must succeed, however slow the machine is.
 constexpr double kGenerousSeconds = 60;
-// Where a deadline is to pass.
+// Deadline of waits that must time out.
 constexpr double kShortSeconds = 0.4;
 
-// What a status is to be: CHECK_EQ(status, StatusIs(code, "part of what it says")).
+// Expectation of a status: CHECK_EQ(status, StatusIs(code, "part of its message")).
 struct StatusIs {
   StatusCode code;
   std::string part;
@@ -56,7 +56,7 @@ inline doctest::String toString(const StatusIs& is) {
   return ("code " + std::to_string(static_cast<int>(is.code)) + " with '" + is.part + "'").c_str();
 }
 
-// Where the ranks of the running test meet: loopback, or a Unix socket.
+// Address at which the ranks of the running test listen: loopback, or a Unix socket.
 inline std::string& MeetingPlace() {
   static std::string place = "127.0.0.1";
   return place;
@@ -92,7 +92,7 @@ inline void OverAll() {
   SUBCASE("in memory") { MeetAt(kUnixHost, true); }
 }
 
-// What `world_size` ranks need to meet at the MeetingPlace.
+// Listeners and options of `world_size` ranks at the MeetingPlace.
 struct Meeting {
   std::vector<Socket> listeners;
   MeshOptions options;  // all but the rank

@@ -22,7 +22,7 @@ constexpr int kMaxChannels = 1024;
 
 constexpr int kInvalid = 1, kFailed = 2;
 
-// Of this thread. Where there is no memory for the words, it says that.
+// Last error of this thread; a fixed text if there is no memory for the reason.
 struct LastError {
   std::string text;
   bool is_lost = false;

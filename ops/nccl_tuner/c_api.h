@@ -1,4 +1,4 @@
-// What Python says to the tuner, in the process in which NCCL has it loaded.
+// Functions by which Python controls the tuner, in the process in which NCCL has loaded it.
 #ifndef TF_LIBRA_OPS_NCCL_TUNER_C_API_H_
 #define TF_LIBRA_OPS_NCCL_TUNER_C_API_H_
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-// In the order of tf_libra::nccl::Counters, which says what they are.
+// Fields in the order of tf_libra::nccl::Counters, which documents them.
 typedef struct {
   int64_t interface_version;
   int64_t communicators;
@@ -41,8 +41,8 @@ TF_LIBRA_TUNER_EXPORT int TfLibraTunerBeginStep(void);
 
 // Returns as TfLibraTunerSetPlan.
 TF_LIBRA_TUNER_EXPORT int TfLibraTunerReadCounts(TfLibraTunerCounts* counts);
-// How often each all-reduce of the plan was applied, at most `capacity` of them; returns how many
-// the plan has, or -1 on a failure.
+// Reads how often each all-reduce of the plan was applied, at most `capacity` of them. Returns the
+// number of all-reduces of the plan, or -1 on a failure.
 TF_LIBRA_TUNER_EXPORT int TfLibraTunerReadApplied(int64_t* applied, int capacity);
 
 // The reason of the last call in this thread that failed.

@@ -38,7 +38,7 @@ class ChannelPlan {
   const size_t num_ranks_;
   const bool prefer_ring_;
   const std::vector<PlannedAllReduce> all_reduces_;
-  // By byte count, ascending.
+  // Indices of the all-reduces by byte count, ascending.
   std::unordered_map<uint64_t, std::vector<size_t>> indices_;
 };
 

@@ -1,4 +1,4 @@
-// Nothing that is thrown leaves the plugin: callers are C, where it would end the process.
+// Keeps exceptions inside the plugin: its callers are C, where an exception would end the process.
 #ifndef TF_LIBRA_OPS_NCCL_TUNER_GUARDED_H_
 #define TF_LIBRA_OPS_NCCL_TUNER_GUARDED_H_
 
@@ -8,8 +8,8 @@
 namespace tf_libra {
 namespace nccl {
 
-// What `body` returns; or what `caught` returns of the reason, in words, why it has thrown.
-// `caught` throws nothing.
+// Returns the result of `body`, or that of `caught`, which receives the reason of an exception and
+// throws nothing.
 template <typename Body, typename Caught>
 auto Guarded(Body body, Caught caught) noexcept -> decltype(body()) {
   try {

@@ -30,10 +30,10 @@ struct Question {
   size_t num_bytes = 0;
   int num_aggregated = 0;
   int* num_channels = nullptr;
-  // Of version 2.
+  // Arguments of version 2.
   int collnet_support = 0, nvls_support = 0;
   int *algorithm = nullptr, *protocol = nullptr;
-  // Of later versions.
+  // Arguments of later versions.
   CostTable costs = nullptr;
   int num_algorithms = 0, num_protocols = 0, registered_buffers = 0;
 };
@@ -52,8 +52,8 @@ class NextTuner {
   // The library that TF_LIBRA_NCCL_NEXT_TUNER names, loaded at the first call; never destroyed.
   static const NextTuner& Instance();
 
-  // `lookup`: of a loaded library; null if there is none. `problem`: why not, in words; "" if no
-  // library is configured.
+  // `lookup` finds symbols of a loaded library; null if there is none. `problem` is the reason why
+  // there is none; "" if no library is configured.
   NextTuner(Lookup lookup, std::string problem);
 
   // Versions 3 and 4 have the arguments of later ones, without descriptions of links. So the next

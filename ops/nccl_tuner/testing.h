@@ -1,4 +1,4 @@
-// What the tests of the tuner share: a communicator that asks as NCCL does, through every version
+// Helpers for tests of the tuner: a communicator that calls it as NCCL does, through every version
 // of its interface, with cost tables made up here; and Python's side of it.
 #ifndef TF_LIBRA_OPS_NCCL_TUNER_TESTING_H_
 #define TF_LIBRA_OPS_NCCL_TUNER_TESTING_H_
@@ -29,7 +29,7 @@ constexpr int kNewest = 6;
 constexpr int kAlgorithms = 7;
 constexpr int kProtocols = 3;
 constexpr int kRanks = 8;
-// What an answer leaves where it does not say how many channels.
+// Value of an answer that sets no number of channels.
 constexpr int kUntouched = 0;
 
 struct Costs {

@@ -27,9 +27,9 @@ struct Counters {
   int64_t other_collective = 0;    // no all-reduce
   int64_t other_communicator = 0;  // of another number of ranks than the plan's
   int64_t unknown_size = 0;        // the plan has no all-reduce of this size
-  // Of those passed over.
+  // Some of the requests that were left to NCCL.
   int64_t forwarded = 0;  // to the next tuner
-  // Of those applied.
+  // Some of the requests that got the plan's channels.
   int64_t out_of_order = 0;  // not the one that was next
   int64_t without_ring = 0;  // a ring was wanted, and NCCL offered none
 };
@@ -58,7 +58,7 @@ class Tuner {
   void BeginStep();
 
   Counters counters() const;
-  // How often each all-reduce of the active plan was applied.
+  // Returns how often each all-reduce of the active plan was applied.
   std::vector<int64_t> applied() const;
 
   Communicator* NewCommunicator(int interface_version, size_t num_ranks,
@@ -72,7 +72,7 @@ class Tuner {
   Answer Ask(Communicator* communicator, Collective collective, uint64_t num_bytes);
   // A question that cannot be answered, because it does not say which communicator asks.
   void PassOver();
-  // What was passed over was forwarded to the next tuner.
+  // Counts a request that was forwarded to the next tuner.
   void CountForwarded();
   // A ring was preferred, and not there.
   void CountWithoutRing();

@@ -1,4 +1,4 @@
-// The program around the tests of a file: `-tc=NAME` runs one of them, `--help` says what else.
+// Main program of a test file: `-tc=NAME` runs one test, `--help` lists the other options.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<int> failures{0};
 
-// Hears of every check that fails, in whatever thread; says of each test how it ended.
+// Receives every failed check, in whatever thread, and prints how each test ended.
 class Listener : public doctest::IReporter {
  public:
   explicit Listener(const doctest::ContextOptions&) {}
