@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/lanes/handshake.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/testing.h"
 
@@ -47,7 +48,7 @@ inline void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
 
 // The first bytes of a rank on a connection.
 inline std::string HelloBytes(int32_t rank, int32_t lane, int32_t world_size, int32_t num_lanes) {
-  std::string hello = "TFLIBRA3" + std::string(32, 'n');
+  std::string hello = std::string(kMagic, sizeof(kMagic)) + std::string(32, 'n');
   for (const int32_t field : {rank, lane, world_size, num_lanes}) {
     hello.append(reinterpret_cast<const char*>(&field), sizeof(field));
   }
