@@ -10,6 +10,6 @@ from horovod_cases.steps import OWN_SETS, cases
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     hvd.init(process_sets=OWN_SETS)
-    add_all()
     importlib.import_module("horovod_cases.patterns")  # adds its cases
+    add_all()
     cases.run()
