@@ -135,9 +135,9 @@ def test_last_lines_name_the_error(way: str, tmp_path: Path) -> None:
     assert "TF_LIBRA_TRACEBACK=full" in last[2]
     assert "troubleshooting.md" in last[3]
     # Neither the launcher's frames nor the library's; the script's are there.
-    assert "horovod/runner" not in told
-    assert "tf_libra/specs" not in told
-    assert f'File "{tmp_path}/train.py"' in told
+    assert "horovod/runner" not in reported
+    assert "tf_libra/specs" not in reported
+    assert f'File "{tmp_path}/train.py"' in reported
 
 
 @pytest.mark.workers
@@ -156,9 +156,9 @@ def test_ctrl_c_prints_the_summary(tmp_path: Path) -> None:
     job.send_signal(signal.SIGINT)
     reported = job.communicate(timeout=300)[0]
     assert job.returncode == 130
-    assert {"summary of 0", "[1]<stdout>:summary of 1"} <= set(told.splitlines())
-    assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
-    assert "Traceback" not in told
+    assert {"summary of 0", "[1]<stdout>:summary of 1"} <= set(reported.splitlines())
+    assert reported.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
+    assert "Traceback" not in reported
 
 
 TRAINING = """

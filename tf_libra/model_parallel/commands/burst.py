@@ -71,7 +71,10 @@ def _define_simulate(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_bool("priorities", True, "the foreground goes first", flag_values=values)
     flags.DEFINE_float(
-        "max_slowdown", 1.5, "pause during steps that slow down by more; 0: never", flag_values=values
+        "max_slowdown",
+        1.5,
+        "pause during steps that slow down by more; 0: never",
+        flag_values=values,
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_arguments(values, BY_NAME)
