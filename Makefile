@@ -182,18 +182,29 @@ CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
   -fno-sanitize-recover=all
 CC_FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
 
+# Where tests have flags of their own, they have a precompiled header of their own, too.
+# doctest switches -Wsign-compare off for its own code, which a precompiled header forgets.
+cc_test_header = $(if $(CC_TEST_FLAGS_$(1)),tests.h,units.h)
+
 # Of a set of flags and a folder.
 define cc_programs
-build/cc/$(1)/%.o: $(2)/%.cc Makefile
-	@mkdir -p $$(@D)
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+build/cc/$(1)/%.o: $(2)/%.cc build/cc/$(1)/units.h.gch Makefile
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -include build/cc/$(1)/units.h -MMD -MP -c $$< -o $$@
 
-build/cc/$(1)/%_test.o: $(2)/%_test.cc Makefile
-	@mkdir -p $$(@D)
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+build/cc/$(1)/%_test.o: $(2)/%_test.cc build/cc/$(1)/$(call cc_test_header,$(1)).gch Makefile
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -Wno-sign-compare \
+	  -include build/cc/$(1)/$(call cc_test_header,$(1)) -MMD -MP -c $$< -o $$@
 
 $(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
+endef
+
+# The header itself is for a compiler that does not use the precompiled one.
+define cc_header
+build/cc/$(1)/$(2).gch: ops/testing/precompiled.h Makefile
+	@mkdir -p $$(@D)
+	@cp $$< build/cc/$(1)/$(2)
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(3) -MMD -MP -MF $$(@:.gch=.d) -x c++-header $$< -o $$@
 endef
 
 define cc_variant
@@ -208,6 +219,8 @@ endef
 CC_VARIANTS := plain asan tsan
 $(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
 $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
+$(foreach variant,$(CC_VARIANTS),$(eval $(call cc_header,$(variant),units.h)))
+$(eval $(call cc_header,plain,tests.h,$(CC_TEST_FLAGS_plain)))
 .SECONDARY:
 -include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d)
 
