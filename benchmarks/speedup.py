@@ -59,6 +59,8 @@ FAMILIES = {
 }
 # Of a family's step to the prediction, in the median and at worst.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
+# Largest 90th percentile of a strategy's steps to their 10th: more is the work of other programs.
+MAX_SPREAD = 1.5
 # For `benchmarks.step_time` of one case.
 _TIMEOUT_SECONDS = 340.0
 
@@ -111,6 +113,12 @@ def all_cases() -> Iterator[Case]:
         yield Case(model, 2, rate, optimizer, factor)
     for (optimizer, factor), rate, model in itertools.product(SETTINGS, RATES, ON_THREE):
         yield Case(model, 3, rate, optimizer, factor)
+
+
+def is_disturbed(document: Mapping[str, Any]) -> bool:
+    """Returns whether other programs have used the machine: steps of a strategy spread widely."""
+    spreads = (one["p90_seconds"] / one["p10_seconds"] for one in document["strategies"].values())
+    return max(spreads) > MAX_SPREAD
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +212,9 @@ def main(argv: Sequence[str]) -> int:
                 continue
             command = case.command(FLAGS.rounds)
             found = measured("speedup", command, Path(folder) / "out.json", _TIMEOUT_SECONDS)
-            if found is None:
+            if found is None or is_disturbed(found):
+                if found is not None:
+                    print(f"speedup: {case.name}: not saved, other programs used the machine")
                 failed += 1
                 continue
             kept[case.name] = summary(found)

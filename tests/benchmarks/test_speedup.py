@@ -47,6 +47,13 @@ def test_goals_count_predictions_and_slower_cases() -> None:
     assert "slower in 1 of 1" in goals
 
 
+def test_case_whose_steps_spread_widely_is_disturbed() -> None:
+    calm = {name: {"p10_seconds": 1.0, "p90_seconds": 1.5} for name in SECONDS}
+    assert not speedup.is_disturbed({"strategies": calm})
+    one = {"libra": {"p10_seconds": 1.0, "p90_seconds": 1.6}}
+    assert speedup.is_disturbed({"strategies": calm | one})
+
+
 def test_cases_are_distinct_and_their_commands_valid() -> None:
     cases = list(speedup.all_cases())
     assert len({case.name for case in cases}) == len(cases) == 54

@@ -1,6 +1,7 @@
 """Cases of bursts on several workers: results, variables, and rejected plans."""
 
 import dataclasses
+from unittest import mock
 
 import harness
 import horovod.tensorflow as hvd
@@ -11,7 +12,10 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
+from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.planning.burst import DataParallel, SearchLinear
+from tf_libra.model_parallel.runtime.burst_planner import BurstPlanner
+from tf_libra.model_parallel.runtime.gradient_buckets import in_production_order
 from tf_libra.strategies import DeepPool
 
 hvd.init()
@@ -52,6 +56,27 @@ def given(make):
     return train(make, DeepPool(), STEPS, plan=plan)
 
 
+def overlapped():
+    """Returns the results with an all-reduce of its own for every gradient of a replicated stage.
+
+    Whether that pays, and so whether a planned burst does it, depends on the machine.
+    """
+    adopt = BurstPlanner._adopt
+
+    def adopt_with_groups(self, plan):
+        layout = Layout.from_burst_plan(plan, harness.SIZE)
+        cut = self._traces.partition(layout.starts)
+        groups = tuple(
+            tuple((name,) for name in in_production_order(cut, stage) if len(ranks) > 1)
+            for stage, ranks in enumerate(layout.ranks)
+        )
+        assert sum(map(len, groups)) > 1
+        return adopt(self, plan, groups)
+
+    with mock.patch.object(BurstPlanner, "_adopt", adopt_with_groups):
+        return given(models.convolutional)
+
+
 def beside():
     """Returns a plan with the branches of an Inception block on separate devices."""
     names = burst_layer_names(models.inception)
@@ -65,6 +90,7 @@ def beside():
 for name, make in GIVEN.items():
     cases.add(f"given {name}", lambda make=make: given(make))
 cases.add("given beside", beside)
+cases.add("given overlapped", overlapped)
 strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 # Enough steps to measure an iteration under the plan that is written.
 cases.add("planned mlp", lambda: train(models.mlp, strategy, steps + 3, logdir=LOGDIR))

@@ -20,7 +20,7 @@ from tf_libra.specs.scaling_profile import ScalingProfile
 from tf_libra.strategies import DeepPool
 
 SAMPLES = 24
-OTHERS = {"beside": "inception", "without a limit": "mlp"}
+OTHERS = {"beside": "inception", "overlapped": "convolutional", "without a limit": "mlp"}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -97,7 +97,9 @@ def test_explain_lists_the_number_of_ranks_of_each_layer(trained: Job) -> None:
             line.split()[:1] == [str(count)] and line.endswith(f" {layer}")
             for line in text.splitlines()
         )
-    assert "deeppool, amplification at most 1.5" in trained.value("planned vgg")["explained"]
+    planned = trained.value("planned vgg")["explained"].splitlines()
+    assert "deeppool, amplification at most 1.5" in planned[0]
+    assert planned[1].startswith("one worker: ")
     parallel = trained.value("given beside")["explained"]
     assert f"from rank {trained.world_size // 2} on: " in parallel
     assert max(map(len, [*text.splitlines(), *parallel.splitlines()])) <= 100

@@ -11,6 +11,7 @@ from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import TaskSpan
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
 from tf_libra.model_parallel.reporting.burst_report import explained, in_a_line, took
+from tf_libra.planning.one_worker import OneWorkerComparison
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(5))
 NOTE = " ".join(f"word{i}" for i in range(60))
@@ -38,6 +39,14 @@ def test_lines_fit_and_nothing_is_left_out_for_it(names, ranks, is_measured) -> 
     assert counts == list(plan.num_devices)
     assert ("measured" in text) == is_measured
     assert "amplification at most 1.5" in rows[0]
+
+
+def test_comparison_with_one_worker_comes_first() -> None:
+    plan, compared = examples.burst_record().plan, OneWorkerComparison(2, 0.067, 0.059)
+    text = explained("step", plan, NOTHING, compared=compared)
+    assert text.splitlines()[1].startswith("one worker: ")
+    assert words(compared.describe()) in words(text)
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_line_names_stages_with_their_ranks() -> None:

@@ -9,7 +9,12 @@ from tf_libra import strategies
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
 from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
-from tf_libra.model_parallel.reporting.pipeline_report import explained, in_a_line, took
+from tf_libra.model_parallel.reporting.pipeline_report import (
+    compare_with_one_worker,
+    explained,
+    in_a_line,
+    took,
+)
 from tf_libra.model_parallel.simulation.pipeline_gantt import LEGEND
 
 LONG = tuple(f"a_scope_that_all_layers_are_in/another/block_{i}/kernel" for i in range(6))
@@ -45,6 +50,26 @@ def test_lines_fit_and_nothing_is_left_out_for_it(names, ranks, is_measured) -> 
         charts = [line for line in lines if line.startswith(f"rank {rank:<4} ")]
         assert sum(" computes nothing for " not in line for line in charts) == 1 + is_measured
     assert ("measured" in text) == is_measured
+
+
+def test_one_worker_computes_all_microbatches_and_updates_once() -> None:
+    record = examples.pipeline_record()
+    layers = replace(
+        record.layers,
+        layers=tuple(replace(one, update_seconds=0.25) for one in record.layers.layers),
+    )
+    each = sum(one.forward_seconds + one.backward_seconds for one in layers.layers)
+    alone = record.plan.num_microbatches * each + 0.25 * len(layers.layers)
+    compared = compare_with_one_worker(record.plan, layers, 2 * alone)
+    assert compared is not None and compared.is_slower
+    assert compared.speedup == pytest.approx(0.5)
+    text = explained("step", record.plan, layers, record.cluster, compared=compared)
+    assert text.splitlines()[1].startswith("one worker: ")
+    assert words(compared.describe()) in words(text)
+    assert max(map(len, text.splitlines())) <= 100
+    (first, *_), count = record.plan.stages, len(record.plan.layer_names)
+    single = replace(record.plan, num_devices=1, stages=(replace(first, stop=count, devices=(0,)),))
+    assert compare_with_one_worker(single, layers, 1.0) is None
 
 
 def test_the_line_says_who_computes_what() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,12 @@ from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.specs.cluster import Cluster
 
 _REPEATS = 3
-_PROBE_BYTES = 1 << 20
+# Sizes of transfers whose rate is measured. They double until a transfer takes long enough: links
+# whose rate a token bucket limits let the first megabytes through at a higher rate.
+_FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 25
+_LONG_ENOUGH = 0.04
+# Largest plausible ratio of the average rate of the longest transfer to the rate that lasts.
+_MAX_BUCKET_GAIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -49,23 +54,23 @@ class AllReduces(NamedTuple):
 def measured_links(transport: Transport, control: Control) -> LinkRates:
     """Measure each pair of ranks in turn by round trips; all ranks call this."""
     rates = np.zeros([control.world_size] * 2)
-    large, small = tf.zeros([_PROBE_BYTES // 4]), tf.zeros([1])
     latencies = []
     for one, other in itertools.combinations(range(control.world_size), 2):
-        seconds = [0.0, 0.0]
-        if control.rank in (one, other):
-            peer = other if control.rank == one else one
-            seconds = [
-                min(
-                    _round_trip(transport, probe, peer, is_first=control.rank == one)
-                    for _ in range(_REPEATS)
+
+        def one_way(num_bytes: int, one: int = one, other: int = other) -> float:
+            """Return the seconds of a transfer, the same on every rank."""
+            seconds = 0.0
+            if control.rank in (one, other):
+                is_first, probe = control.rank == one, _probe(num_bytes)
+                peer = other if is_first else one
+                seconds = min(
+                    _round_trip(transport, probe, peer, is_first) for _ in range(_REPEATS)
                 )
-                for probe in (large, small)
-            ]
-        of_large, of_small = control.all_gather(seconds)[one]
-        rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(of_large, 1e-9)
-        latencies.append(of_small / 2)
-    handled = _handled(transport, control, small)
+            return float(control.all_gather(seconds)[one]) / 2
+
+        latencies.append(one_way(4))
+        rates[one, other] = rates[other, one] = lasting_rate(one_way)
+    handled = _handled(transport, control, _probe(4))
     return LinkRates(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
 
 
@@ -80,19 +85,53 @@ def measured_all_reduces(
         counts: ascending numbers of ranks; the first is 1 and needs no measurement.
     """
     startups, rates = [0.0], [1.0]
-    probes = tf.zeros([1]), tf.zeros([_PROBE_BYTES // 4])
     for count in counts[1:]:
-        seconds = [0.0, 0.0]
-        if control.rank < count:
-            seconds = [
-                min(_all_reduce(transport, probe, count) for _ in range(_REPEATS))
-                for probe in probes
-            ]
-        small, large = map(max, zip(*control.all_gather(seconds), strict=True))
-        startups.append(small)
-        # The difference of two short times may be noise: the payload takes at least half.
-        rates.append(_PROBE_BYTES / max(large - small, large / 2, 1e-9))
+
+        def slowest(num_bytes: int, count: int = count) -> float:
+            """Return the seconds of the slowest rank, the same on every rank."""
+            seconds = 0.0
+            if control.rank < count:
+                probe = _probe(num_bytes)
+                seconds = min(_all_reduce(transport, probe, count) for _ in range(_REPEATS))
+            return float(max(control.all_gather(seconds)))
+
+        startup = slowest(4)
+
+        def payload(
+            num_bytes: int,
+            slowest: Callable[[int], float] = slowest,
+            startup: float = startup,
+        ) -> float:
+            """Return the seconds of the payload alone."""
+            seconds = slowest(num_bytes)
+            # The difference of two short times may be noise: the payload takes at least half.
+            return max(seconds - startup, seconds / 2)
+
+        startups.append(startup)
+        rates.append(lasting_rate(payload))
     return AllReduces(tuple(startups), tuple(rates))
+
+
+def lasting_rate(seconds_of: Callable[[int], float]) -> float:
+    """Return the bytes per second that long transfers have.
+
+    Args:
+        seconds_of: measures a transfer of a number of bytes.
+    """
+    num_bytes = _FIRST_BYTES
+    seconds, shorter_seconds = seconds_of(num_bytes), 0.0
+    while min(seconds, 4 * shorter_seconds) < _LONG_ENOUGH and num_bytes < _MOST_BYTES:
+        num_bytes, shorter_seconds = 2 * num_bytes, seconds
+        seconds = seconds_of(num_bytes)
+    average = num_bytes / max(seconds, 1e-9)
+    # Both transfers begin with what a token bucket holds, so the second half has the rate that
+    # lasts. A larger difference between the halves is noise.
+    second_half = num_bytes / 2 / max(seconds - shorter_seconds, 1e-9)
+    return max(min(average, second_half), average / _MAX_BUCKET_GAIN)
+
+
+def _probe(num_bytes: int) -> Any:
+    return tf.zeros([num_bytes // 4])
 
 
 def _handled(transport: Transport, control: Control, probe: Any) -> tuple[float, float]:

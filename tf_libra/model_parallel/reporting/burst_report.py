@@ -7,8 +7,9 @@ from pathlib import Path
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
-from tf_libra.model_parallel.reporting.pipeline_report import beside
+from tf_libra.model_parallel.reporting.pipeline_report import against_one_worker, beside
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.logdir_files import documents, draw, write
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
@@ -39,7 +40,11 @@ def _ranks(first: int, count: int) -> str:
 
 
 def explained(
-    name: str, plan: BurstPlan, execution: StageExecutor, measured: MeasuredLayers | None = None
+    name: str,
+    plan: BurstPlan,
+    execution: StageExecutor,
+    measured: MeasuredLayers | None = None,
+    compared: OneWorkerComparison | None = None,
 ) -> str:
     """Return the plan as text, with devices per layer as bars and times of this rank's last step.
 
@@ -48,12 +53,14 @@ def explained(
         plan: burst plan.
         execution: stage executor of this rank.
         measured: measured iteration; None before a measurement.
+        compared: comparison with one worker; None if it is unknown.
     """
     limit = "without a limit on amplification"
     if plan.max_amplification is not None:
         limit = f"amplification at most {plan.max_amplification:g}"
     lines = [
         f"{name}: a burst plan under {plan.strategy}, {limit}",
+        *against_one_worker(compared),
         *([] if measured is None else [f"measured iteration: {formatting.time(measured.seconds)}"]),
         f"predicted iteration: {formatting.time(plan.iteration_seconds)},"
         f" {formatting.time(plan.device_seconds)} of all ranks together",

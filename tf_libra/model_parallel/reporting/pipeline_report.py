@@ -21,6 +21,7 @@ from tf_libra.model_parallel.simulation.pipeline_gantt import (
     layers_of,
     pictures,
 )
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.logdir_files import documents, draw, write
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -65,6 +66,7 @@ def explained(
     cluster: Cluster,
     measured: MeasuredLayers | None = None,
     num_groups: Sequence[int] = (),
+    compared: OneWorkerComparison | None = None,
 ) -> str:
     """Return the plan, its measurements, and charts of all ranks as text, predicted first.
 
@@ -76,9 +78,11 @@ def explained(
         measured: measured iteration; None before a measurement.
         num_groups: for each stage, number of gradient groups that are all-reduced during backward
             computation; 0: one all-reduce afterwards.
+        compared: comparison with one worker; None if it is unknown.
     """
     lines = [
         f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
+        *against_one_worker(compared),
         ("" if measured is None else f"measured iteration: {formatting.time(measured.seconds)}, ")
         + f"predicted{' iteration' if measured is None else ''}:"
         f" {formatting.time(plan.predicted_seconds)}",
@@ -92,6 +96,29 @@ def explained(
     for note in plan.notes:
         lines += textwrap.wrap(f"note: {note}", _COLUMNS)
     return "\n".join(line[:_COLUMNS] for line in lines)
+
+
+def compare_with_one_worker(
+    plan: PipelinePlan, layers: LayerGraph, seconds: float
+) -> OneWorkerComparison | None:
+    """Return the comparison of an iteration with one worker, which computes all microbatches.
+
+    Args:
+        plan: pipeline plan.
+        layers: measured layers.
+        seconds: measured or predicted iteration.
+    """
+    if plan.num_devices == 1:
+        return None
+    computation = sum(one.forward_seconds + one.backward_seconds for one in layers.layers)
+    updates = sum(one.update_seconds for one in layers.layers)
+    alone = plan.num_microbatches * computation + updates
+    return OneWorkerComparison(plan.num_devices, seconds, alone)
+
+
+def against_one_worker(compared: OneWorkerComparison | None) -> list[str]:
+    """Return the lines that compare with one worker."""
+    return [] if compared is None else textwrap.wrap(f"one worker: {compared.describe()}", _COLUMNS)
 
 
 def beside(columns: str, text: str) -> list[str]:

@@ -29,6 +29,8 @@ from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
 from tf_libra.model_parallel.reporting import burst_report
 from tf_libra.model_parallel.reporting.burst_record import BurstRecord
+from tf_libra.model_parallel.runtime.gradient_buckets import burst_groups_of
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.cluster import Cluster
@@ -186,6 +188,9 @@ class BurstPlanner:
         assert self.plan is not None
         if self._control.rank == 0:
             self._reporter.log.info("burst plan: %s", burst_report.took(self.plan, measured))
+            compared = self._compared_with_one_worker(measured.seconds)
+            if compared is not None and compared.is_slower:
+                self._reporter.log.warning("one worker: %s", compared.describe())
             self._reporter.record(partial(self._record, self.plan, measured))
 
     def _record(
@@ -218,7 +223,17 @@ class BurstPlanner:
     def explained(self, name: str, execution: StageExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None
-        return burst_report.explained(name, self.plan, execution, self._measuring.typical)
+        typical = self._measuring.typical
+        seconds = self.plan.iteration_seconds if typical is None else typical.seconds
+        compared = self._compared_with_one_worker(seconds)
+        return burst_report.explained(name, self.plan, execution, typical, compared)
+
+    def _compared_with_one_worker(self, seconds: float) -> OneWorkerComparison | None:
+        """Return the comparison of a step with all layers on one rank; None if not measured."""
+        if self._scaling is None:
+            return None
+        alone = float(self._scaling.compute_seconds[:, 0].sum())
+        return OneWorkerComparison(self._control.world_size, seconds, alone)
 
     def _make_plan(self) -> Layout:
         """Measure links on all ranks and plan on rank 0."""
@@ -227,19 +242,32 @@ class BurstPlanner:
         counts = tuple(sorted({trial.num_ranks for trial in self._trials}))
         all_reduces = measured_all_reduces(self._transport, control, counts)
         everyone = control.all_gather(self._seconds)
-        document = None
+        document: Any = None
         if control.rank == 0:
             computation = _computation(self._trials, everyone, counts)
             try:
                 self._scaling, notes = self._profile(counts, computation, all_reduces, links)
-                document = {"plan": self._plan(self._scaling, notes).to_json()}
+                plan = self._plan(self._scaling, notes)
+                document = {
+                    "plan": plan.to_json(),
+                    "groups": self._groups(plan, self._scaling, all_reduces),
+                }
             except ValueError as error:  # raised on all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
         reporter.on_idle()
         if "refused" in document:
             raise ValueError(document["refused"])
-        return self._adopt(BurstPlan.from_json(document["plan"]))
+        groups = tuple(tuple(map(tuple, stage)) for stage in document["groups"])
+        return self._adopt(BurstPlan.from_json(document["plan"]), groups)
+
+    def _groups(
+        self, plan: BurstPlan, scaling: ScalingProfile, all_reduces: AllReduces
+    ) -> list[list[list[str]]]:
+        """Return the groups of gradients that backward computation overlaps, by stage."""
+        layout = Layout.from_burst_plan(plan, self._control.world_size)
+        cut = self._traces.partition(layout.starts)
+        return burst_groups_of(cut, layout, scaling, all_reduces)
 
     def _profile(
         self,
@@ -287,9 +315,12 @@ class BurstPlanner:
             traces.partition(layout.starts), layout, traces.axes(traces.microbatch_size)
         )
 
-    def _adopt(self, plan: BurstPlan) -> Layout:
+    def _adopt(
+        self, plan: BurstPlan, groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    ) -> Layout:
         self.plan = plan
-        layout = self._layout = Layout.from_burst_plan(plan, self._control.world_size)
+        layout = Layout.from_burst_plan(plan, self._control.world_size)
+        layout = self._layout = dataclasses.replace(layout, groups=groups)
         if self._control.rank == 0:
             self._reporter.log.info("burst plan: %s", burst_report.in_a_line(plan))
             for note in plan.notes:

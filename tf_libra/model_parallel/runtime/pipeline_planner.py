@@ -158,6 +158,11 @@ class PipelinePlanner:
         assert first is not None
         if first.control.rank == 0:
             first.reporter.log.info("pipeline: %s", pipeline_report.took(self.plan, measured))
+            compared = pipeline_report.compare_with_one_worker(
+                self.plan, self._layers, measured.seconds
+            )
+            if compared is not None and compared.is_slower:
+                first.reporter.log.warning("one worker: %s", compared.describe())
             inputs = (self.plan, self._layers, self._cluster)
             number = self._measuring.number
 
@@ -172,7 +177,14 @@ class PipelinePlanner:
         assert self.plan is not None and self._layers is not None and self._cluster is not None
         made = (self.plan, self._layers, self._cluster)
         groups = [] if self._layout is None else [len(group) for group in self._layout.groups]
-        return pipeline_report.explained(name, *made, self._measuring.typical, groups)
+        typical = self._measuring.typical
+        seconds = self.plan.predicted_seconds if typical is None else typical.seconds
+        compared = (
+            None
+            if seconds is None
+            else pipeline_report.compare_with_one_worker(self.plan, self._layers, seconds)
+        )
+        return pipeline_report.explained(name, *made, typical, groups, compared)
 
 
 @dataclass(frozen=True)
