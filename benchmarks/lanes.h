@@ -46,15 +46,16 @@ inline std::shared_ptr<const tf_libra::OperationInfo> MakeOperation(tf_libra::Re
   return operation;
 }
 
-// All-reduces in place; blocks.
+// All-reduces `input` into `output`, which may be the same memory; blocks.
 inline void AllReduce(tf_libra::Engine* engine,
                       std::shared_ptr<const tf_libra::OperationInfo> operation,
-                      tf_libra::ElementType type, void* data, size_t num_bytes) {
+                      tf_libra::ElementType type, const void* input, void* output,
+                      size_t num_bytes) {
   Block([&](std::function<void(const tf_libra::Status&)> done) {
     tf_libra::AllReduceRequest request;
     request.operation = std::move(operation);
     request.element_type = type;
-    request.tensors = {{data, data, num_bytes}};
+    request.tensors = {{input, output, num_bytes}};
     request.done = std::move(done);
     engine->AllReduce(std::move(request));
   });
@@ -63,7 +64,7 @@ inline void AllReduce(tf_libra::Engine* engine,
 // Sums over all ranks in place; blocks.
 inline void AllReduce(tf_libra::Engine* engine, float* data, size_t count, int num_threads) {
   AllReduce(engine, MakeOperation(tf_libra::Reduction::kSum, num_threads),
-            tf_libra::ElementType::kFloat32, data, count * sizeof(float));
+            tf_libra::ElementType::kFloat32, data, data, count * sizeof(float));
 }
 
 #endif  // TF_LIBRA_BENCHMARKS_LANES_H_

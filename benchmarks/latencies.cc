@@ -34,10 +34,16 @@ constexpr ElementType kTypes[] = {ElementType::kFloat32, ElementType::kFloat64,
                                   ElementType::kFloat16, ElementType::kBFloat16};
 
 enum class Operation {
-  kLane,        // a planned all-reduce
+  kLane,        // a planned all-reduce in place
+  kLaneCopy,    // the same into another buffer, as sends have two
   kCollective,  // by messages, as `tf_libra.collectives.all_reduce`
   kSend,        // each rank to the next, as `tf_libra.collectives.send` and `receive`
 };
+
+char* OtherBuffer() {
+  static std::vector<char> buffer(kLargest);
+  return buffer.data();
+}
 
 struct Transport {
   const char* name;
@@ -45,11 +51,12 @@ struct Transport {
   std::shared_ptr<tf_libra::LaneEngine> engine;
   Operation operation;
 
-  // Averages `data` in place, or sends it; blocks.
+  // Averages `data`, or sends it; blocks.
   void Run(ElementType type, char* data, size_t num_bytes) const {
     static const auto info = MakeOperation(Reduction::kAverage, 1);
-    if (operation == Operation::kLane) {
-      return ::AllReduce(engine.get(), info, type, data, num_bytes);
+    if (operation == Operation::kLane || operation == Operation::kLaneCopy) {
+      char* const output = operation == Operation::kLane ? data : OtherBuffer();
+      return ::AllReduce(engine.get(), info, type, data, output, num_bytes);
     }
     if (operation == Operation::kSend) return SendToNext(data, num_bytes);
     Block([&](std::function<void(const tf_libra::Status&)> done) {
@@ -67,7 +74,6 @@ struct Transport {
   }
 
   void SendToNext(char* data, size_t num_bytes) const {
-    static std::vector<char> received(kLargest);
     const int world_size = engine->world_size();
     tf_libra::MessageRequest request;
     request.name = "tensor";
@@ -82,7 +88,7 @@ struct Transport {
       request.peer = (engine->rank() + 1) % world_size;
       engine->Send(request);
       request.peer = (engine->rank() + world_size - 1) % world_size;
-      request.data = received.data();
+      request.data = OtherBuffer();
       engine->Receive(request);
     });
   }
@@ -137,6 +143,7 @@ int main(int argc, char** argv) {
     const auto memory = ranks.Connect(tf_libra::kUnixHost, 1, true);
     const Transport transports[] = {
         {"lanes-memory", true, memory, Operation::kLane},
+        {"lanes-copy", false, memory, Operation::kLaneCopy},
         {"collectives", false, memory, Operation::kCollective},
         {"sends", false, memory, Operation::kSend},
         {"lanes-unix", false, ranks.Connect(tf_libra::kUnixHost, 1, false), Operation::kLane},

@@ -8,9 +8,11 @@ type; the best of all rounds.
 
 `latencies.cc`: all-reduces among 2, 4 and 8 processes of this host, pinned to its cores in turn,
 with one thread each. lanes-memory, lanes-unix and lanes-tcp are planned all-reduces through
-shared memory, Unix sockets and TCP on loopback; collectives is `tf_libra.collectives.all_reduce`;
-in sends each rank sends the bytes to the next one, as `tf_libra.collectives.send` does. A table
-that stands after those of the page relates both to a lane in shared memory.
+shared memory, Unix sockets and TCP on loopback, in place; collectives is
+`tf_libra.collectives.all_reduce`, in place as well; in sends each rank sends the bytes to the next
+one, as `tf_libra.collectives.send` does; lanes-copy is a lane in shared memory whose output is
+another buffer, so that it occupies as much memory as sends. A further table relates these three to
+lanes-memory.
 Reported are p50 and p99 of the latencies on rank 0 over all rounds, and CPU time per all-reduce:
 the mean over processes, the median over rounds.
 

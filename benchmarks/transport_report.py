@@ -17,7 +17,7 @@ RATIOS = (
     ("lanes-tcp", "gloo"),
 )
 # Transports that the table of messages compares with lanes in shared memory.
-MESSAGES = ("collectives", "sends")
+MESSAGES = ("collectives", "sends", "lanes-copy")
 Rounds = Mapping[str, Sequence[str]]
 
 
