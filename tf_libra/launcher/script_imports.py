@@ -56,16 +56,22 @@ def find_horovod_import(command: Sequence[str]) -> HorovodImport | None:
     pending, seen = [script], {script}
     while pending:
         file = pending.pop()
-        for one in _imports(file):
-            if one.level == 0 and any(name.partition(".")[0] == PACKAGE for name in one.names):
-                result = HorovodImport(file, one.line, one.is_optional)
+        for statement in _imports(file):
+            if statement.level == 0 and any(
+                name.partition(".")[0] == PACKAGE for name in statement.names
+            ):
+                result = HorovodImport(file, statement.line, statement.is_optional)
                 if not result.is_optional:
                     return result
                 optional = optional or result
                 continue
             # One dot: the folder of the file.
-            base = file.parents[min(one.level, len(file.parents)) - 1] if one.level else folder
-            for name in one.names:
+            base = (
+                file.parents[min(statement.level, len(file.parents)) - 1]
+                if statement.level
+                else folder
+            )
+            for name in statement.names:
                 new = [path for path in _files(base, name) if path not in seen]
                 seen.update(new)
                 pending += new
@@ -101,7 +107,8 @@ def _files(folder: Path, name: str) -> list[Path]:
     for part in parts:
         folder = folder / part
         if folder.is_dir():
-            found += [one for one in (folder / "__init__.py",) if one.is_file()]
+            if (folder / "__init__.py").is_file():
+                found.append(folder / "__init__.py")
             continue
         module = folder.with_suffix(".py")
         return [*found, module] if module.is_file() else found
