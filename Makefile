@@ -239,7 +239,7 @@ sanitize: cc-run-asan cc-run-tsan
 # Those that have most to do with threads, with memory that others write to, with what fails, and with
 # what strangers send. Exchanges have a thread each and share nothing but memory that the thread
 # sanitizer sees at two addresses. Grids and exhaustion take a minute of a core: `make sanitize`.
-SOME := $(foreach test,control_plane messenger collective faults,build/cc/tsan/$(test)_test) \
+SOME := $(foreach test,control_plane control_plane_abort messenger collective faults,build/cc/tsan/$(test)_test) \
   $(foreach test,direct_all_reduce shared_memory fuzz frame,build/cc/asan/$(test)_test)
 sanitize-some: $(SOME)
 	@for program in $^; do echo "$$program" && $$program || exit 1; done
