@@ -3,18 +3,16 @@
 from typing import Any
 
 import horovod.tensorflow as hvd
-import horovod_scripts
 import models
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import RANK, SIZE
+from horovod_cases.comparisons import compare, compare_unplanned
+from horovod_cases.steps import OWN_SETS, Script, cases
 
 import tf_libra
 
-cases = Cases()
-horovod_scripts.cases = cases
 
-
-class Minimizing(horovod_scripts.Script):
+class Minimizing(Script):
     """`minimize` computes, averages and applies."""
 
     wrapper_options: dict[str, Any] = {}  # noqa: RUF012
@@ -46,10 +44,10 @@ class Accumulating(Minimizing):
 
 
 class MinimizingInProcessSet(Minimizing):
-    wrapper_options = {"process_set": horovod_scripts.OWN_SETS[RANK]}  # noqa: RUF012
+    wrapper_options = {"process_set": OWN_SETS[RANK]}  # noqa: RUF012
 
 
-class Applying(horovod_scripts.Script):
+class Applying(Script):
     """`apply_gradients` alone, by which Horovod averages nothing."""
 
     def __init__(self) -> None:
@@ -98,20 +96,18 @@ def accumulating_in_several() -> Any:
 
 
 if __name__ == "__main__":
-    hvd.init(process_sets=horovod_scripts.OWN_SETS)
+    hvd.init(process_sets=OWN_SETS)
     for name, kind in {"minimizing": Minimizing, "minimizing_legacy": MinimizingLegacy}.items():
         cases.add(
             name,
-            lambda kind=kind: horovod_scripts.compare(
-                kind, alone=horovod_scripts.Script, plain=kind
-            ),
+            lambda kind=kind: compare(kind, alone=Script, plain=kind),
         )
     cases.add("accumulating_tuned", accumulating_tuned)
     cases.add("accumulating_in_several", accumulating_in_several)
-    cases.add("accumulating", lambda: horovod_scripts.compare(Accumulating, plain=Accumulating))
+    cases.add("accumulating", lambda: compare(Accumulating, plain=Accumulating))
     cases.add(
         "minimizing_in_process_set",
-        lambda: horovod_scripts.compare_unplanned(MinimizingInProcessSet),
+        lambda: compare_unplanned(MinimizingInProcessSet),
     )
-    cases.add("applying", lambda: horovod_scripts.compare(Applying, alone=horovod_scripts.Script))
+    cases.add("applying", lambda: compare(Applying, alone=Script))
     cases.run()
