@@ -182,8 +182,8 @@ CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
   -fno-sanitize-recover=all
 CC_FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
 
-# Where tests have flags of their own, they have a precompiled header of their own, too.
-# doctest switches -Wsign-compare off for its own code, which a precompiled header forgets.
+# Where tests have flags of their own, they have a precompiled header of their own, too. doctest is
+# in neither: units would not link without it.
 cc_test_header = $(if $(CC_TEST_FLAGS_$(1)),tests.h,units.h)
 
 # Of a set of flags and a folder.
@@ -192,7 +192,7 @@ build/cc/$(1)/%.o: $(2)/%.cc build/cc/$(1)/units.h.gch Makefile
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -include build/cc/$(1)/units.h -MMD -MP -c $$< -o $$@
 
 build/cc/$(1)/%_test.o: $(2)/%_test.cc build/cc/$(1)/$(call cc_test_header,$(1)).gch Makefile
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -Wno-sign-compare \
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) \
 	  -include build/cc/$(1)/$(call cc_test_header,$(1)) -MMD -MP -c $$< -o $$@
 
 $(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))

@@ -19,6 +19,4 @@
 #include <utility>
 #include <vector>
 
-#include "ops/testing/checks.h"
-
 #endif  // TF_LIBRA_OPS_TESTING_PRECOMPILED_H_
