@@ -28,6 +28,8 @@ def start(*command: str, num_ranks: int = 2, **variables: str) -> "subprocess.Po
         errors="surrogateescape",
         env=worker_environment() | variables,
         start_new_session=True,
+        # The launcher ignores SIGHUP if it was ignored before, as where nohup runs the tests.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
 
 
