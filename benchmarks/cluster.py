@@ -14,7 +14,6 @@ removes what it left.
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import shlex
@@ -32,6 +31,7 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks.rendezvous_env import meeting, tf_configs
+from tf_libra.internal.parent_death import signal_with_parent
 
 _NETNS = Path("/etc/netns")
 # Connections are distinguished by this many values of each of their ports.
@@ -44,7 +44,6 @@ _MOST_HOSTS = 64
 # Most bytes that a link passes immediately after a pause: in t seconds, it passes at most this
 # number of bytes plus t * rate.
 BURST_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1
 # In the folder of an MPICH.
 MPIEXEC = "bin/mpiexec.hydra"
 # When one worker has failed, the others end by themselves; if not, they are ended.
@@ -279,7 +278,7 @@ def _settle(cores: frozenset[int]) -> None:
 
 def end_with_parent() -> None:
     """Lets this process, before its program starts, end when its parent does."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_with_parent(signal.SIGKILL)
 
 
 # Jobs.

@@ -9,14 +9,13 @@ ends. Otherwise this process ends as the command does: with its status or by its
 """
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
 import sys
 from typing import Any, Never
 
-_PR_SET_PDEATHSIG = 1
+from tf_libra.internal.parent_death import signal_with_parent
 
 
 def main() -> int:
@@ -26,7 +25,7 @@ def main() -> int:
     os.set_inheritable(descriptor, False)
     # The signal is blocked until the group exists.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    _at_the_end_of_parent(signal.SIGTERM)
+    signal_with_parent(signal.SIGTERM)
     if os.getppid() != int(parent):  # the parent ended before prctl
         return 1
     mine = os.getpid()
@@ -52,14 +51,10 @@ def main() -> int:
     return code if code >= 0 else _killed_by(-code)
 
 
-def _at_the_end_of_parent(number: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-
-
 def _become(command: list[str], parent: int, mask: set[Any]) -> Never:
     """Replace this process by the command, in its own group."""
     os.setpgid(0, 0)
-    _at_the_end_of_parent(signal.SIGKILL)
+    signal_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tf_libra.internal.registry import Registry
 from tf_libra.internal.systems import load_systems
-from tf_libra.launcher import env_vars, local_job
+from tf_libra.launcher import SELECT_VARIABLE, env_vars, local_job
 from tf_libra.launcher.script_imports import find_horovod_import
 
 _NUM_PROCESSES = ("-np", "--num-proc")
@@ -17,7 +17,6 @@ _HOROVOD, _LOCAL = "--horovod", "--no-horovod"
 _HELP = ("-h", "--help")
 # Options of Horovod's launcher that name hosts.
 _HOSTS = ("-H", "--hosts", "--hostfile", "-hostfile", "--host-discovery-script")
-_SELECT = "TF_LIBRA_LAUNCHER"
 NO_HOROVOD = (
     "Horovod is not installed for {python}: install the extra tf-libra[horovod], or build Horovod"
     " for a current TensorFlow with tools/build_horovod.py of tf-libra's sources"
@@ -210,13 +209,14 @@ def _decide(given: CommandLine) -> tuple[bool, str]:
     """
     if given.is_horovod is not None:
         return given.is_horovod, _HOROVOD if given.is_horovod else _LOCAL
-    selected = os.environ.get(_SELECT, "") or "auto"
+    selected = os.environ.get(SELECT_VARIABLE, "") or "auto"
     if selected not in ("auto", "torchrun", "horovod"):
         raise ValueError(
-            f"{_SELECT} must be auto, torchrun or horovod under tf-libra run, got {selected!r}"
+            f"{SELECT_VARIABLE} must be auto, torchrun or horovod under tf-libra run,"
+            f" got {selected!r}"
         )
     if selected != "auto":
-        return selected == "horovod", f"{_SELECT}={selected}"
+        return selected == "horovod", f"{SELECT_VARIABLE}={selected}"
     found = find_horovod_import(given.rest)
     if found is None:
         return False, "the script does not import Horovod"

@@ -18,7 +18,7 @@ from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
-from tf_libra.launcher import LAUNCHED_VARIABLE
+from tf_libra.launcher import LAUNCHED_VARIABLE, SELECT_VARIABLE
 
 _Result = TypeVar("_Result")
 
@@ -78,7 +78,7 @@ def _check_horovod_is_not_alone() -> None:
         raise ValueError(
             f"hvd.init() found one process, and the variables of {found.name} name"
             f" {found.world_size}: start the script with tf-libra run --horovod, or"
-            f" remove hvd.init(); {launcher_environment.SELECT}=horovod ignores the variables"
+            f" remove hvd.init(); {SELECT_VARIABLE}=horovod ignores the variables"
         )
 
 

@@ -24,6 +24,7 @@ from tf_libra.coordination.rendezvous_server import RendezvousServer
 from tf_libra.coordination.world import World, host_identity, local_place
 from tf_libra.internal import log_utils
 from tf_libra.internal.process_state import STATE
+from tf_libra.launcher import SECRET_VARIABLE
 
 _PAUSE_SECONDS = 0.2
 
@@ -223,7 +224,7 @@ def _serve(
             "rendezvous at %s without a secret: a process that reaches this port could take part"
             " in the job; set %s on all ranks to prevent it",
             join_address(one.address, range(server.port, server.port + 1)),
-            rendezvous_frames.SECRET_VARIABLE,
+            SECRET_VARIABLE,
         )
     return server
 

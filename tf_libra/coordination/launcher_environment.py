@@ -23,8 +23,8 @@ from tf_libra.coordination.launcher_variables import (
     split_address,
 )
 from tf_libra.coordination.node_list import expand_nodes
+from tf_libra.launcher import SELECT_VARIABLE
 
-SELECT = "TF_LIBRA_LAUNCHER"
 # Values of TF_LIBRA_LAUNCHER that name no parser.
 AUTO, HOROVOD, ONE_PROCESS = "auto", "horovod", "none"
 _HOROVOD_RANK = "HOROVOD_RANK"
@@ -80,10 +80,10 @@ def detect(env: Env = os.environ) -> LauncherEnvironment | None:
     Raises:
         ValueError: a variable has an invalid value, or is missing; names it.
     """
-    selected = env.get(SELECT, "") or AUTO
+    selected = env.get(SELECT_VARIABLE, "") or AUTO
     if selected not in (AUTO, HOROVOD, ONE_PROCESS, *_PARSERS):
         allowed = ", ".join((AUTO, *_PARSERS, HOROVOD, ONE_PROCESS))
-        raise ValueError(f"{SELECT} must be one of {allowed}, got {selected!r}")
+        raise ValueError(f"{SELECT_VARIABLE} must be one of {allowed}, got {selected!r}")
     if selected == HOROVOD:
         return None
     if selected == ONE_PROCESS:
@@ -119,7 +119,7 @@ def launched_rank(env: Env = os.environ) -> int:
 
 def is_horovod_selected(env: Env = os.environ) -> bool:
     """Returns whether the user has selected Horovod's own job."""
-    return env.get(SELECT) == HOROVOD
+    return env.get(SELECT_VARIABLE) == HOROVOD
 
 
 def _checked(found: LauncherEnvironment) -> LauncherEnvironment:

@@ -14,6 +14,7 @@ from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import LostRankError, waited_too_long
 from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.rendezvous_server import INVALID
+from tf_libra.launcher import SECRET_VARIABLE
 
 # How long to wait for the greeting of a server that accepts connections.
 _GREETING_SECONDS = 5.0
@@ -212,7 +213,7 @@ def _shake_hands(
     if not frames.is_proof(answer.get("proof"), frames.proof(secret, "server", transcript)):
         raise ValueError(
             f"the process that answers as rank 0 has another secret than rank {hello['rank']}: set"
-            f" {frames.SECRET_VARIABLE} alike on all ranks"
+            f" {SECRET_VARIABLE} alike on all ranks"
         )
     codec = frames.FrameCodec("client", frames.session_key(secret, transcript))
     return RendezvousClient(connection, codec, hello["rank"])

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tf_libra.launcher import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+
 PROTOCOL = 1
-SECRET_VARIABLE = "TF_LIBRA_SECRET"
-SECRET_FILE_VARIABLE = "TF_LIBRA_SECRET_FILE"
 # Largest frame before and after the handshake.
 MAX_HANDSHAKE_BYTES = 1 << 16
 MAX_FRAME_BYTES = 1 << 26

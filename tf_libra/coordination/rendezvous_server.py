@@ -19,6 +19,7 @@ from typing import Any
 
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import EngineError, waited_too_long
+from tf_libra.launcher import SECRET_VARIABLE
 
 LOST, INVALID = "lost", "invalid"
 _HANDSHAKE_SECONDS = 20.0
@@ -225,7 +226,7 @@ class RendezvousServer:
                 else f"has {'no' if self._secret else 'a'} secret, and rank 0"
                 f" {'has one' if self._secret else 'has none'}"
             )
-            text = f"rank {rank} ({who}) {reason}: set {frames.SECRET_VARIABLE} alike on all ranks"
+            text = f"rank {rank} ({who}) {reason}: set {SECRET_VARIABLE} alike on all ranks"
             return {"error": text, "kind": INVALID}
         if state.failure is not None:
             return state.failure

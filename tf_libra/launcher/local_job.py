@@ -4,7 +4,6 @@ One loop in the main thread forwards their output, waits for their ends, and end
 fails or a signal arrives.
 """
 
-import ctypes
 import os
 import secrets
 import selectors
@@ -13,13 +12,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import IO, BinaryIO
 
-from tf_libra.launcher import LAUNCHED_VARIABLE
+from tf_libra.internal.parent_death import signal_with_parent
+from tf_libra.launcher import (
+    LAUNCHED_VARIABLE,
+    SECRET_FILE_VARIABLE,
+    SECRET_VARIABLE,
+    SELECT_VARIABLE,
+)
 from tf_libra.launcher.exit_summary import ExitSummary
 from tf_libra.launcher.job_end import new_summary, print_end
 
@@ -28,8 +33,6 @@ _ADDRESS = "127.0.0.1"
 _GRACE_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
-_SECRETS = ("TF_LIBRA_SECRET", "TF_LIBRA_SECRET_FILE")
 
 
 def run(command: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> int:
@@ -66,11 +69,11 @@ def rank_environments(
     common = {
         name: value for name, value in environment.items() if not name.startswith("TORCHELASTIC_")
     }
-    if not any(name in environment for name in _SECRETS):
-        common[_SECRETS[0]] = secrets.token_hex(32)
+    if not any(name in environment for name in (SECRET_VARIABLE, SECRET_FILE_VARIABLE)):
+        common[SECRET_VARIABLE] = secrets.token_hex(32)
     common |= {
         LAUNCHED_VARIABLE: "1",
-        "TF_LIBRA_LAUNCHER": "torchrun",
+        SELECT_VARIABLE: "torchrun",
         "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "MASTER_ADDR": _ADDRESS,
@@ -281,10 +284,6 @@ class _Job:
 
 def _end_with(parent: int) -> None:
     """Lets the kernel end this process when its parent ends; runs between fork and exec."""
-    _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)
-
-
-# Loaded here, as a process that has forked should not load libraries.
-_PRCTL: Callable[[int, int], int] = ctypes.CDLL(None).prctl
