@@ -1,6 +1,6 @@
 """Speedup over one worker on the same joint batch, of Horovod and of every family of strategies.
 
-    python -m benchmarks.speedup [--case "cnn5m, 2 workers, one host, SGD"] [--rounds 30]
+    python -m benchmarks.speedup [--only "cnn5m, 2 workers, one host, SGD"] [--rounds 30]
         [--minutes 60] [--remeasure]
 
 For each case it runs `benchmarks.step_time` with one worker, Horovod, the data-parallel `libra`,
@@ -28,20 +28,13 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import results
+from benchmarks import case_flags, results
 from benchmarks.markdown import fill, table
 from benchmarks.measuring import measured
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-flags.DEFINE_string(
-    "json", "benchmarks/results/speedup.json", "The results, saved case by case.", flag_values=FLAGS
-)
-flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
-flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_integer("rounds", 30, "Of step times.", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_string("case", "", "Cases whose name has this in it.", flag_values=FLAGS)
-flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
+case_flags.define(FLAGS, "speedup", "docs/performance.md", rounds=30)
 
 MODELS = ("cnn5m", "mlp", "transformer", "resnet20")
 # Models that are measured on three workers, too.
@@ -59,7 +52,7 @@ FAMILIES = {
 }
 # Of a family's step to the prediction, in the median and at worst.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
-# Largest 90th percentile of a strategy's steps to their 10th: more is the work of other programs.
+# Largest 90th percentile of a strategy's steps to their 10th: more may be other programs.
 MAX_SPREAD = 1.5
 # For `benchmarks.step_time` of one case.
 _TIMEOUT_SECONDS = 340.0
@@ -116,8 +109,10 @@ def all_cases() -> Iterator[Case]:
 
 
 def is_disturbed(document: Mapping[str, Any]) -> bool:
-    """Returns whether other programs have used the machine: steps of a strategy spread widely."""
-    spreads = (one["p90_seconds"] / one["p10_seconds"] for one in document["strategies"].values())
+    """Returns whether the steps of a strategy spread widely, as when other programs run."""
+    spreads = (
+        steps["p90_seconds"] / steps["p10_seconds"] for steps in document["strategies"].values()
+    )
     return max(spreads) > MAX_SPREAD
 
 
@@ -199,13 +194,13 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     path = Path(FLAGS.json)
     kept = json.loads(path.read_text()) if path.exists() else {}
-    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    deadline = case_flags.deadline(FLAGS)
     cores = len(os.sched_getaffinity(0))
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in all_cases():
             known = case.name in kept and not FLAGS.remeasure
-            if FLAGS.case not in case.name or known or time.monotonic() >= deadline:
+            if FLAGS.only not in case.name or known or time.monotonic() >= deadline:
                 continue
             if case.num_workers > cores:
                 print(f"speedup: {case.name}: needs more than the {cores} cores here")
@@ -214,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
             found = measured("speedup", command, Path(folder) / "out.json", _TIMEOUT_SECONDS)
             if found is None or is_disturbed(found):
                 if found is not None:
-                    print(f"speedup: {case.name}: not saved, other programs used the machine")
+                    print(f"speedup: {case.name}: not saved, steps of a strategy spread too widely")
                 failed += 1
                 continue
             kept[case.name] = summary(found)

@@ -20,25 +20,16 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks import case_flags
 from benchmarks.markdown import fill
 from benchmarks.measuring import measured
 from benchmarks.performance import cases, document, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-flags.DEFINE_string(
-    "json",
-    "benchmarks/results/performance.json",
-    "The results, saved case by case.",
-    flag_values=FLAGS,
-)
-flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
+case_flags.define(FLAGS, "performance", "docs/performance.md", rounds=50)
 flags.DEFINE_string("readme", "README.md", "Its table of gains.", flag_values=FLAGS)
-flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_integer("rounds", 50, "Of step times.", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
 flags.DEFINE_list("benchmarks", [], f"Only these, of {', '.join(outcome.KEPT)}.", flag_values=FLAGS)
-flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
 
 _PAGE = Path(__file__).parent / "page.md"
 
@@ -60,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(folder: Path) -> int:
-    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    deadline = case_flags.deadline(FLAGS)
     kept = _read(Path(FLAGS.json))
     failed = 0
     for case in cases.all_cases():

@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks import case_flags
 from benchmarks.machine import machine, versions
 from benchmarks.markdown import fill
 from benchmarks.measuring import measured
@@ -24,20 +25,13 @@ from benchmarks.streams import cases, outcome
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
-flags.DEFINE_string(
-    "json", "benchmarks/results/streams.json", "The results, saved case by case.", flag_values=FLAGS
-)
-flags.DEFINE_string("document", "docs/benchmarks.md", "Filled in.", flag_values=FLAGS)
-flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
-flags.DEFINE_integer("rounds", 50, "Of a case.", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
-flags.DEFINE_bool("remeasure", False, "Measure saved results again.", flag_values=FLAGS)
+case_flags.define(FLAGS, "streams", "docs/benchmarks.md", rounds=50)
 
 
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
-    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    deadline = case_flags.deadline(FLAGS)
     path = Path(FLAGS.json)
     kept = _read(path)
     failed = 0
