@@ -129,18 +129,15 @@ def compare_with_one_worker(
     alone = one_worker_seconds(profile, rest_seconds, cost.num_workers)
     try:
         step = alone - gain(1.0, 1.0) if measured_seconds is None else measured_seconds
-        if step <= alone or not is_trusted:
-            factors: tuple[float | None, float | None] = (
-                (1.0, 1.0) if step <= alone else (None,) * 2
-            )
-        else:
-            factors = (
-                _least_factor(lambda factor: gain(factor, 1.0) > 0),
-                _least_factor(lambda factor: gain(1.0, factor) > 0),
-            )
+        if step <= alone:
+            return OneWorkerComparison(cost.num_workers, step, alone, 1.0, 1.0)
+        if not is_trusted:
+            return OneWorkerComparison(cost.num_workers, step, alone)
+        links = _least_factor(lambda factor: gain(factor, 1.0) > 0)
+        batch = _least_factor(lambda factor: gain(1.0, factor) > 0)
     except ValueError:
         return None
-    return OneWorkerComparison(cost.num_workers, step, alone, *factors)
+    return OneWorkerComparison(cost.num_workers, step, alone, links, batch)
 
 
 def _least_factor(is_enough: Callable[[float], bool]) -> float | None:
