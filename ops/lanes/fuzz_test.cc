@@ -137,32 +137,76 @@ TEST_CASE("Frames") {
   });
 }
 
-TEST_CASE("Messages") {
-  ForEachInput("messages", Iterations(), [](const std::string& bytes) {
-    std::vector<Connection> peers(2);
-    peers[0].socket = After(bytes);
+// Rank 1, which receives 16 bytes from rank 0 and sends 8 to it.
+class MessengerOfRankOne {
+ public:
+  explicit MessengerOfRankOne(std::vector<Connection> peers) {
     MessengerOptions options;
     options.rank = 1;
     options.timeout_seconds = testing::kGenerousSeconds;
-    std::unique_ptr<Messenger> messenger;
-    options.on_failure = [&messenger](const Status& status) { messenger->End(status); };
-    messenger = std::make_unique<Messenger>(options, std::move(peers), nullptr);
-    std::vector<char> received(16), sent(8);
-    std::promise<void> ends[2];
+    options.on_failure = [this](const Status& status) { messenger_->End(status); };
+    messenger_ = std::make_unique<Messenger>(options, std::move(peers), nullptr);
+  }
+
+  // Keys are a kind of messages, and "x" for the receive, "y" for the send.
+  void Post(const std::string& kind, bool in_place) {
     std::vector<std::shared_ptr<Transfer>> transfers(2);
     for (int i = 0; i < 2; ++i) {
       transfers[i] = std::make_shared<Transfer>();
       transfers[i]->way = i == 0 ? Transfer::Way::kReceive : Transfer::Way::kSend;
-      transfers[i]->key = i == 0 ? "mx" : "my";
+      transfers[i]->key = kind + (i == 0 ? "x" : "y");
       transfers[i]->content = i == 0 ? "uint8 [16]" : "uint8 [8]";
-      transfers[i]->data = i == 0 ? received.data() : sent.data();
+      transfers[i]->data = i == 0 ? received_.data() : sent_.data();
       transfers[i]->num_bytes = i == 0 ? 16 : 8;
-      transfers[i]->done = [&ends, i](const Status&) { ends[i].set_value(); };
+      transfers[i]->in_place = in_place;
+      transfers[i]->done = [this, i](const Status&) { ends_[i].set_value(); };
     }
-    CHECK_EQ(messenger->Post(transfers), testing::IsOk());
-    for (auto& end : ends) end.get_future().get();
-    messenger->End(Status(StatusCode::kUnavailable, "over"));
-    messenger.reset();
+    if (in_place) {
+      Transfer* const receive = transfers[0].get();
+      receive->on_progress = [this, receive](size_t num_moved) {
+        messenger_->Consume(receive, num_moved);
+      };
+    }
+    CHECK_EQ(messenger_->Post(transfers), testing::IsOk());
+  }
+
+  // Waits until both transfers have ended.
+  void End() {
+    for (auto& end : ends_) end.get_future().get();
+    messenger_->End(Status(StatusCode::kUnavailable, "over"));
+    messenger_.reset();
+  }
+
+ private:
+  std::vector<char> received_ = std::vector<char>(16), sent_ = std::vector<char>(8);
+  std::promise<void> ends_[2];
+  std::unique_ptr<Messenger> messenger_;
+};
+
+// Memory with rank 0, and the socket next to it.
+struct SharedPeer {
+  explicit SharedPeer(std::vector<Connection>* peers) {
+    constexpr size_t kCapacity = 64 << 10;
+    Socket file;
+    CHECK_EQ(SharedMemory::Make(kCapacity, &memory, &file), testing::IsOk());
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &(*peers)[0].memory), testing::IsOk());
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    (*peers)[0].socket = Socket(fds[0]);
+    socket = Socket(fds[1]);
+  }
+
+  std::unique_ptr<SharedMemory> memory;
+  Socket socket;
+};
+
+TEST_CASE("Messages") {
+  ForEachInput("messages", Iterations(), [](const std::string& bytes) {
+    std::vector<Connection> peers(2);
+    peers[0].socket = After(bytes);
+    MessengerOfRankOne messenger(std::move(peers));
+    messenger.Post("m", /*in_place=*/false);
+    messenger.End();
   });
 }
 
@@ -196,20 +240,12 @@ TEST_CASE("Exchanges") {
 // What a peer does to the ends of its rings, and to the socket next to them: a byte says which,
 // eight by how much.
 TEST_CASE("Memories") {
-  constexpr size_t kCapacity = 64 << 10;
   ForEachInput("memory", Iterations(), [](const std::string& bytes) {
-    std::unique_ptr<SharedMemory> theirs;
     std::vector<Connection> peers(2);
-    Socket file;
-    CHECK_EQ(SharedMemory::Make(kCapacity, &theirs, &file), testing::IsOk());
-    CHECK_EQ(SharedMemory::Take(file, kCapacity, &peers[0].memory), testing::IsOk());
-    int fds[2];
-    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    peers[0].socket = Socket(fds[0]);
-    std::thread peer([&bytes, &theirs, fd = fds[1]] {
-      const Socket socket(fd);
-      RingEnd* const ends[] = {theirs->outgoing_parts(), theirs->outgoing_sums(),
-                               theirs->incoming_parts(), theirs->incoming_sums()};
+    SharedPeer theirs(&peers);
+    std::thread peer([&bytes, &memory = theirs.memory, socket = std::move(theirs.socket)] {
+      RingEnd* const ends[] = {memory->outgoing_parts(), memory->outgoing_sums(),
+                               memory->incoming_parts(), memory->incoming_sums()};
       const std::vector<char> wakes(2 * kMaxWakes);
       for (size_t at = 0; at + 9 <= bytes.size(); at += 9) {
         const size_t which = static_cast<uint8_t>(bytes[at]) % 6;
@@ -234,55 +270,24 @@ TEST_CASE("Memories") {
 // one with the number of bytes, and these. The receive is `in_place`, and so is the send, whose
 // bytes are on their way before the peer requests them.
 TEST_CASE("MessagesInMemory") {
-  constexpr size_t kCapacity = 64 << 10;
   ForEachInput("rings", Iterations(), [](const std::string& bytes) {
-    std::unique_ptr<SharedMemory> theirs;
     std::vector<Connection> peers(2);
-    Socket file;
-    CHECK_EQ(SharedMemory::Make(kCapacity, &theirs, &file), testing::IsOk());
-    CHECK_EQ(SharedMemory::Take(file, kCapacity, &peers[0].memory), testing::IsOk());
-    int fds[2];
-    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    peers[0].socket = Socket(fds[0]);
-    Socket peer(fds[1]);
-    MessengerOptions options;
-    options.rank = 1;
-    options.timeout_seconds = testing::kGenerousSeconds;
-    std::unique_ptr<Messenger> messenger;
-    options.on_failure = [&messenger](const Status& status) { messenger->End(status); };
-    messenger = std::make_unique<Messenger>(options, std::move(peers), nullptr);
-    std::vector<char> received(16), sent(8);
-    std::promise<void> ends[2];
-    std::vector<std::shared_ptr<Transfer>> transfers(2);
-    for (int i = 0; i < 2; ++i) {
-      transfers[i] = std::make_shared<Transfer>();
-      transfers[i]->way = i == 0 ? Transfer::Way::kReceive : Transfer::Way::kSend;
-      transfers[i]->key = i == 0 ? "cx" : "cy";
-      transfers[i]->content = i == 0 ? "uint8 [16]" : "uint8 [8]";
-      transfers[i]->data = i == 0 ? received.data() : sent.data();
-      transfers[i]->num_bytes = i == 0 ? 16 : 8;
-      transfers[i]->in_place = true;
-      transfers[i]->done = [&ends, i](const Status&) { ends[i].set_value(); };
-    }
-    Transfer* const receive = transfers[0].get();
-    receive->on_progress = [&messenger, receive](size_t num_moved) {
-      messenger->Consume(receive, num_moved);
-    };
-    CHECK_EQ(messenger->Post(transfers), testing::IsOk());
-    RingEnd* const ends_of_peer[] = {theirs->outgoing_parts(), theirs->outgoing_sums()};
+    SharedPeer theirs(&peers);
+    MessengerOfRankOne messenger(std::move(peers));
+    messenger.Post("c", /*in_place=*/true);
+    RingEnd* const ends_of_peer[] = {theirs.memory->outgoing_parts(),
+                                     theirs.memory->outgoing_sums()};
     for (size_t at = 0; at + 2 <= bytes.size();) {
       RingEnd* const ring = ends_of_peer[static_cast<uint8_t>(bytes[at]) % 2];
       const size_t size =
           std::min<size_t>(static_cast<uint8_t>(bytes[at + 1]), bytes.size() - at - 2);
       std::memcpy(ring->here(), bytes.data() + at + 2, size);
       static_cast<void>(ring->Advance(size));
-      send(peer.fd(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+      send(theirs.socket.fd(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
       at += 2 + size;
     }
-    peer = Socket();  // it leaves
-    for (auto& end : ends) end.get_future().get();
-    messenger->End(Status(StatusCode::kUnavailable, "over"));
-    messenger.reset();
+    theirs.socket = Socket();  // it leaves
+    messenger.End();
   });
 }
 
