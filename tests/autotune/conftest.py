@@ -17,7 +17,7 @@ def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
     found: dict[bytes, _Found] = {}
 
     @functools.wraps(function)
-    def asked(*args: Any, **options: Any) -> _Found:
+    def counted(*args: Any, **options: Any) -> _Found:
         try:
             key = pickle.dumps((args, options))
         except (pickle.PicklingError, AttributeError, TypeError):  # what a test has made for itself
@@ -26,7 +26,7 @@ def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
             found[key] = function(*args, **options)
         return found[key]
 
-    return asked
+    return counted
 
 
 _COMPUTED_ONCE = {

@@ -55,10 +55,14 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
     ]
     columns = random.uniform(0.5, 2, (4, len(MODELS))) * [[0.03], [0.01], [1.0], [0.02]]
     measured = MeasuredSteps.from_steps(profile, steps)
-    asked = measured.num_bytes, measured.threads
+    sizes_and_threads = measured.num_bytes, measured.threads
     costs = FamilyCosts(
-        np.stack([model.without_waiting().overlapped_all_reduce(*asked) for model in MODELS]),
-        np.stack([model.without_waiting().exclusive_all_reduce(*asked) for model in MODELS]),
+        np.stack(
+            [model.without_waiting().overlapped_all_reduce(*sizes_and_threads) for model in MODELS]
+        ),
+        np.stack(
+            [model.without_waiting().exclusive_all_reduce(*sizes_and_threads) for model in MODELS]
+        ),
         np.stack([model.compute_rate(measured.threads) for model in MODELS]),
         np.stack([model.waiting * (measured.num_bytes > 0) for model in MODELS]),
     )

@@ -87,7 +87,7 @@ def test_it_executes_what_was_planned_for_it(horovod_engine: Job) -> None:
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_backend_receives_steps_and_plans(horovod_engine: Job, rank: int) -> None:
-    reported = horovod_engine.value("told_toy", rank)
+    reported = horovod_engine.value("reported_toy", rank)
     assert reported["begun"] == 14 + 4
     plans = [Plan.from_json(text) for text in reported["applied"]]
     in_force = Plan.from_json(horovod_engine.value("toy", rank)["plan"])

@@ -166,13 +166,13 @@ def test_what_may_meet_is_not_rejected(ranks: list[tuple[str, str, str, str]]) -
 def test_a_rank_says_what_it_listens_on(
     monkeypatch: pytest.MonkeyPatch, no_listener_is_left: None
 ) -> None:
-    def told(world: World) -> tuple[str, str]:
+    def interfaces(world: World) -> tuple[str, str]:
         mine = lanes_bootstrap.offer(world, 1)
         assert mine["place"] == host_identity()
         return mine["named"], mine["interface"]
 
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")
-    assert told(ONE_HOST) == ("", "")
-    assert told(TWO_HOSTS) == ("", "lo")
+    assert interfaces(ONE_HOST) == ("", "")
+    assert interfaces(TWO_HOSTS) == ("", "lo")
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
-    assert told(ONE_HOST) == told(TWO_HOSTS) == ("lo", "lo")
+    assert interfaces(ONE_HOST) == interfaces(TWO_HOSTS) == ("lo", "lo")

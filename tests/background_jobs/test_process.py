@@ -219,7 +219,7 @@ def test_how_it_has_ended_is_known(tmp_path: Path) -> None:
 
 
 def test_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
-    path = tmp_path / "told"
+    path = tmp_path / "report"
     write = f"import os; open({str(path)!r}, 'w').write(os.environ['WHO'])"
     environment = {**os.environ, "WHO": "background"}
     process = BackgroundProcess([sys.executable, "-c", write], environment)

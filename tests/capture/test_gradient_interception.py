@@ -174,20 +174,20 @@ def test_recomputing_computes_what_it_did() -> None:
 # Gradients that are None.
 
 
-@pytest.mark.parametrize("asked", [0, 4])
-def test_a_gradient_that_is_none_is_passed_through(asked: int) -> None:
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_gradient_that_is_none_is_passed_through(place: int) -> None:
     layers, unused = chain(), tf.Variable(1.0, name="unused")
     seen: list[Any] = []
 
     def step(inputs: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(layers, inputs)
-        chosen = [*layers[:asked], unused, *layers[asked:]]
+        chosen = [*layers[:place], unused, *layers[place:]]
         seen[:] = tape.gradient(loss, chosen)
         return [one for one in seen if one is not None]
 
     trace, found = traced(step)
-    assert [index for index, one in enumerate(seen) if one is None] == [asked]
+    assert [index for index, one in enumerate(seen) if one is None] == [place]
     assert found == FOUR[::-1]
     assert trace.missing == ("unused",)
 

@@ -315,19 +315,19 @@ def test_failure_of_the_machine_has_status_1(inputs, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (MemoryError(), "out of memory"),
         (MemoryError("Unable to allocate 8 TiB"), "out of memory: Unable to allocate 8 TiB"),
     ],
 )
-def test_out_of_memory_is_one_line(inputs, capsys, monkeypatch, error, told):
+def test_out_of_memory_is_one_line(inputs, capsys, monkeypatch, error, message):
     def plan(*_):
         raise error
 
     monkeypatch.setattr(sys.modules[main.__module__], "make_plan", plan)
     assert main(["plan", *inputs]) == 1
-    assert capsys.readouterr().err == f"tf-libra plan: {told}\n"
+    assert capsys.readouterr().err == f"tf-libra plan: {message}\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -45,10 +45,10 @@ def state() -> Iterator[elastic.ObjectState]:
 
 class Listener:
     def __init__(self) -> None:
-        self.told = 0
+        self.num_calls = 0
 
     def reset(self) -> None:
-        self.told += 1
+        self.num_calls += 1
 
 
 def test_elastic_reset_is_notified_once(state: elastic.ObjectState) -> None:
@@ -56,9 +56,9 @@ def test_elastic_reset_is_notified_once(state: elastic.ObjectState) -> None:
     for _ in range(2):  # as every job after a reset does
         horovod_job.call_on_reset(listener.reset)
     state.on_reset()
-    assert listener.told == 1
+    assert listener.num_calls == 1
     state.on_reset()
-    assert listener.told == 2
+    assert listener.num_calls == 2
 
 
 def test_job_is_elastic_while_a_state_is_kept_informed(state: elastic.ObjectState) -> None:

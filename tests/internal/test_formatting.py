@@ -11,7 +11,7 @@ from tf_libra.internal import formatting
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0.0, "0 us"),
         (5.199e-8, "0.052 us"),
@@ -29,17 +29,17 @@ from tf_libra.internal import formatting
         (None, "-"),
     ],
 )
-def test_times(seconds: float | None, told: str) -> None:
-    assert formatting.time(seconds) == told
+def test_times(seconds: float | None, text: str) -> None:
+    assert formatting.time(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "told"),
+    ("num_bytes", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (4_002_000, "4.002 MB"), (25e8, "2.5 GB")],
 )
-def test_sizes(num_bytes: int, told: str) -> None:
-    assert formatting.size(num_bytes) == told
-    assert formatting.rate(num_bytes) == f"{told}/s"
+def test_sizes(num_bytes: int, text: str) -> None:
+    assert formatting.size(num_bytes) == text
+    assert formatting.rate(num_bytes) == f"{text}/s"
 
 
 def test_changes_have_signs() -> None:

@@ -65,7 +65,7 @@ def fit_in_stages() -> dict[str, Any]:
     return {
         "phase": fitting.phase,
         "trained": not np.allclose(before[0], model.get_weights()[0]),
-        "asked": sum(native.load.cache_info()[:2]) - requested,
+        "libraries": sum(native.load.cache_info()[:2]) - requested,
     }
 
 

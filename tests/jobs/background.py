@@ -18,25 +18,25 @@ from tf_libra.background_jobs.manager import Background, of_this_process
 cases = Cases()
 hvd.init()
 MODULE = f"counting{RANK}"
-TOLD = FOLDER / f"told.{RANK}.json"
+REPORT = FOLDER / f"report.{RANK}.json"
 # Counts as long as it is let; from a file of its own, as a command and as a function.
 COUNTING = f"""
 import json, os
 from pathlib import Path
 
 count = 0
-told = Path({str(TOLD)!r})
+report = Path({str(REPORT)!r})
 
 def once():
     global count
     count += 1
-    new = told.with_suffix(".new")
+    new = report.with_suffix(".new")
     new.write_text(json.dumps({{
         "count": count,
         "rank": os.environ.get("TF_LIBRA_BACKGROUND_RANK"),
         "horovod": os.environ.get("HOROVOD_RANK"),
     }}))
-    new.replace(told)
+    new.replace(report)
 
 if __name__ == "__main__":
     while True:
@@ -83,13 +83,13 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def counted(given: Any, **options: Any) -> Any:
-    TOLD.unlink(missing_ok=True)
+    REPORT.unlink(missing_ok=True)
     job = tf_libra.background(given, max_slowdown=0.5)
     try:
-        trained = train(job, TOLD.exists, **options)
+        trained = train(job, REPORT.exists, **options)
     finally:
         job.end()
-    return trained | json.loads(TOLD.read_text()) | {"described": job.describe()}
+    return trained | json.loads(REPORT.read_text()) | {"described": job.describe()}
 
 
 @cases

@@ -239,7 +239,7 @@ def add(name: str, *args: Any, **options: Any) -> None:
     cases.add(name, lambda: compare(*args, options))
 
 
-def told_toy() -> Any:
+def reported_toy() -> Any:
     """Returns the calls that the toy received in the case before, and the error that it raises."""
     refused = ""
     try:
@@ -298,6 +298,6 @@ if __name__ == "__main__":
         "tuning": unlimited,
     }
     add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", **tuned)
-    cases.add("told_toy", told_toy)
+    cases.add("reported_toy", reported_toy)
     cases.add("condition_of_one_rank", condition_of_one_rank)
     cases.run()

@@ -191,7 +191,7 @@ def on_batch() -> Any:
             reported[name] = str(error)
     fitting.synchronize_variables()
     ours.predict(inputs, verbose=0)
-    return {"told": reported, "error": furthest(weights(ours), weights(alone))}
+    return {"messages": reported, "error": furthest(weights(ours), weights(alone))}
 
 
 @cases

@@ -57,7 +57,7 @@ def train(**options: Any) -> Any:
     return train_step
 
 
-def told(step: Any) -> dict[str, Any]:
+def outcome_of(step: Any) -> dict[str, Any]:
     return {
         "plan": step.plan.to_json(),
         "explain": step.explain(),
@@ -67,7 +67,7 @@ def told(step: Any) -> dict[str, Any]:
 
 @cases
 def made() -> dict[str, Any]:
-    return told(train(tuning=tf_libra.Tuning(max_seconds=300)))
+    return outcome_of(train(tuning=tf_libra.Tuning(max_seconds=300)))
 
 
 @cases
@@ -76,7 +76,7 @@ def given() -> dict[str, Any]:
     sizes = [4 * a * b for a, b in itertools.pairwise(WIDTHS)][::-1]
     groups = (tf_libra.TensorGroup(0, 1, 1), tf_libra.TensorGroup(1, len(names), 2))
     plan = tf_libra.Plan(groups, tuple(names), tuple(sizes), SIZE, "by hand")
-    return told(train(plan=plan))
+    return outcome_of(train(plan=plan))
 
 
 if __name__ == "__main__":

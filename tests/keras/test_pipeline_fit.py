@@ -63,7 +63,7 @@ def test_checkpoint_of_one_rank_has_the_weights_of_its_batch(job: Job) -> None:
 def test_weights_that_are_not_up_to_date_are_not_looked_at(job: Job) -> None:
     for rank in range(3):
         value = job.value("on_batch", rank)
-        for name, message in value["told"].items():
+        for name, message in value["messages"].items():
             assert message.startswith(f"{name} of model 'staged'"), message
             assert "synchronize_variables()" in message
         assert value["error"] < TOLERANCE

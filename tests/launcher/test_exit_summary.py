@@ -141,7 +141,7 @@ def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "summary"),
     [
         (
             [
@@ -181,21 +181,21 @@ def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
         (["SystemError"], "SystemError"),
     ],
 )
-def test_context_lines_of_tensorflow_are_left_out(said: list[str], told: str) -> None:
-    assert outcome(*raised(0, *said), status(0, 1)).lines() == [f"rank 0: {told}"]
+def test_context_lines_of_tensorflow_are_left_out(said: list[str], summary: str) -> None:
+    assert outcome(*raised(0, *said), status(0, 1)).lines() == [f"rank 0: {summary}"]
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "summary"),
     [
         (137, "ended by SIGKILL, as when memory runs out"),
         (139, "ended by SIGSEGV"),
         (2, "exit status 2: python: can't open file 'trian.py'"),
     ],
 )
-def test_exit_status_is_listed_without_a_traceback(number: int, told: str) -> None:
+def test_exit_status_is_listed_without_a_traceback(number: int, summary: str) -> None:
     found = outcome("[0]<stderr>:python: can't open file 'trian.py'", status(0, number))
-    assert found.lines() == [f"rank 0: {told}"]
+    assert found.lines() == [f"rank 0: {summary}"]
 
 
 @pytest.mark.parametrize(

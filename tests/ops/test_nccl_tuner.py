@@ -288,8 +288,8 @@ from tests.ops import test_nccl_tuner as tests
 tests.activate(tests.make_plan((4096, 256)))
 for version in tests.VERSIONS:
     nccl = tests.FakeNccl(version)
-    asked = [(4096, 4), (4097, 4), (4096, 0)]
-    print([nccl.ask(*one)[0] for one in asked], nccl.ask(1)[1][0])
+    requests = [(4096, 4), (4097, 4), (4096, 0)]
+    print([nccl.ask(*one)[0] for one in requests], nccl.ask(1)[1][0])
     nccl.end()
 print(tests.nccl_tuner.counters().forwarded)
 """

@@ -286,7 +286,7 @@ def run_ours(name: str, script: Script, rank: int, size: int) -> Any:
     fresh()
     by = By("ours", name, rank, size)
     reported = script(by)
-    return {"told": reported, **executed(by)}
+    return {"reported": reported, **executed(by)}
 
 
 def fresh() -> None:

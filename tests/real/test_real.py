@@ -238,6 +238,6 @@ def test_gradients_per_example_are_rejected_or_right(
     for rank in RANKS:
         case = job_of(place).case("gradients_per_example", rank)
         if case["error"] is None:
-            assert case["value"]["told"] < 1e-12
+            assert case["value"]["reported"] < 1e-12
         else:
             assert "jacobian" in case["error"]["message"]

@@ -66,7 +66,7 @@ def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
     return start
 
 
-def told(job: Job, rank: int) -> dict[str, Any]:
+def document_of(job: Job, rank: int) -> dict[str, Any]:
     path = job.folder / f"deaths.{rank}.json"
     assert path.exists(), f"rank {rank} ended by {job.returncodes[rank]}: {job.output(rank)}"
     return dict(json.loads(path.read_text()))
@@ -83,7 +83,7 @@ def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
     survivors = [rank for rank in range(job.world_size) if rank != lost]
     for rank in survivors:
         assert job.returncodes[rank] == 1, job.output(rank)
-        first, again = told(job, rank)["errors"]
+        first, again = document_of(job, rank)["errors"]
         assert first.startswith("HorovodInternalError: ")
         assert f"rank {rank}, " in first
         if step is not None:
@@ -94,7 +94,7 @@ def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
         assert cause.group() in again
     # A rank that first sees another survivor give up may not hear in time why it did.
     named = re.compile(rf"rank(\(s\))? {lost}")
-    assert any(named.search(told(job, rank)["errors"][0]) for rank in survivors)
+    assert any(named.search(document_of(job, rank)["errors"][0]) for rank in survivors)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
     assert job.returncodes[LAST] == {"exit": 0, "fail": 1}.get(how, -signal.SIGKILL)
     check_survivors(job, step)
     for rank in SURVIVORS:
-        document = told(job, rank)
+        document = document_of(job, rank)
         # Lanes do not wait for what follows them, so the step may be through elsewhere.
         done = {"kill-tracing": (0,), "kill-reduce": (3, 4)}
         assert document["done"] in done.get(how, (3,))
@@ -128,7 +128,7 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
             assert document["times"][0] - incident(job.folder)["time"] < 60
         if how in ("kill", "kill-reduce"):
             assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
-    errors = [told(job, rank)["errors"][0] for rank in SURVIVORS]
+    errors = [document_of(job, rank)["errors"][0] for rank in SURVIVORS]
     assert GONE.search("".join(errors))
     if how in WORDS:
         assert any(WORDS[how] in error for error in errors)
@@ -159,9 +159,9 @@ def test_rank_that_dies_before_it_connects_is_noticed(
     assert job.returncodes[lost] == -signal.SIGKILL
     check_survivors(job, None, lost)
     for rank in {0, 1, 2} - {lost}:
-        assert told(job, rank)["done"] == 0
+        assert document_of(job, rank)["done"] == 0
         # Two looks, a second each, and what a loaded machine adds.
-        assert told(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 30
+        assert document_of(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 30
 
 
 def test_interpreter_that_ends_in_mid_step_ends(die: Die) -> None:
@@ -195,7 +195,7 @@ def test_rank_is_interrupted_while_it_waits_for_another(die: Die) -> None:
     assert "KeyboardInterrupt" in job.output(0)
     check_survivors(job, None, lost=0)
     for rank in (1, LAST):
-        assert "rank 0 gave up" in told(job, rank)["errors"][0]
+        assert "rank 0 gave up" in document_of(job, rank)["errors"][0]
 
 
 def test_other_ranks_receive_the_error(die: Die) -> None:
@@ -204,11 +204,11 @@ def test_other_ranks_receive_the_error(die: Die) -> None:
         job = workers.job()
     check_survivors(job, 4)
     for rank in SURVIVORS:
-        for message in told(job, rank)["errors"]:
+        for message in document_of(job, rank)["errors"]:
             assert f"rank {LAST} gave up" in message
             assert "the image cannot be decoded" in message
     # Its own later calls repeat it, too.
-    for message in told(job, LAST)["errors"]:
+    for message in document_of(job, LAST)["errors"]:
         assert "the image cannot be decoded" in message
         assert not message.startswith("HorovodInternalError: rank")
 
@@ -220,9 +220,11 @@ def test_stopped_rank_is_given_up(die: Die) -> None:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     check_survivors(job, 4)
-    assert any(f"waited 15 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
+    assert any(
+        f"waited 15 s for rank(s) {LAST}" in document_of(job, r)["errors"][0] for r in SURVIVORS
+    )
     # It logs the same, once it goes on.
-    assert "gave up" in told(job, LAST)["errors"][0]
+    assert "gave up" in document_of(job, LAST)["errors"][0]
 
 
 def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
@@ -234,7 +236,7 @@ def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
         job = workers.job()
     assert job.returncodes == (0,) * WORLD_SIZE
     for rank in range(WORLD_SIZE):
-        assert told(job, rank) == {"done": 7, "errors": [], "times": [], "phase": "run"}
+        assert document_of(job, rank) == {"done": 7, "errors": [], "times": [], "phase": "run"}
     for rank in SURVIVORS:
         # On a busy machine others may have been late as well, and at other steps.
         warnings = [line for line in job.output(rank).splitlines() if STALLED in line]
@@ -251,10 +253,10 @@ def test_error_on_one_rank_before_the_rendezvous_reaches_the_others(die: Die, en
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     named = "TF_LIBRA_PORTS must be a port" if engine == "lanes" else "NCCL_NTHREADS"
-    for message in told(job, LAST)["errors"]:
+    for message in document_of(job, LAST)["errors"]:
         assert message.startswith("ValueError: ") and named in message
     for rank in SURVIVORS:
-        for message in told(job, rank)["errors"]:
+        for message in document_of(job, rank)["errors"]:
             assert message.startswith(f"HorovodInternalError: rank {LAST} gave up before the ranks")
             assert named in message
 
@@ -275,7 +277,7 @@ def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> N
     check_told_by_horovod(job, SURVIVORS)
     if how in WORDS:
         for rank in SURVIVORS:
-            assert WORDS[how] in told(job, rank)["errors"][0]
+            assert WORDS[how] in document_of(job, rank)["errors"][0]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_ranks_without_lanes_receive_the_reason_of_an_abort(die: Die, how: str, 
         job = workers.job()
     check_told_by_horovod(job, SURVIVORS)
     for rank in SURVIVORS:
-        first = told(job, rank)["errors"][0]
+        first = document_of(job, rank)["errors"][0]
         assert f"rank {LAST} gave up: " in first
         assert why in first
 
@@ -307,7 +309,7 @@ def check_told_by_horovod(job: Job, ranks: tuple[int, ...]) -> None:
     """The ranks end with an exception that elastic mode recovers from, and repeat it."""
     for rank in ranks:
         assert job.returncodes[rank] == 1, job.output(rank)
-        first, again = told(job, rank)["errors"]
+        first, again = document_of(job, rank)["errors"]
         assert first.startswith("HorovodInternalError: ")
         assert again.startswith("HorovodInternalError: ")
         assert again.removeprefix("HorovodInternalError: ").partition("; step")[0] in first
@@ -325,7 +327,7 @@ def test_cable_that_is_pulled_is_noticed(die: Die, make_cluster: Callable[..., C
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     for rank in (0, 1):
-        first = told(job, rank)["errors"][0]
+        first = document_of(job, rank)["errors"][0]
         assert f"rank {1 - rank} is gone: " in first
         assert "step 4 was not completed" in first
 
@@ -383,6 +385,6 @@ def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Clu
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     for rank in (0, 1):
-        first = told(job, rank)["errors"][0]
+        first = document_of(job, rank)["errors"][0]
         assert GONE.search(first)
         assert "step 4 was not completed" in first

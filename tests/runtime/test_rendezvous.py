@@ -29,8 +29,8 @@ def state(horovod: None) -> Iterator[elastic.ObjectState]:
     elastic.notification_manager.remove_listener(one)
 
 
-def meeting(**asked: object) -> tuple[Rendezvous, RunReporter]:
-    resolved = config.resolve(asked)
+def meeting(**given: object) -> tuple[Rendezvous, RunReporter]:
+    resolved = config.resolve(given)
     return Rendezvous("train_step", "module.train_step", resolved), RunReporter(resolved)
 
 

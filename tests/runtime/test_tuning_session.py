@@ -177,8 +177,8 @@ def test_tried_plans_are_unregistered(trouble: Job, rank: int) -> None:
 def test_plan_slower_than_expected_is_retuned_in_small_bursts(trouble: Job) -> None:
     case = "plan_that_is_left_for_another"
     both = [trouble.value(case, rank) for rank in RANKS]
-    reported = both[0]["told"]
-    assert reported == both[1]["told"]
+    reported = both[0]["reported_plans"]
+    assert reported == both[1]["reported_plans"]
     plans = [plan for _, plan, _ in reported]
     assert [plan for plan, _ in itertools.groupby(plans)] == [None, "first", "second"]
     begun = plans.index("first")
@@ -358,7 +358,7 @@ def test_fit_in_stages_asks_nothing_of_the_library_where_there_are_no_other_rank
     alone: Job,
 ) -> None:
     value = value_of(alone, "fit_in_stages")
-    assert value == {"phase": "pass-through", "trained": True, "asked": 0}
+    assert value == {"phase": "pass-through", "trained": True, "libraries": 0}
 
 
 def test_horovod_of_another_tensorflow_is_one_error_line(alone: Job) -> None:

@@ -59,10 +59,10 @@ class Rank:
 
     def __init__(self, *others: Any) -> None:
         self.others = list(others)
-        self.told: list[Any] = []
+        self.sent: list[Any] = []
 
     def all_gather(self, message: Any) -> list[Any]:
-        self.told.append(message)
+        self.sent.append(message)
         return [message, self.others.pop(0)]
 
 
@@ -119,7 +119,7 @@ def test_variables_that_exist_on_every_rank_are_synchronized(every: ShardRegistr
     every.begin_step(control)
     assert every.control() is control
     every.synchronize_all(control)
-    assert control.told == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
+    assert control.sent == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
     assert reported == ["1 brings back", "2 brings back"]
     assert one.variables == [a] and other.variables == [c]
     assert every.control() is None

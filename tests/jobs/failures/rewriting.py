@@ -174,7 +174,7 @@ def plan_that_is_left_for_another() -> Any:
     cases.save(**saved)
     explained = step.explain()
     step.close()
-    return {"told": reported, "explained": explained}
+    return {"reported_plans": reported, "explained": explained}
 
 
 @cases

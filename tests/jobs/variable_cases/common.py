@@ -36,7 +36,7 @@ def train(step: Callable[..., Any], *given: Any, first: int = 0, steps: int = ST
         step(*given, *shard(number))
 
 
-def told(model: models.HandWritten) -> dict[str, Any]:
+def comparison(model: models.HandWritten) -> dict[str, Any]:
     """The weights after training, and what one process gets from rank 0's on the joint batch."""
     alone = hand_written(seed=1)
     for number in range(STEPS):

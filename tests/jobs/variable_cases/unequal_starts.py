@@ -14,10 +14,10 @@ from variable_cases.common import (
     STEPS,
     bits,
     cases,
+    comparison,
     hand_written,
     own_seed,
     shard,
-    told,
     train,
 )
 
@@ -26,7 +26,7 @@ from variable_cases.common import (
 def unequal_starts() -> Any:
     model = hand_written()
     train(tf_libra.optimize(**BRIEFLY)(tf.function(model.step)))
-    return told(model)
+    return comparison(model)
 
 
 @cases
@@ -39,7 +39,7 @@ def unequal_starts_refused() -> Any:
 def equal_starts() -> Any:
     model = hand_written(seed=1)
     train(tf_libra.optimize(broadcast_variables=False, **BRIEFLY)(tf.function(model.step)))
-    return told(model)
+    return comparison(model)
 
 
 @cases
@@ -50,7 +50,7 @@ def broadcast_by_horovod_after_the_first_batch() -> Any:
         step(*shard(number))
         if number == 0:
             hvd.broadcast_variables(model.variables, root_rank=0)
-    return told(model)
+    return comparison(model)
 
 
 @cases
@@ -62,7 +62,7 @@ def checkpoint_restored_on_rank_0_alone() -> Any:
     if RANK == 0:
         tf.train.Checkpoint(variables=model.variables).read(path)
     train(tf_libra.optimize(**BRIEFLY)(tf.function(model.step)))
-    return told(model)
+    return comparison(model)
 
 
 class Restored(models.HandWritten):

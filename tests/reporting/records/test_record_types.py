@@ -99,7 +99,7 @@ def changed(**others: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         (changed(first="missing"), "tf-libra example record.*first"),
         (changed(third=3), "tf-libra example record.*third"),
@@ -109,8 +109,8 @@ def changed(**others: Any) -> str:
         ('{"first": ', "tf-libra example record"),
     ],
 )
-def test_malformed_text_is_an_error(document: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_malformed_text_is_an_error(document: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Example.from_json(document)
 
 

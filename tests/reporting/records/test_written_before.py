@@ -63,7 +63,7 @@ def test_computed_timeline_equals_the_stored_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def answers() -> dict[str, Any]:
     """Returns the tab's answers, by route and what is shown."""
     found = collect_answers(FOLDER)
     return {
@@ -71,10 +71,10 @@ def told() -> dict[str, Any]:
     }
 
 
-def test_tab_shows_the_run(told: dict[str, Any]) -> None:
-    assert told["runs"]["value"]["problems"] == []
-    assert [one for one in told.values() if "error" in one] == []
-    assert len(told["contention"]["value"]["samples"]) == 75
-    measured = told["timeline measured"]["value"]
+def test_tab_shows_the_run(answers: dict[str, Any]) -> None:
+    assert answers["runs"]["value"]["problems"] == []
+    assert [one for one in answers.values() if "error" in one] == []
+    assert len(answers["contention"]["value"]["samples"]) == 75
+    measured = answers["timeline measured"]["value"]
     assert [span["group"] for span in measured["spans"]] == list(range(len(PLAN.groups)))
     assert json.loads((FOLDER / "plan.json").read_text())["strategy"] == measured["strategy"]

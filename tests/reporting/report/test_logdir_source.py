@@ -49,7 +49,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
+def answers(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
     return [
         (route, arguments, json.loads(json.dumps(routes.ROUTES[route].answer(source, **arguments))))
         for route, arguments in routes.all_requests(source)
@@ -59,9 +59,9 @@ def asked(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
 @pytest.mark.parametrize("where", [made, lambda _: WRITTEN_BEFORE], ids=["made", "before"])
 def test_answers_equal_those_over_tensorboard(tmp_path: Path, where: Any) -> None:
     logdir = where(tmp_path)
-    found = asked(LogdirSource.read(logdir))
+    found = answers(LogdirSource.read(logdir))
     assert {route for route, *_ in found} == set(routes.ROUTES)
-    assert found == asked(provided(logdir))
+    assert found == answers(provided(logdir))
 
 
 def test_unreadable_records_equal_those_over_tensorboard(tmp_path: Path) -> None:

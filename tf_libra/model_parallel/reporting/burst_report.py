@@ -7,7 +7,7 @@ from pathlib import Path
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
-from tf_libra.model_parallel.reporting.pipeline_report import against_one_worker, beside
+from tf_libra.model_parallel.reporting.pipeline_report import against_one_worker, wrapped_row
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
 from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.logdir_files import documents, draw, write
@@ -77,7 +77,7 @@ def explained(
             f" {formatting.time(one.computes):>10}"
             f"  {formatting.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
         )
-        lines += beside(columns, f"{place}{one.name}")
+        lines += wrapped_row(columns, f"{place}{one.name}")
     lines += ["", "of the whole batch, forward and backward"]
     both = None if measured is None else (measured.bars, measured.seconds)
     for picture in pictures(plan, both):

@@ -121,7 +121,7 @@ def against_one_worker(compared: OneWorkerComparison | None) -> list[str]:
     return [] if compared is None else textwrap.wrap(f"one worker: {compared.describe()}", _COLUMNS)
 
 
-def beside(columns: str, text: str) -> list[str]:
+def wrapped_row(columns: str, text: str) -> list[str]:
     """Return the lines of a table row whose last column is wrapped text."""
     found = textwrap.wrap(text, _COLUMNS - len(columns), break_on_hyphens=False)
     return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
@@ -138,7 +138,7 @@ def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
             f"  {formatting.size(float(layers.parameter_bytes[own].sum())):>10}"
             f"  {formatting.size(sends):>9}  "
         )
-        yield from beside(columns, _stage(plan, index))
+        yield from wrapped_row(columns, _stage(plan, index))
     yield (
         "of one microbatch, divided among the stage's ranks; what is sent is of one microbatch, one"
         " way"
