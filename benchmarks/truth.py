@@ -23,13 +23,20 @@ What a number means:
   fitted to what tuning has seen, times the drift.
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
   relative to the median of all; `noise` of the whole: the median over the plans.
+- `all_reduces` of a plan: each of its all-reduces, median over the rounds, from the arrival of the
+  last rank on: its part that overlaps backward computation (`overlapped_seconds`), its part after
+  it (`exclusive_seconds`), and the model's time without waiting, times the drift. One is `alone` if
+  most of it ran after backward computation, else `overlapped`. Those of plans on two streams are
+  left out: they slow each other.
 - An error is predicted / measured - 1. `bias` is the median error, `median_error` and `worst_error`
   are of its absolute value; `rank_correlation` is Spearman's, None where all plans are alike.
 
 The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
-"predicted_step_seconds", "measured_step_seconds", "noise"}], "backward": {"median_error",
-"worst_error", "bias", "rank_correlation"}, "step": {the same}, "noise", "drift", "pace",
-"settings", "machine", "versions"}.
+"predicted_step_seconds", "measured_step_seconds", "noise", "all_reduces"}], "backward":
+{"median_error", "worst_error", "bias", "rank_correlation"}, "step": {the same}, "all_reduce":
+{"alone": {"count", "median_error", "bias"}, "overlapped": {the same}}, "noise", "drift", "pace",
+"settings", "machine", "versions"}. An all-reduce: {"num_bytes", "num_threads",
+"overlapped_seconds", "exclusive_seconds", "predicted_seconds"}.
 """
 
 import sys
@@ -91,7 +98,8 @@ def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         plans: each with "plan", predicted seconds, and "step_seconds" and "backward_seconds" of
-            every round; a plan that could never be traced has no measured backward.
+            every round, and "all_reduces"; a plan that could never be traced has no measured
+            backward.
     """
     rows = [
         {
@@ -101,6 +109,7 @@ def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "predicted_step_seconds": plan["predicted_step_seconds"],
             "measured_step_seconds": _median(plan["step_seconds"]),
             "noise": _noise(plan["step_seconds"]),
+            "all_reduces": plan["all_reduces"],
         }
         for plan in plans
     ]
@@ -108,6 +117,7 @@ def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "plans": rows,
         "backward": _errors(rows, "backward"),
         "step": _errors(rows, "step"),
+        "all_reduce": _all_reduce_errors(rows),
         "noise": float(np.median([row["noise"] for row in rows])),
     }
 
@@ -141,6 +151,22 @@ def _errors(rows: Sequence[dict[str, Any]], of: str) -> dict[str, float | None]:
         "worst_error": float(np.max(np.abs(errors))),
         "bias": float(np.median(errors)),
         "rank_correlation": float(stats.spearmanr(predicted, measured)[0]) if varied else None,
+    }
+
+
+def _all_reduce_errors(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    errors: dict[str, list[float]] = {"alone": [], "overlapped": []}
+    for row in (row for plan in rows for row in plan["all_reduces"]):
+        overlapped, exclusive = row["overlapped_seconds"], row["exclusive_seconds"]
+        error = row["predicted_seconds"] / (overlapped + exclusive) - 1
+        errors["alone" if exclusive > overlapped else "overlapped"].append(error)
+    return {
+        kind: {
+            "count": len(found),
+            "median_error": float(np.median(np.abs(found))) if found else None,
+            "bias": float(np.median(found)) if found else None,
+        }
+        for kind, found in errors.items()
     }
 
 
@@ -181,6 +207,12 @@ def table(document: dict[str, Any]) -> str:
             f" bias {errors['bias']:+.1%}, rank correlation"
             f" {'none' if ranked is None else format(ranked, '.2f')}"
         )
+    for kind, errors in document["all_reduce"].items():
+        if errors["median_error"] is not None:
+            lines.append(
+                f"all-reduce, {kind}: median error {errors['median_error']:.1%}, bias"
+                f" {errors['bias']:+.1%}, of {errors['count']}"
+            )
     lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
     lines.append(
         f"plans that tuning had sampled take {document['drift']:.3f} times as long as then"

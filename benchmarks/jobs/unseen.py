@@ -29,6 +29,8 @@ from tf_libra.autotune import (
     tune,
 )
 from tf_libra.autotune.concurrent_all_reduces import max_lanes, with_contention
+from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
+from tf_libra.cost_model import CostModel, OverlapSample, prediction_errors
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
@@ -160,6 +162,7 @@ def _measured(
     ends: list[list[float]] = [[] for _ in plans]
     ready: list[list[float]] = [[] for _ in plans]
     starts: list[tuple[int, float]] = []
+    timed: list[TimedStep] = []
     for _ in range(job.rounds):
         for index in random.permutation(len(running)).tolist():
             seen = yield Trial(Phase.RACE, running[index], traced=False)
@@ -168,6 +171,7 @@ def _measured(
                 last_ns = max(record.finished_ns for record in seen.records)
                 ends[index].append((last_ns - seen.called_ns[0]) * 1e-9)
                 ready[index].append(_first_ready(seen))
+                timed.append(TimedStep(running[index], seen.called_ns, seen.records))
         for index in random.permutation(len(plans))[:TRACED_STEPS].tolist():
             seen = yield Trial(Phase.RACE, plans[index], traced=True)
             if seen.production is not None:
@@ -179,6 +183,11 @@ def _measured(
     drift = float(np.median(np.median(now, axis=1) / then))
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
     start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))
+    all_reduces = {
+        step.plan.fingerprint: _all_reduces(step, conclusion.cost_model, drift)
+        for step in step_times(timed)
+        if step.plan.num_streams == 1
+    }
     return [
         {
             "plan": json.loads(plan.to_json()),
@@ -191,9 +200,31 @@ def _measured(
             ).tolist(),
             "predicted_step_seconds": drift * (conclusion.predicted_step(plan) or 0.0),
             "step_seconds": (np.array(steps[index]) / pace).tolist(),
+            "all_reduces": all_reduces.get(plan.fingerprint, []),
         }
         for index, plan in enumerate(plans)
     ], {"drift": drift, "pace": pace.tolist()}
+
+
+def _all_reduces(step: StepTimes, model: CostModel, drift: float) -> list[dict[str, Any]]:
+    """Each all-reduce of a plan's step from the arrival of the last rank on, and its prediction."""
+    rows = []
+    for index, (overlapped, exclusive) in enumerate(step.split_sending().T.tolist()):
+        num_bytes, threads = step.plan.group_bytes[index], step.plan.groups[index].num_threads
+        if num_bytes == 0 or overlapped + exclusive <= 0:
+            continue
+        sample = OverlapSample(num_bytes, threads, 0.0, overlapped, exclusive)
+        [error] = prediction_errors(model, [sample]).tolist()
+        rows.append(
+            {
+                "num_bytes": num_bytes,
+                "num_threads": threads,
+                "overlapped_seconds": overlapped,
+                "exclusive_seconds": exclusive,
+                "predicted_seconds": drift * (1 + error) * sample.wall_seconds,
+            }
+        )
+    return rows
 
 
 def _first_ready(seen: TrialResult) -> float:

@@ -23,6 +23,17 @@ def measured(step: list[float], predicted: float, backward: list[float]) -> dict
         "backward_seconds": backward,
         "predicted_step_seconds": predicted,
         "step_seconds": step,
+        "all_reduces": [],
+    }
+
+
+def all_reduce(overlapped: float, exclusive: float, predicted: float) -> dict[str, Any]:
+    return {
+        "num_bytes": 4,
+        "num_threads": 1,
+        "overlapped_seconds": overlapped,
+        "exclusive_seconds": exclusive,
+        "predicted_seconds": predicted,
     }
 
 
@@ -53,6 +64,24 @@ def test_what_could_not_be_measured_has_no_errors() -> None:
     assert found["step"]["rank_correlation"] is None
 
 
+def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
+    plan = measured([1.0, 1.0], 1.0, [0.5])
+    plan["all_reduces"] = [
+        all_reduce(0.0, 1.0, 1.2),
+        all_reduce(0.4, 0.6, 0.9),
+        all_reduce(0.0, 2.0, 2.0),
+        all_reduce(0.6, 0.4, 2.0),
+    ]
+    found = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]
+    assert found["alone"]["count"] == 3
+    assert found["alone"]["median_error"] == pytest.approx(0.1)
+    assert found["alone"]["bias"] == pytest.approx(0.0)
+    assert found["overlapped"]["count"] == 1
+    assert found["overlapped"]["bias"] == pytest.approx(1.0)
+    none = truth.judged([measured([1.0, 1.0], 1.0, [])])["all_reduce"]
+    assert none["alone"] == {"count": 0, "median_error": None, "bias": None}
+
+
 @pytest.mark.workers
 @pytest.mark.parametrize(("strategy", "streams"), [("libra", {1}), ("asc-wfbp", {1, 2})])
 def test_plans_that_tuning_has_not_seen_are_run_and_predicted(
@@ -75,6 +104,14 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(
     for of in ("backward", "step"):
         assert set(document[of]) == {"median_error", "worst_error", "bias", "rank_correlation"}
     assert np.isfinite(document["step"]["median_error"])
+    counts = [errors["count"] for errors in document["all_reduce"].values()]
+    alone = [
+        row
+        for row in document["plans"]
+        if max(g.get("stream", 0) for g in row["plan"]["groups"]) == 0
+    ]
+    assert sum(counts) == sum(len(row["all_reduces"]) for row in alone) > 0
+    assert all(each["predicted_seconds"] > 0 for row in alone for each in row["all_reduces"])
     assert "after" in done.stdout and "step: median error" in done.stdout
     assert document["drift"] > 0
     # What ends within a step takes less than it.
