@@ -16,8 +16,9 @@ from tests.model_parallel.models import Trained
 from tests.model_parallel.threads import Threads
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
+from tf_libra.model_parallel.execution.executors import make_executor
 from tf_libra.model_parallel.execution.gradient_reduction import Groups
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
@@ -146,7 +147,7 @@ class Rank:
     trained: Trained
     graph: StepGraph
     partition: StagePartition
-    executor: StageExecutor
+    executor: StepExecutor
     batches: Sequence[tuple[Any, Any]]
     results: list[dict[str, Any]]
 
@@ -287,7 +288,7 @@ def _make_rank(
     }
     if handles is not None:
         partitions = {size: _with_handles(each, handles) for size, each in partitions.items()}
-    executor = StageExecutor(layout, partitions, traces.examples_per_rank, transport)
+    executor = make_executor(layout, partitions, traces.examples_per_rank, transport)
     partition = next(iter(partitions.values())).partition
     return Rank(trained, partition.graph, partition, executor, batches, [])
 

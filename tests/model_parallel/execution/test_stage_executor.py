@@ -207,6 +207,23 @@ def test_horovod_reductions_are_replaced(kind, model, starts, replicas, num_grou
     assert not any(op.type.startswith("Horovod") for op in ranks[0].graph.ops)
 
 
+@pytest.mark.usefixtures("horovod")
+@pytest.mark.parametrize(
+    ("kind", "model"), [(WithHorovodTape, "deep"), (WithHorovodSum, "embedded")]
+)
+def test_horovod_reductions_are_those_of_the_joint_batch_on_one_rank(kind, model):
+    ranks = train_with_layout(
+        lambda: kind(**vars(EVERY[model]())),
+        lambda names: Layout.on_one_rank(0, 2),
+        2,
+        1,
+        batches(2, 12),
+    )
+    expected, alone = train_alone(EVERY[model], 2, 12, 1)
+    assert_close(ranks[1].results[-1]["loss"], expected[-1]["loss"])
+    check_variables(ranks, alone)
+
+
 def test_last_stage_without_a_layer_end_trains_like_one_process():
     """Its backward computation has no inputs from other stages."""
     check("transformer", (0, 3), (2, 1), 2)

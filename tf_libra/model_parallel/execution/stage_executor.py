@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -20,31 +19,13 @@ from tf_libra.model_parallel.execution.stage_tasks import (
     sum_key,
     transfer_name,
 )
+from tf_libra.model_parallel.execution.step_executor import TaskSpan
 from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
 from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-
-
-@dataclass(frozen=True)
-class TaskSpan:
-    """Time in which one rank computed a microbatch, in seconds since its step began.
-
-    Attributes:
-        kind: "forward" or "backward".
-        microbatch: index of the microbatch.
-        start_seconds: time at which all inputs were available.
-        stop_seconds: end of the computation.
-        stage: index of the stage.
-    """
-
-    kind: str
-    microbatch: int
-    start_seconds: float
-    stop_seconds: float
-    stage: int = 0
 
 
 class StageExecutor:

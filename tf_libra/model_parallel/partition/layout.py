@@ -14,7 +14,7 @@ class StageTask(NamedTuple):
     """Unit of computation of a rank.
 
     Attributes:
-        kind: "forward" or "backward".
+        kind: "forward" or "backward"; "step" for the whole step, with its update.
         stage: index of the stage.
         microbatch: index of the microbatch.
     """
@@ -91,6 +91,13 @@ class Layout:
         return cls._for_stages(tuple(starts), tuple(stages), num_ranks)
 
     @classmethod
+    def on_one_rank(cls, rank: int, num_ranks: int) -> "Layout":
+        """Returns the layout in which one rank runs the whole step for the joint batch."""
+        task = StageTask("step", 0, 0)
+        orders = tuple((task,) if other == rank else () for other in range(num_ranks))
+        return cls((0,), ((rank,),), num_ranks, 1, orders)
+
+    @classmethod
     def with_stage_per_layer(
         cls, num_layers: int, ranks: tuple[int, ...], num_ranks: int
     ) -> "Layout":
@@ -134,9 +141,14 @@ class Layout:
     def forward_only(self) -> "Layout":
         """Returns the layout of an evaluation, which has no backward computation."""
         orders = tuple(
-            tuple(task for task in order if task.kind == "forward") for order in self.orders
+            tuple(task for task in order if task.kind != "backward") for order in self.orders
         )
         return replace(self, orders=orders, groups=())
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether one rank runs the whole step; see `on_one_rank`."""
+        return self.orders[self.ranks[0][0]][0].kind == "step"
 
     @property
     def num_stages(self) -> int:

@@ -120,7 +120,7 @@ def slice_global_random(
         replica: index of the replica; replica 0 has the first examples.
     """
     name = node.name
-    node.input[change.input_index] = _add_constant(
+    node.input[change.input_index] = add_constant(
         graph_def, f"{name}/tf_libra_amount", change.input_value
     )
     if change.axis is None:
@@ -136,13 +136,14 @@ def slice_global_random(
     part.input.extend(
         [
             node.name,
-            _add_constant(graph_def, f"{name}/tf_libra_begin", begin),
-            _add_constant(graph_def, f"{name}/tf_libra_size", size),
+            add_constant(graph_def, f"{name}/tf_libra_begin", begin),
+            add_constant(graph_def, f"{name}/tf_libra_size", size),
         ]
     )
 
 
-def _add_constant(graph_def: Any, name: str, value: NDArray[Any]) -> str:
+def add_constant(graph_def: Any, name: str, value: NDArray[Any]) -> str:
+    """Adds a constant to a graph and returns its name."""
     node = graph_def.node.add()
     node.name, node.op = name, "Const"
     node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum

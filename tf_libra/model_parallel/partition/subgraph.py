@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.partition.local_reduction import make_local
 from tf_libra.model_parallel.partition.replicated_random import (
     ReplicatedRandomOp,
     slice_global_random,
@@ -135,6 +136,7 @@ class SubgraphExtractor:
         outputs: Sequence[str],
         epilogue: Epilogue | None = None,
         replica: int = 0,
+        reductions: Mapping[str, int] | None = None,
     ) -> Callable[[Sequence[Any]], list[Any]]:
         """Returns a function that runs ops, including those without outputs.
 
@@ -144,11 +146,13 @@ class SubgraphExtractor:
             outputs: names of the tensors that it returns, which may include inputs.
             epilogue: computation on these outputs.
             replica: index of the replica, among those that share a microbatch.
+            reductions: by name, the gradient reductions among the ops that this rank replaces by a
+                factor; see `make_local`.
 
         Returns:
             A function of the input tensors, in this order, and then those of the epilogue.
         """
-        graph_def, used = self._build_graph_def(ops, replica)
+        graph_def, used = self._build_graph_def(ops, replica, reductions or {})
         captured = self.captures(ops, outputs)
         specs = [self._spec(name) for name in inputs]
         if epilogue is not None:
@@ -170,7 +174,9 @@ class SubgraphExtractor:
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         return partial(_call, concrete, concrete.captured_inputs, self._concrete)
 
-    def _build_graph_def(self, ops: Collection[str], replica: int) -> tuple[Any, set[str]]:
+    def _build_graph_def(
+        self, ops: Collection[str], replica: int, reductions: Mapping[str, int]
+    ) -> tuple[Any, set[str]]:
         """Returns a graph of ops, and the names of all tensors that they take."""
         graph_def = tf.compat.v1.GraphDef()
         graph_def.versions.CopyFrom(self._graph_def.versions)
@@ -181,6 +187,9 @@ class SubgraphExtractor:
             node.CopyFrom(self._nodes[name])
             if name in self._random_ops:
                 slice_global_random(graph_def, node, self._random_ops[name], replica)
+            if name in reductions:
+                dtype = self._graph.get_operation_by_name(name).outputs[0].dtype
+                make_local(graph_def, node, dtype, reductions[name])
             inputs = [
                 edge for edge in node.input if not edge.startswith("^") or edge[1:] in members
             ]

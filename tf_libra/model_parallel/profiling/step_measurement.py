@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar
 
 # The first step instantiates functions and is not typical.
@@ -45,7 +45,7 @@ class Measuring:
         self.typical: MeasuredLayers | None = None
         self._iterations: list[MeasuredLayers] = []
 
-    def during(self, control: Control, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, control: Control, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """Run a step together with the other ranks; measure one of the first steps.
 
         Raises:

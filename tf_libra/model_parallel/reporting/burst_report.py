@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from tf_libra.internal import formatting
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers
 from tf_libra.model_parallel.reporting.pipeline_report import against_one_worker, wrapped_row
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, named, pictures, stages_of
@@ -42,7 +42,7 @@ def _ranks(first: int, count: int) -> str:
 def explained(
     name: str,
     plan: BurstPlan,
-    execution: StageExecutor,
+    execution: StepExecutor,
     measured: MeasuredLayers | None = None,
     compared: OneWorkerComparison | None = None,
 ) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
@@ -174,7 +174,7 @@ class BurstPlanner:
             return self._trials[number].layout
         return self._make_plan()
 
-    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
         if traces is not self._traces:
             return run()
@@ -199,7 +199,7 @@ class BurstPlanner:
         number = self._steps + self._measuring.number
         return BurstRecord(function, number, plan, measured.bars, measured.seconds, self._scaling)
 
-    def _note(self, execution: StageExecutor) -> None:
+    def _note(self, execution: StepExecutor) -> None:
         """Record the times of a step under the measured layout."""
         place = self._steps % _STEPS
         self._steps += 1
@@ -213,14 +213,14 @@ class BurstPlanner:
         else:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
 
-    def _update_seconds(self, execution: StageExecutor) -> list[float]:
+    def _update_seconds(self, execution: StepExecutor) -> list[float]:
         """Return the update seconds of each stage, in proportion to parameter bytes."""
         began, ended = execution.update_span
         shares = shares_of_bytes(self._traces.microbatch_graph.layers)
         of_stages = np.add.reduceat(shares, execution.layout.starts)
         return [(ended - began) * float(stage) for stage in of_stages]
 
-    def explained(self, name: str, execution: StageExecutor) -> str:
+    def explained(self, name: str, execution: StepExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None
         typical = self._measuring.typical

@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_libra.autotune import Phase
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_divisible
 from tf_libra.model_parallel.partition.layout import Layout
@@ -145,7 +145,7 @@ class PipelinePlanner:
         assert self._layout is not None
         return self._layout
 
-    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """Run a step; the first few steps with the planned batch size are measured."""
         first = self._first
         if first is None or traces is not first.traces:
@@ -172,7 +172,7 @@ class PipelinePlanner:
             first.reporter.record(make_record)
             first.reporter.write_files(partial(pipeline_report.write_measured, make_record))
 
-    def explained(self, name: str, execution: StageExecutor) -> str:
+    def explained(self, name: str, execution: StepExecutor) -> str:
         """See `Planner`."""
         assert self.plan is not None and self._layers is not None and self._cluster is not None
         made = (self.plan, self._layers, self._cluster)
