@@ -23,6 +23,7 @@ from tf_libra.planning.data_parallel import (
 
 if TYPE_CHECKING:
     from tf_libra.model_parallel.planning.burst import DeepPool
+    from tf_libra.model_parallel.planning.one_rank import OneRank
     from tf_libra.model_parallel.planning.pipeline import (
         DataParallel,
         GPipe,
@@ -44,6 +45,7 @@ __all__ = [
     "Libra",
     "LibraM",
     "MgWfbp",
+    "OneRank",
     "PipeDream",
     "Spp",
     "Strategy",

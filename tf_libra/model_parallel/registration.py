@@ -1,13 +1,17 @@
-"""Registration of pipelines and bursts with the core."""
+"""Registration of pipelines, bursts and steps on one rank with the core."""
 
 from collections.abc import Callable
 from typing import Any
 
 from tf_libra.cli.command import FAMILIES, Family
-from tf_libra.model_parallel.planning import burst, pipeline
+from tf_libra.model_parallel.planning import burst, one_rank, pipeline
 from tf_libra.model_parallel.reporting import burst_record as burst_record
 from tf_libra.model_parallel.reporting import pipeline_record as pipeline_record
-from tf_libra.model_parallel.runtime.staged_options import BurstOptions, PipelineOptions
+from tf_libra.model_parallel.runtime.staged_options import (
+    BurstOptions,
+    OneRankOptions,
+    PipelineOptions,
+)
 from tf_libra.runtime.protocol import TrainingStep
 from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
 
@@ -32,6 +36,16 @@ def _make_burst_step(function: Callable[..., Any], options: BurstOptions) -> Tra
     return StagedTraining(function, make_planner, options)
 
 
+def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -> TrainingStep:
+    from tf_libra.model_parallel.runtime.one_rank_planner import OneRankPlanner
+    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
+
+    def make_planner() -> OneRankPlanner:
+        return OneRankPlanner(options.strategy)
+
+    return StagedTraining(function, make_planner, options)
+
+
 def _run_pipeline(arguments: list[str]) -> int:
     from tf_libra.model_parallel.commands import pipeline
 
@@ -48,7 +62,10 @@ PIPELINES = StrategyKind(
     "pipelines", pipeline.REGISTRY, PipelineOptions, _make_pipeline_step, is_staged=True
 )
 BURSTS = StrategyKind("bursts", burst.REGISTRY, BurstOptions, _make_burst_step, is_staged=True)
-for kind in (PIPELINES, BURSTS):
+ONE_RANK = StrategyKind(
+    "steps on one rank", one_rank.REGISTRY, OneRankOptions, _make_one_rank_step, is_staged=True
+)
+for kind in (PIPELINES, BURSTS, ONE_RANK):
     KINDS.add(kind.name, kind)
 FAMILIES.add("burst", Family("plan, simulate and compare burst parallelism", _run_burst))
 FAMILIES.add("pipeline", Family("plan, simulate and compare pipelines", _run_pipeline))

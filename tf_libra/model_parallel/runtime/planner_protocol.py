@@ -4,20 +4,23 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tf_libra.coordination.control_plane import Control
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.specs.pipeline import PipelinePlan
+
+StagedPlan = PipelinePlan | BurstPlan | OneRankPlan
 
 
 class Planner(Protocol):
     """Planner of one training function, on every rank of a job."""
 
     @property
-    def plan(self) -> PipelinePlan | BurstPlan | None:
+    def plan(self) -> StagedPlan | None:
         """Active plan; None before it is made."""
         ...
 
@@ -59,10 +62,10 @@ class Planner(Protocol):
         """Return the layout of the next step; all ranks call this before each step."""
         ...
 
-    def during(self, traces: SizedTraces, execution: StageExecutor, run: Callable[[], Any]) -> Any:
+    def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """Run a step whose arguments have these traces; the planner may measure the step."""
         ...
 
-    def explained(self, name: str, execution: StageExecutor) -> str:
+    def explained(self, name: str, execution: StepExecutor) -> str:
         """Return a description of the plan as text of at most 100 columns."""
         ...

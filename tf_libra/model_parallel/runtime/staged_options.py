@@ -1,23 +1,23 @@
-"""Options of pipelines and of bursts."""
+"""Options of pipelines, of bursts, and of steps on one rank."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.config import Options, validators
 from tf_libra.config.option_spec import option
-from tf_libra.model_parallel.planning import burst, pipeline
+from tf_libra.model_parallel.planning import burst, one_rank, pipeline
 from tf_libra.specs.burst import BurstPlan
 
 
 def _check_engine(name: str, value: Any) -> str:
     if value not in ("auto", "lanes"):
-        raise ValueError(f"{name} must be 'lanes' for pipelines and bursts, got {value!r}")
+        raise ValueError(f"{name} must be 'lanes' for model-parallel steps, got {value!r}")
     return "lanes"
 
 
 def _check_numerics(name: str, value: Any) -> str:
     if value not in (None, "off"):
-        raise ValueError(f"{name} must be 'off' for pipelines and bursts, got {value!r}")
+        raise ValueError(f"{name} must be 'off' for model-parallel steps, got {value!r}")
     return "off"
 
 
@@ -27,7 +27,7 @@ def _check_plan(name: str, value: Any) -> BurstPlan | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedOptions(Options):
-    """Options that pipelines and bursts share."""
+    """Options that all model-parallel steps share."""
 
     engine: str = option(
         "auto",
@@ -70,4 +70,17 @@ class BurstOptions(StagedOptions):
         "BurstPlan | str | os.PathLike[str] | None",
         _check_plan,
         "a plan or the path of its JSON, to follow without measuring.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRankOptions(StagedOptions):
+    """Options of steps on one rank."""
+
+    strategy: one_rank.OneRankStrategy = option(
+        "one-rank",
+        "OneRankStrategy | str",
+        lambda name, value: one_rank.REGISTRY.resolve(value),
+        "choice of the rank.",
+        agreed=True,
     )

@@ -18,22 +18,21 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
-from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.execution.executors import make_executor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.runtime.planner_protocol import Planner
+from tf_libra.model_parallel.runtime.planner_protocol import Planner, StagedPlan
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import fingerprint
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.step_hooks import around_wait
-from tf_libra.specs.burst import BurstPlan
-from tf_libra.specs.pipeline import PipelinePlan
 from tf_libra.variable_sync import elastic_hooks as commits
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
@@ -80,9 +79,9 @@ class StagedTraining:
         self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
-        self._executions: dict[tuple[Hashable, ...], StageExecutor] = {}  # under the current layout
+        self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
         self._layout: Layout | None = None
-        self._current: StageExecutor | None = None
+        self._current: StepExecutor | None = None
         self._holding = StageVariables(self._identity, self)
         self._held: dict[int, BoundVariable] = {}  # variables of all traces by key
         self._step = 0
@@ -91,7 +90,7 @@ class StagedTraining:
     # The user's interface.
 
     @property
-    def plan(self) -> PipelinePlan | BurstPlan | None:
+    def plan(self) -> StagedPlan | None:
         """Active plan; None before it is made."""
         return self._planner.plan
 
@@ -300,7 +299,7 @@ class StagedTraining:
             ):
                 self._executions[key] = self._execution(self._traces[key])
 
-    def _execution(self, traces: SizedTraces) -> StageExecutor:
+    def _execution(self, traces: SizedTraces) -> StepExecutor:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
         layout = layout.for_batch(traces.examples_per_rank)
@@ -312,7 +311,7 @@ class StagedTraining:
         }
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
-        execution = StageExecutor(layout, traced, traces.examples_per_rank, lanes)
+        execution = make_executor(layout, traced, traces.examples_per_rank, lanes)
         self._warn_of_averages(execution)
         variables = find_owned_variables(
             traces.microbatch_graph,
@@ -335,11 +334,13 @@ class StagedTraining:
     def _trained(self, layout: Layout) -> dict[int, int | None]:
         """Return the stage of each planned variable by key; None: it belongs to every rank."""
         first = self._first
+        if layout.is_whole:
+            return dict.fromkeys(first.variables, 0)
         stages = UpdatePhase(first.partition(layout.starts)).variables
         return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
 
     def _check_stages(
-        self, traces: SizedTraces, execution: StageExecutor, trained: dict[int, int | None]
+        self, traces: SizedTraces, execution: StepExecutor, trained: dict[int, int | None]
     ) -> None:
         """Raise `ValueError` if a variable changes its stage, which would have stale values."""
         for name, stage in execution.variables.items():
@@ -359,7 +360,7 @@ class StagedTraining:
                 f" {before}: {instead}"
             )
 
-    def _warn_of_averages(self, execution: StageExecutor) -> None:
+    def _warn_of_averages(self, execution: StepExecutor) -> None:
         for names in set(execution.averaged_metrics.values()) - self._warned:
             self._warned.add(names)
             self._reporter.log.warning(

@@ -1,0 +1,130 @@
+"""One rank trains the joint batch of several workers, from an unchanged script."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, cached_model, train_alone
+from tests.worker_processes import Job
+from tf_libra.model_parallel.planning.one_rank import OneRank, fastest_rank_plan
+from tf_libra.specs.one_rank import OneRankPlan
+
+SAMPLES = 24
+GIVEN = ("mlp", "convolutional", "embedded", "normalized")
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    return run_job("one_rank.py", request.param)
+
+
+def read(value: Any) -> Any:
+    return tf.convert_to_tensor(value).numpy()
+
+
+def assert_close(actual: Any, wanted: Any, what: str) -> None:
+    np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=2e-4, err_msg=what)
+
+
+def check_results(job: Job, case: str, expected: list[dict[str, Any]]) -> None:
+    for rank in range(job.world_size):
+        for got, wanted in zip(job.value(case, rank)["returned"], expected, strict=True):
+            assert got.keys() == wanted.keys()
+            for name, value in wanted.items():
+                assert_close(got[name], value, f"{case}: {name} on rank {rank}")
+
+
+def check_variables(job: Job, case: str, expected: dict[str, np.ndarray]) -> None:
+    """Compares the variables of all ranks, optimizer slots included."""
+    for rank in range(job.world_size):
+        found = job.arrays(case, rank)
+        for name, value in expected.items():
+            number, _, _ = name.partition(" ")
+            assert_close(found[number], value, f"{case}: {name} on rank {rank}")
+
+
+@pytest.mark.parametrize("model", GIVEN)
+def test_one_rank_trains_like_one_process(trained: Job, model: str) -> None:
+    """Rank 0 computes, and reads, saves and restores current values without the other ranks."""
+    expected, variables = train_alone(getattr(models, model), 3, SAMPLES, 1)
+    check_results(trained, f"given {model}", expected)
+    check_variables(trained, f"given {model}", variables)
+    was_current = [
+        trained.value(f"given {model}", rank)["was_current"] for rank in range(trained.world_size)
+    ]
+    assert was_current == [True] + [False] * (trained.world_size - 1)
+
+
+def test_steps_measure_every_rank_and_train(trained: Job) -> None:
+    num_steps = 3 * trained.world_size + 2
+    expected, variables = train_alone(models.mlp, num_steps, SAMPLES, 1)
+    check_results(trained, "measured", expected)
+    check_variables(trained, "measured", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("measured", rank)
+        assert value["phases"] == ["measure"] * (num_steps - 2) + ["run"] * 2
+        assert value["settled"] == [False] * (num_steps - 2) + [True] * 2
+        assert value["plan"] == trained.value("measured", 0)["plan"]
+    plan = OneRankPlan.from_document(value["plan"])
+    assert plan == fastest_rank_plan(plan.seconds)
+    assert plan.num_workers == len(plan.seconds) == trained.world_size
+    computing = trained.value("measured", plan.rank)["explained"].splitlines()
+    assert f"rank {plan.rank} trains the joint batch" in computing[0]
+    assert computing[-1].startswith("last step: ")
+
+
+def test_other_functions_continue_with_current_variables(trained: Job) -> None:
+    """A model changes between data parallelism and one rank, which is not always the same."""
+    _, variables = train_alone(models.convolutional, 8, SAMPLES, 1)
+    metrics = (" total", " count")  # of each rank's own examples under data parallelism
+    shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
+    assert 0 < len(shared) < len(variables)
+    check_variables(trained, "alternating", shared)
+
+
+def test_evaluation_and_other_batch_sizes_are_of_the_joint_batch(trained: Job) -> None:
+    alone = cached_model(models.counted, -1).trained
+    first, second = batches(2, SAMPLES)
+    half = [part[: SAMPLES // 2] for part in second]
+    expected = []
+    for batch, flag in ((first, {}), (second, {"training": False}), (half, {})):
+        returned = alone.flagged(*batch, **flag)
+        expected.append({name: read(value) for name, value in returned.items()})
+    check_results(trained, "evaluated", expected)
+    every = {str(i): read(variable) for i, variable in enumerate(alone.every_variable)}
+    check_variables(trained, "evaluated", every)
+
+
+def test_step_without_results_trains(trained: Job) -> None:
+    mean = (trained.world_size - 1) / 2
+    for rank in range(trained.world_size):
+        assert trained.value("nothing_returned", rank) == pytest.approx(1 - 20 * mean)
+
+
+@pytest.mark.parametrize(
+    ("case", "named"), [("no such rank", "rank must be "), ("text_returned", "dtype is string")]
+)
+def test_step_that_cannot_run_raises_on_every_rank(trained: Job, case: str, named: str) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error(case, rank)
+        assert error.startswith("ValueError: ") and named in error
+
+
+def test_rank_0_computes_unless_another_is_clearly_faster() -> None:
+    assert fastest_rank_plan([1.04, 1.0, 1.02]).rank == 0
+    assert fastest_rank_plan([1.06, 1.02, 1.0]) == OneRankPlan(2, 3, (1.06, 1.02, 1.0))
+
+
+@pytest.mark.parametrize(("rank", "seconds"), [(2, ()), (-1, ()), (0, (1.0,)), (0, (1.0, 0.0))])
+def test_plan_must_be_of_the_job(rank: int, seconds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^(rank|seconds)"):
+        OneRankPlan(rank, 2, seconds)
+
+
+def test_rank_must_be_a_number() -> None:
+    with pytest.raises(ValueError, match=r"^rank"):
+        OneRank(rank=-1)

@@ -1,0 +1,114 @@
+"""Planner of steps on one rank: training steps measure every rank in turn, unless one is given."""
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from tf_libra.autotune import Phase
+from tf_libra.coordination.control_plane import Control
+from tf_libra.internal import formatting
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
+from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.planning.one_rank import OneRankStrategy, fastest_rank_plan
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.specs.one_rank import OneRankPlan
+
+# Steps of each rank, of which the first instantiates functions and is not measured.
+_STEPS = 3
+_COLUMNS = 100
+
+
+class OneRankPlanner:
+    """See `Planner`."""
+
+    num_microbatches = 1
+    has_branches = False
+
+    def __init__(self, strategy: OneRankStrategy) -> None:
+        """Start without a plan.
+
+        Args:
+            strategy: strategy with its arguments.
+        """
+        self.plan: OneRankPlan | None = None
+        self.requested = repr(strategy)
+        self._rank = strategy.rank
+        self._layout: Layout | None = None
+        self._steps = 0
+        self._seconds = float("inf")  # least computation of this rank
+
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
+        """Raise `ValueError` if the job has no rank of the requested number."""
+        if self._rank is not None and self._rank >= num_ranks:
+            raise ValueError(
+                f"rank must be one of the job, at most {num_ranks - 1}, got {self._rank}"
+            )
+
+    def begin(
+        self,
+        traces: SizedTraces,
+        given: Any,
+        control: Control,
+        transport: Transport,
+        reporter: RunReporter,
+    ) -> None:
+        """Begin to measure, or adopt the requested rank."""
+        self._traces, self._control, self._reporter = traces, control, reporter
+        if self._rank is None:
+            reporter.on_activity(Phase.MEASURE)
+        else:
+            self._adopt(OneRankPlan(self._rank, control.world_size))
+
+    def next_layout(self) -> Layout:
+        """See `Planner`. Rank 0, which is preferred, is the last that is measured."""
+        if self._layout is not None:
+            return self._layout
+        world_size = self._control.world_size
+        number = self._steps // _STEPS
+        if number < world_size:
+            return Layout.on_one_rank(world_size - 1 - number, world_size)
+        self._reporter.on_idle()
+        return self._adopt(fastest_rank_plan(self._control.all_gather(self._seconds)))
+
+    def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
+        """See `Planner`."""
+        result = run()
+        if traces is self._traces and self._layout is None:
+            self._steps += 1
+            if self._steps % _STEPS != 1:
+                for span in execution.task_spans:
+                    self._seconds = min(self._seconds, span.stop_seconds - span.start_seconds)
+        return result
+
+    def _adopt(self, plan: OneRankPlan) -> Layout:
+        self.plan = plan
+        self._layout = Layout.on_one_rank(plan.rank, plan.num_workers)
+        if plan.rank == self._control.rank or self._control.rank == 0:
+            self._reporter.log.info("one rank: %s", _described(plan))
+        return self._layout
+
+    def explained(self, name: str, execution: StepExecutor) -> str:
+        """See `Planner`."""
+        assert self.plan is not None
+        lines = [f"{name}: {_described(self.plan)}"]
+        for span in execution.task_spans:
+            computed = formatting.time(span.stop_seconds - span.start_seconds)
+            waited = formatting.time(span.start_seconds)
+            lines.append(
+                f"last step: {waited} until the examples of all ranks were here, then {computed} of"
+                " computation"
+            )
+        return "\n".join(part for line in lines for part in textwrap.wrap(line, _COLUMNS))
+
+
+def _described(plan: OneRankPlan) -> str:
+    """Return the plan in one sentence."""
+    text = (
+        f"rank {plan.rank} trains the joint batch of {plan.num_workers} ranks, and the others wait"
+    )
+    if not plan.seconds:
+        return text
+    times = ", ".join(map(formatting.time, plan.seconds))
+    return f"{text}; from rank 0 on, ranks compute a step in {times}"
