@@ -2,7 +2,7 @@
 
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
 "spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
-that option of `optimize`.
+that option of `optimize`, and "libra:wire_dtype=bfloat16:error_feedback=1" with both.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 # Names of all strategies of tf_libra, those of data parallelism first.
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 _WIRE = "wire_dtype"
+_FEEDBACK = "error_feedback"
 
 
 def is_ours(text: str) -> bool:
@@ -26,10 +27,11 @@ def has_stages(text: str) -> bool:
     return is_ours(text) and is_staged(text.partition(":")[0])
 
 
-def options_of(text: str) -> dict[str, str]:
+def options_of(text: str) -> dict[str, Any]:
     """Options of `optimize` other than the strategy."""
-    given = (one.partition("=") for one in text.split(":")[1:])
-    return {key: value for key, _, value in given if key == _WIRE}
+    given = {key: value for key, _, value in (one.partition("=") for one in text.split(":")[1:])}
+    options: dict[str, Any] = {_WIRE: given[_WIRE]} if _WIRE in given else {}
+    return options | ({_FEEDBACK: given[_FEEDBACK] == "1"} if _FEEDBACK in given else {})
 
 
 def strategy_of(text: str) -> Any:
@@ -46,6 +48,10 @@ def strategy_of(text: str) -> Any:
         key, _, value = one.partition("=")
         if key == _WIRE and not is_staged(name):
             validators.check_wire_dtype(_WIRE, value)
+            continue
+        if key == _FEEDBACK and not is_staged(name):
+            if value not in ("0", "1"):
+                raise ValueError(f"{text}: {key} must be 0 or 1, got {value!r}")
             continue
         if key not in fields:
             known = ", ".join(fields)

@@ -12,6 +12,7 @@
 #include "ops/engine_slot.h"
 #include "ops/horovod_executor.h"
 #include "ops/lanes/engine_shutdown.h"
+#include "ops/lanes/error_feedback.h"
 #include "ops/lanes/execution_counter.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
@@ -277,14 +278,45 @@ int TfLibraTakeExecuted(const char* function, const char** json) {
   });
 }
 
-int TfLibraRoundingSeconds(const char* wire_dtype, double* seconds) {
+int TfLibraRoundingSeconds(const char* wire_dtype, int error_feedback, double* seconds) {
   return Guarded([&] {
     const auto type = tf_libra::WireTypeOf(wire_dtype);
     if (!type) {
       return Status(StatusCode::kInvalidArgument, "wire_dtype must be float16 or bfloat16, got '" +
                                                       std::string(wire_dtype) + "'");
     }
-    *seconds = tf_libra::RoundingSeconds(*type);
+    *seconds = tf_libra::RoundingSeconds(*type, error_feedback != 0);
+    return Status();
+  });
+}
+
+int TfLibraCopyErrorFeedback(const char* function, const char** packed, int64_t* num_bytes) {
+  return Guarded([&] {
+    std::vector<std::string> messages;
+    for (const auto& [name, errors] : tf_libra::ErrorFeedback::Global().Copy(function)) {
+      messages.push_back(name);
+      messages.emplace_back(reinterpret_cast<const char*>(errors.data()),
+                            errors.size() * sizeof(float));
+    }
+    returned_text = tf_libra::WithLengths(messages);
+    *packed = returned_text.data();
+    *num_bytes = static_cast<int64_t>(returned_text.size());
+    return Status();
+  });
+}
+
+int TfLibraSetErrorFeedback(const char* function, const char* tensor, const float* errors,
+                            int64_t count) {
+  return Guarded([&] {
+    tf_libra::ErrorFeedback::Global().Set(function, tensor,
+                                          std::vector<float>(errors, errors + count));
+    return Status();
+  });
+}
+
+int TfLibraClearErrorFeedback(const char* function) {
+  return Guarded([&] {
+    tf_libra::ErrorFeedback::Global().Clear(function);
     return Status();
   });
 }

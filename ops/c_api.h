@@ -66,8 +66,20 @@ int64_t TfLibraNumExecuted(const char* function);
 int TfLibraTakeExecuted(const char* function, const char** json);
 
 // The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
-// "bfloat16", and back; needs no engine.
-int TfLibraRoundingSeconds(const char* wire_dtype, double* seconds);
+// "bfloat16", and back, with error feedback if it is not 0; needs no engine.
+int TfLibraRoundingSeconds(const char* wire_dtype, int error_feedback, double* seconds);
+
+// The rounding errors of a training function that wait to be sent, as TfLibraAllGather's buffer of
+// lengths and bytes: of each tensor its name and its float32 elements. Needs no engine, as the next
+// two; no step of the function may be running.
+int TfLibraCopyErrorFeedback(const char* function, const char** packed, int64_t* num_bytes);
+
+// Sets those of one tensor.
+int TfLibraSetErrorFeedback(const char* function, const char* tensor, const float* errors,
+                            int64_t count);
+
+// Restarts from zero.
+int TfLibraClearErrorFeedback(const char* function);
 
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);

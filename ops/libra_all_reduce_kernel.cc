@@ -11,6 +11,7 @@
 #include "ops/horovod_executor.h"
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
+#include "ops/lanes/error_feedback.h"
 #include "ops/lanes/execution_counter.h"
 #include "ops/lanes/wire_format.h"
 #include "ops/profiler_events.h"
@@ -40,6 +41,7 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     TF_RETURN_IF_ERROR(context->GetAttr("part_starts", &operation->part_starts));
     TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
     TF_RETURN_IF_ERROR(context->GetAttr("wire_dtype", &wire_dtype));
+    TF_RETURN_IF_ERROR(context->GetAttr("error_feedback", &operation->error_feedback));
     const size_t num_names = operation->tensor_names.size();
     const size_t num_starts = operation->part_starts.size();
     if (num_names != static_cast<size_t>(num_tensors)) {
@@ -83,6 +85,9 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
     tensorflow::Tensor* output = nullptr;
     TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
     request->tensors.push_back({data, output->data(), num_bytes});
+  }
+  if (request->element_type == ElementType::kFloat32) {
+    request->errors = ErrorFeedback::Global().Of(*operation, request->tensors);
   }
   return absl::OkStatus();
 }

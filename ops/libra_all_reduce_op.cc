@@ -26,6 +26,7 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("first_lane: int >= 0 = 0")                     \
       .Attr("reduction: {'average', 'sum'} = 'average'")    \
       .Attr("wire_dtype: {'', 'float16', 'bfloat16'} = ''") \
+      .Attr("error_feedback: bool = false")                 \
       .Attr("plan: string = ''")                            \
       .Attr("function: string = ''")                        \
       .Attr("part_starts: list(int) = []")                  \
@@ -43,6 +44,8 @@ group: index of the tensor group in the plan; -1 where no plan was applied.
 stream: all-reduces of one stream run one after the other.
 first_lane: the first of its stream's lanes. All-reduces that share a lane run one after the other.
 wire_dtype: the dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
+error_feedback: whether what rounding to wire_dtype loses is added to the next all-reduce of the same
+  tensor; no effect without wire_dtype.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
 part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of

@@ -29,7 +29,7 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   const PlanGroup& group = fused.plan.groups[fused.group];
   const tensorflow::NodeDef& first = *fused.members.front();
   node->set_op("LibraAllReduce");
-  for (const char* shared : {"T", "reduction", "function"}) {
+  for (const char* shared : {"T", "reduction", "function", "error_feedback"}) {
     // An attribute that has its default may have been stripped.
     const auto attr = first.attr().find(shared);
     if (attr != first.attr().end()) (*node->mutable_attr())[shared] = attr->second;

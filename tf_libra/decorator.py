@@ -217,6 +217,14 @@ class Optimized:
         """True once trials and measurements have ended; from the same step on every rank."""
         return self._training.settled
 
+    @property
+    def error_feedback(self) -> Any:
+        """State of error feedback, for `tf.train.Checkpoint`; None without that option.
+
+        It holds the rounding errors of this rank (docs/wire_format.md).
+        """
+        return self._training.error_feedback
+
     def check_variables(self) -> None:
         """Compares the replicated variables of the step between ranks.
 

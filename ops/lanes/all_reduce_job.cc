@@ -50,6 +50,11 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
     for (TensorView& tensor : outputs) tensor.input = tensor.output;
     in_place = Buffers(std::move(outputs));
   }
+  std::vector<TensorView> of_tensors;
+  for (const RoundingErrors& one : request.errors) {
+    of_tensors.push_back({one->data(), one->data(), one->size() * sizeof(float)});
+  }
+  errors = Buffers(std::move(of_tensors));
   record.operation = request.operation;
   record.step = step;
   record.num_bytes = buffers.num_bytes();

@@ -35,6 +35,7 @@ struct AllReduceJob {
   AllReduceRequest request;
   Buffers buffers;
   Buffers in_place;  // its outputs, on a grid
+  Buffers errors;    // as the request's; empty without error feedback
   ExchangeHeader header;
   AllReduceRecord record;  // its times but `enqueued` once it has ended
   WallClock wall;

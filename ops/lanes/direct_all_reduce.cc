@@ -168,9 +168,21 @@ class Exchange {
     const size_t count = size / element_size_;
     if (options_.float32_sums != nullptr) {
       SumInFloat32(type, parts_, count, options_.float32_sums + begin / element_size_);
+    } else if (options_.rounding_errors != nullptr) {
+      SumWithErrors(type, begin, count, output);
     } else {
       ReduceBlock(type, ReductionOf(options_), parts_, count, output);
     }
+  }
+
+  void SumWithErrors(ElementType type, size_t begin, size_t count, char* output) {
+    const Reduction reduction = ReductionOf(options_);
+    const int num_terms = reduction == Reduction::kAverage ? static_cast<int>(parts_.size()) : 1;
+    sums_.resize(std::max(sums_.size(), count));
+    SumInFloat32(type, parts_, count, sums_.data());
+    RoundFromFloat32(type, reduction, num_terms, sums_.data(), count, output);
+    float* const errors = options_.rounding_errors + (own_chunk_.begin + begin) / element_size_;
+    AddRoundingErrors(type, sums_.data(), output, count, num_terms, options_.error_factor, errors);
   }
 
   // The ranks that hold the others up.
@@ -256,6 +268,7 @@ class Exchange {
   std::vector<size_t> turns_, served_;  // of peers_: whose turn comes next, and is
   bool progress_ = false;
   std::vector<const void*> parts_;
+  std::vector<float> sums_;  // of a block, with error feedback
   std::vector<int> news_;
 };
 

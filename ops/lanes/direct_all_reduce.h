@@ -53,6 +53,11 @@ struct ExchangeOptions {
   bool has_float32_buffers = false;
   // On a grid, sums of float16 and bfloat16 are rounded in each level instead.
   bool rounds_each_level = false;
+  // Error feedback of sums that are rounded: by element of `buffers`, which have 16 bits each. A
+  // rank adds the error of each element that it rounds, times `error_factor`, which is the number
+  // of terms of which the summed ones are averages.
+  float* rounding_errors = nullptr;
+  float error_factor = 1;
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   // Called once per stall with the ranks that are waited for.

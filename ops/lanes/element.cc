@@ -1,7 +1,9 @@
 #include "ops/lanes/element.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 // One binary for every x86-64: ReduceBlock chooses what the processor can run. Sums have no
 // multiplication to contract, so all implementations give the same bits.
@@ -325,6 +327,23 @@ void RoundFromFloat32(ElementType type, Reduction reduction, int num_terms, cons
   const auto round = type == ElementType::kFloat16 ? Reduce<Native<float>, Float16>
                                                    : Reduce<Native<float>, BFloat16>;
   round(Processor::kThis, reduction, num_terms, {sums}, count, out);
+}
+
+void AddRoundingErrors(ElementType type, const float* sums, const void* rounded, size_t count,
+                       int num_terms, float factor, float* errors) {
+  constexpr size_t kBlock = 2048;  // within a core's first cache
+  float widened[kBlock];
+  const auto terms = static_cast<float>(num_terms);
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t size = std::min(kBlock, count - begin);
+    SumInFloat32(type, {static_cast<const char*>(rounded) + begin * ElementSize(type)}, size,
+                 widened);
+    for (size_t i = 0; i < size; ++i) {
+      const float lost = (sums[begin + i] - widened[i] * terms) * factor;
+      // Infinities and NaNs have an exponent of ones, and a comparison keeps the loop in vectors.
+      errors[begin + i] += std::fabs(lost) <= std::numeric_limits<float>::max() ? lost : 0.0f;
+    }
+  }
 }
 
 }  // namespace tf_libra

@@ -38,6 +38,11 @@ void SumInFloat32(ElementType type, const std::vector<const void*>& contribution
 void RoundFromFloat32(ElementType type, Reduction reduction, int num_terms, const float* sums,
                       size_t count, void* out);
 
+// Adds to `errors[0, count)` what rounding has lost of `sums`, times `factor`: the sum less
+// `num_terms` times the rounded element, and nothing where one of both is not finite.
+void AddRoundingErrors(ElementType type, const float* sums, const void* rounded, size_t count,
+                       int num_terms, float factor, float* errors);
+
 }  // namespace tf_libra
 
 #endif  // TF_LIBRA_OPS_LANES_ELEMENT_H_

@@ -11,6 +11,7 @@
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/collective.h"
 #include "ops/lanes/element.h"
+#include "ops/lanes/error_feedback.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/telemetry.h"
@@ -21,6 +22,9 @@ struct AllReduceRequest {
   std::shared_ptr<const OperationInfo> operation;
   ElementType element_type = ElementType::kFloat32;
   std::vector<TensorView> tensors;  // alive until `done` is called
+  // By tensor, of as many elements; empty: nothing is added to what is sent. Read and written if
+  // the tensors are rounded on their way, and then only by an all-reduce that succeeds on its lane.
+  std::vector<RoundingErrors> errors;
   std::function<void(const Status&)> done;
 };
 

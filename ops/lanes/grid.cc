@@ -83,6 +83,9 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   const size_t count = column.slice.size() / element_size;
   const bool in_float32 = !options.rounds_each_level &&
                           (type == ElementType::kFloat16 || type == ElementType::kBFloat16);
+  if (static_cast<Reduction>(options.header.reduction) == Reduction::kAverage) {
+    column.error_factor *= static_cast<float>(grid.row().size());  // of terms that are averages
+  }
   const std::unique_ptr<float[]> sums(in_float32 ? new float[count] : nullptr);
   row.float32_sums = sums.get();
   ExchangeResult result = RunExchange(row, scratch);

@@ -146,7 +146,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   const bool is_rounded = world_size_ > 1 && job->request.operation->WireType(type) != type;
   if (!is_rounded) options.header.element_type = static_cast<uint8_t>(type);
   ExchangeResult result =
-      is_rounded ? RunInWireFormat(options, grid_, lane.peers, scratch)
+      is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);
   job->HeardAll(result.first_byte_nanos);
   if (result.status.ok() && options_.on_lane_done) {

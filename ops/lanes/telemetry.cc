@@ -50,6 +50,7 @@ void OperationInfo::ComputeDigest() {
   fnv.Add(first_lane);
   fnv.Add(static_cast<int64_t>(reduction));
   if (wire_type) fnv.Add(ElementName(*wire_type));
+  if (error_feedback) fnv.Add("error_feedback");
   for (const std::string& name : tensor_names) fnv.Add(name);
   for (const int64_t start : part_starts) fnv.Add(start);
   digest = fnv.value();

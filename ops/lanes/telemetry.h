@@ -25,6 +25,9 @@ struct OperationInfo {
   Reduction reduction = Reduction::kAverage;
   // In which float32 elements travel (wire_format.h); nullopt: in their own.
   std::optional<ElementType> wire_type;
+  // Whether ranks add the rounding errors of the wire type to what they send next
+  // (error_feedback.h).
+  bool error_feedback = false;
   std::vector<std::string> tensor_names;
   // At which byte of each tensor begins the part that is reduced, -1 for whole ones; empty where
   // all are whole.

@@ -6,6 +6,11 @@
 // depend on which rank owns an element. On a grid (grid.h) each level does so: the sum of a row is
 // rounded before it goes to other rows, so no link carries more than 16 bits per element.
 //
+// With error feedback a rank adds to its elements the errors of its last such all-reduce, before it
+// rounds them: of its own elements, and of the sums that it has rounded as their owner. So what
+// ranks have received and what their errors hold is, together, all that they were given, but for
+// roundings to float32. An element that is not finite leaves no error.
+//
 // Rounding is to nearest, ties to even. A NaN stays a NaN and an infinity an infinity. In float16
 // what is too large becomes an infinity, and what is below its normal range loses digits.
 #ifndef TF_LIBRA_OPS_LANES_WIRE_FORMAT_H_
@@ -29,15 +34,17 @@ std::optional<ElementType> WireTypeOf(const std::string& name);
 struct WireScratch {
   std::vector<char> blocks;       // RunExchange's
   std::vector<uint16_t> rounded;  // a slice in the wire type
+  std::vector<float> errors;      // of that slice, with error feedback
 };
 
 // As RunOnGrid, of float32 buffers whose elements travel as `options.header.element_type`, float16
-// or bfloat16. `options.slice` is of the buffers.
-ExchangeResult RunInWireFormat(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
-                               WireScratch* scratch);
+// or bfloat16. `options.slice` is of the buffers, and of `errors`, which are as large with error
+// feedback and else empty. They change if the exchange succeeds.
+ExchangeResult RunInWireFormat(ExchangeOptions options, const Buffers& errors, const Grid& grid,
+                               const GridPeers& peers, WireScratch* scratch);
 
 // Returns the seconds that this thread needs to round a byte of float32 to `type`, and back.
-double RoundingSeconds(ElementType type);
+double RoundingSeconds(ElementType type, bool error_feedback);
 
 }  // namespace tf_libra
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/lanes/engine_testing.h"
@@ -200,10 +202,121 @@ TEST_CASE("RanksThatDifferInTheWireTypeSaySo") {
   });
 }
 
+// Multiples of 2^-10 below 32: all sums of them are exact in float32.
+Floats ExactGradients(size_t count, int rank, int step) {
+  std::mt19937 random(static_cast<uint32_t>(100 * step + rank));
+  Floats values(count);
+  for (float& value : values) {
+    value = static_cast<float>(static_cast<int32_t>(random() % 65'536) - 32'768) / 1024;
+  }
+  return values;
+}
+
+// Steps with error feedback on ranks whose number is a power of two. What is received and what
+// waits in errors is all that was given, on ranks with equal bits.
+void CheckNothingIsLost(std::vector<Mesh> meshes, ElementType wire_type, Reduction reduction) {
+  constexpr int kSteps = 6;
+  constexpr size_t kCounts[] = {3001, 0, 1, 9000};
+  constexpr size_t kCount = 12'002;
+  const int world_size = static_cast<int>(meshes.size());
+  const float num_terms = reduction == Reduction::kAverage ? static_cast<float>(world_size) : 1;
+  auto info = std::make_shared<OperationInfo>();
+  info->reduction = reduction;
+  info->wire_type = wire_type;
+  info->error_feedback = true;
+  info->num_threads = 2;
+  info->tensor_names = {"a", "b", "c", "d"};
+  info->ComputeDigest();
+  std::vector<Floats> received(world_size, Floats(kCount)), left(world_size);
+  testing::OnEveryRank(world_size, [&](int rank) {
+    ErrorFeedback feedback;
+    const auto engine = testing::MakeEngine(testing::Patient(), std::move(meshes[rank]));
+    for (int step = 0; step < kSteps; ++step) {
+      Floats values = ExactGradients(kCount, rank, step);
+      AllReduceRequest request;
+      request.operation = info;
+      float* next = values.data();
+      for (const size_t count : kCounts) {
+        request.tensors.push_back({next, next, count * sizeof(float)});
+        next += count;
+      }
+      request.errors = feedback.Of(*info, request.tensors);
+      std::promise<Status> end;
+      request.done = [&end](const Status& status) { end.set_value(status); };
+      engine->AllReduce(std::move(request));
+      CHECK_EQ(end.get_future().get(), testing::IsOk());
+      for (size_t i = 0; i < kCount; ++i) received[rank][i] += num_terms * values[i];
+    }
+    for (const auto& [name, errors] : feedback.Copy("")) {
+      left[rank].insert(left[rank].end(), errors.begin(), errors.end());
+    }
+  });
+  Floats total = received[0], given(kCount);
+  size_t num_errors = 0;
+  for (int rank = 0; rank < world_size; ++rank) {
+    CHECK(received[rank] == received[0]);
+    CHECK_EQ(left[rank].size(), kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      total[i] += left[rank][i];
+      num_errors += left[rank][i] != 0;
+      // Of an element, and of a sum in one or two levels.
+      CHECK(std::fabs(left[rank][i]) < 64.0f * static_cast<float>(world_size) / 256);
+      for (int step = 0; rank == 0 && step < kSteps; ++step) {
+        for (int other = 0; other < world_size && i == 0; ++other) {
+          const Floats values = ExactGradients(kCount, other, step);
+          for (size_t j = 0; j < kCount; ++j) given[j] += values[j];
+        }
+      }
+    }
+  }
+  CHECK(total == given);
+  CHECK(num_errors > kCount);
+}
+
+TEST_CASE("ErrorFeedbackLosesNothing") {
+  for (const ElementType wire_type : kWireTypes) {
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
+      CheckNothingIsLost(testing::ConnectAll(2, 2), wire_type, reduction);
+      CheckNothingIsLost(testing::ConnectAll(4, 2), wire_type, reduction);
+      CheckNothingIsLost(testing::ConnectHosts(testing::Hosts(2, 2), 2), wire_type, reduction);
+    }
+  }
+}
+
+TEST_CASE("WhatIsNotFiniteLeavesNoError") {
+  auto info = std::make_shared<OperationInfo>();
+  info->reduction = Reduction::kSum;
+  info->wire_type = ElementType::kFloat16;
+  info->error_feedback = true;
+  info->tensor_names = {"values"};
+  info->ComputeDigest();
+  std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
+  testing::OnEveryRank(2, [&](int rank) {
+    ErrorFeedback feedback;
+    const auto engine = testing::MakeEngine(testing::Patient(), std::move(meshes[rank]));
+    for (int step = 0; step < 2; ++step) {
+      Floats values = {std::nanf(""), kInfinity, 70000.0f, 40000.0f, 2049.0f};
+      if (step == 1) values = {1, 2, 3, 4, 0};
+      AllReduceRequest request;
+      request.operation = info;
+      request.tensors = {{values.data(), values.data(), values.size() * sizeof(float)}};
+      request.errors = feedback.Of(*info, request.tensors);
+      std::promise<Status> end;
+      request.done = [&end](const Status& status) { end.set_value(status); };
+      engine->AllReduce(std::move(request));
+      CHECK_EQ(end.get_future().get(), testing::IsOk());
+      if (step == 1) CHECK(values == Floats{2, 4, 6, 8, 2});
+    }
+    CHECK(feedback.Copy("").at("values") == Floats(5));
+  });
+}
+
 TEST_CASE("RoundingTakesTime") {
   for (const ElementType wire_type : kWireTypes) {
-    CHECK(RoundingSeconds(wire_type) > 0);
-    CHECK(RoundingSeconds(wire_type) < 1e-3);
+    for (const bool error_feedback : {false, true}) {
+      CHECK(RoundingSeconds(wire_type, error_feedback) > 0);
+      CHECK(RoundingSeconds(wire_type, error_feedback) < 1e-3);
+    }
     CHECK(WireTypeOf(ElementName(wire_type)) == wire_type);
   }
   CHECK(!WireTypeOf("float32"));

@@ -33,6 +33,7 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("aiacc:streams=0", "streams must be"),
         ("libra:wire_dtype=float8", "wire_dtype must be one of"),
         ("deeppool:wire_dtype=float16", "deeppool has the arguments"),
+        ("libra:wire_dtype=float16:error_feedback=yes", "error_feedback must be 0 or 1"),
     ],
 )
 def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
@@ -52,3 +53,5 @@ def test_pipelines_and_bursts_have_stages() -> None:
 def test_a_wire_dtype_is_an_option_of_optimize() -> None:
     assert variants.options_of("libra:wire_dtype=bfloat16") == {"wire_dtype": "bfloat16"}
     assert variants.options_of("aiacc:streams=1") == {}
+    both = variants.options_of("libra:wire_dtype=bfloat16:error_feedback=1")
+    assert both == {"wire_dtype": "bfloat16", "error_feedback": True}

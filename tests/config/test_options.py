@@ -72,6 +72,8 @@ def test_defaults() -> None:
         ({"local_variables": [""]}, "local_variables must have names.* got ''"),
         ({"wire_dtype": "float8"}, "wire_dtype must be one of bfloat16, float16 or None"),
         ({"wire_dtype": True}, "wire_dtype must be one of"),
+        ({"error_feedback": True}, "error_feedback must be False without wire_dtype"),
+        ({"error_feedback": 1, "wire_dtype": "float16"}, "error_feedback must be"),
         ({"wire_dtype": "bfloat16", "engine": "horovod"}, "wire_dtype must be None with engine"),
         ({"progress": "bar"}, "progress must be"),
         (

@@ -7,10 +7,11 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 from split_tensors import met, plan_of
 
 import tf_libra
+from tf_libra.backends import error_feedback
 from tf_libra.internal import native
 from tf_libra.specs.plan import WIRE_DTYPES
 
@@ -95,6 +96,97 @@ def trained(wire_dtype: str) -> Any:
 
 for each in WIRE_DTYPES:
     cases.add(f"trained_{each}", lambda each=each: trained(each))
+
+
+LARGE, TINY = 256.0, 0.5
+
+
+class Drifting:
+    """Variables whose gradient of rank 0 is large and changes its sign, next to a tiny part.
+
+    The tiny part is below half a unit of bfloat16 at the large one, on rank 0 and in the sum.
+    """
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.weight = tf.Variable(tf.zeros([300], dtype), name="weight")
+        self.bias = tf.Variable(tf.zeros([7], dtype), name="bias")
+        self.variables = [self.weight, self.bias]
+
+    def step(self, factor: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(v) for v in self.variables]) * factor
+        for variable, gradient in zip(
+            self.variables, tape.gradient(loss, self.variables), strict=True
+        ):
+            variable.assign_sub(gradient)
+
+    def train(self, step: Any, numbers: range) -> np.ndarray:
+        for number in numbers:
+            large = LARGE * (-1) ** number if RANK == 0 else 0.0
+            step(tf.constant(large + TINY, self.weight.dtype))
+        return np.concatenate([v.numpy() for v in self.variables])
+
+
+def drifting(sent_as: str | None, *, cut: bool = False, **options: Any) -> tuple[Any, Any]:
+    model = Drifting()
+    plan = plan_of(model.variables, [50] if cut else [], [0, 1], [2, 1])
+    plan = dataclasses.replace(plan, wire_dtype=sent_as)
+    return model, tf_libra.optimize(plan=plan, **options)(tf.function(model.step))
+
+
+FEEDBACK = {"wire_dtype": "bfloat16", "error_feedback": True}
+
+
+@cases
+def feedback_recovers_updates() -> Any:
+    """Trains in float32, and in bfloat16 without and with error feedback."""
+    steps = range(40)
+    exact, step = drifting(None)
+    exact.train(step, steps)
+    alone, step = drifting("bfloat16", wire_dtype="bfloat16")
+    alone.train(step, steps)
+    model, step = drifting("bfloat16", **FEEDBACK)
+    model.train(step, steps)
+    cases.save(exact=exact.weight, alone=alone.weight, feedback=model.weight)
+    return {"explained": step.explain(), "bound": float(LARGE / 256)}
+
+
+@cases
+def float32_has_no_feedback() -> Any:
+    """Trains under a plan in float32, and float64 under a lossy plan, with error feedback."""
+    exact, step = drifting(None)
+    expected = exact.train(step, range(5))
+    model, step = drifting(None, **FEEDBACK)
+    same = np.array_equal(model.train(step, range(5)), expected)
+    states, wide_results = [error_feedback.copy_errors(step._training._identity)], []
+    for sent_as, options in ((None, {}), ("bfloat16", FEEDBACK)):
+        wide = Drifting("float64")
+        plan = dataclasses.replace(plan_of(wide.variables, [], [0], [1]), wire_dtype=sent_as)
+        step = tf_libra.optimize(plan=plan, **options)(tf.function(wide.step))
+        wide_results.append(wide.train(step, range(5)))
+        states.append(error_feedback.copy_errors(step._training._identity))
+    return {"same": same, "same_wide": np.array_equal(*wide_results), "states": states}
+
+
+@cases
+def checkpoint_of_feedback() -> Any:
+    """Continues from a checkpoint of each rank, in new steps and in one that has run."""
+    first, step = drifting("bfloat16", **FEEDBACK)
+    first.train(step, range(5))
+    state = tf.train.Checkpoint(weights=first.variables, feedback=step.error_feedback)
+    path = state.write(str(FOLDER / f"feedback-{RANK}"))
+    expected = first.train(step, range(5, 12))
+    hvd.broadcast_object(0)  # rank 0's file is written
+    # Another cut of the tensors, and so another place of the errors.
+    model, step = drifting("bfloat16", cut=True, **FEEDBACK)
+    restoring = tf.train.Checkpoint(weights=model.variables, feedback=step.error_feedback)
+    same = []
+    for _ in range(2):
+        restoring.read(path).assert_consumed()
+        same.append(bool(np.array_equal(model.train(step, range(5, 12)), expected)))
+    restoring.read(str(FOLDER / "feedback-0"))
+    of_first = error_feedback.copy_errors(step._training._identity)
+    return {"same": same, "of_first": list(of_first)}
 
 
 @cases

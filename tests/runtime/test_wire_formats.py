@@ -40,6 +40,34 @@ def test_training_has_equal_bits_and_the_loss_of_float32(formats: Job, wire_dtyp
         np.testing.assert_allclose(ours, alone, rtol=0.03)
 
 
+def test_error_feedback_recovers_lost_updates(formats: Job) -> None:
+    first = formats.arrays("feedback_recovers_updates", 0)
+    for rank in range(NUM_WORKERS):
+        saved = formats.arrays("feedback_recovers_updates", rank)
+        assert all(np.array_equal(saved[name], first[name]) for name in saved)
+        value = formats.value("feedback_recovers_updates", rank)
+        assert "error_feedback" in value["explained"]
+    exact = first["exact"]
+    assert np.all(exact < -15)
+    # Without feedback only ranks without the large gradient move the weights, and in large steps.
+    assert np.all(np.abs(first["alone"] - exact) > 4)
+    assert np.all(np.abs(first["feedback"] - exact) <= value["bound"])
+
+
+def test_error_feedback_leaves_other_formats_alone(formats: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = formats.value("float32_has_no_feedback", rank)
+        assert value == {"same": True, "same_wide": True, "states": [{}, {}, {}]}
+
+
+def test_checkpoint_contains_error_feedback(formats: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = formats.value("checkpoint_of_feedback", rank)
+        assert value["same"] == [True, True]
+        # Rank 0's errors are those of rank 0 alone.
+        assert value["of_first"] == ([] if rank else ["bias", "weight"])
+
+
 def test_tuning_tries_both_formats(formats: Job) -> None:
     first = formats.arrays("tuned", 0)
     for rank in range(NUM_WORKERS):

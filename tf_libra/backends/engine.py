@@ -260,11 +260,13 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     return parse_records((text.value or b"{}").decode())
 
 
-def rounding_seconds(wire_dtype: str) -> float:
+def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:
     """Measures the seconds in which a core rounds a byte of float32 to a wire dtype, and back."""
     seconds = ctypes.c_double()
-    rounded = native.load().c.TfLibraRoundingSeconds(wire_dtype.encode(), ctypes.byref(seconds))
-    _check(rounded)
+    code = native.load().c.TfLibraRoundingSeconds(
+        wire_dtype.encode(), int(error_feedback), ctypes.byref(seconds)
+    )
+    _check(code)
     return seconds.value
 
 

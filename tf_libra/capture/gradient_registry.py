@@ -62,6 +62,7 @@ class ReductionPolicy:
     Attributes:
         function: identity of the training function, unique in this process.
         sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
+        error_feedback: whether what rounding loses is added to the next gradients.
         inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
             "local" or "reject".
         place: returns rank and world size; called if something is gathered.
@@ -74,6 +75,7 @@ class ReductionPolicy:
 
     function: str = ""
     sparse_as_dense: bool = False
+    error_feedback: bool = False
     inner_gradients: str = "reject"
     place: Callable[[], tuple[int, int]] = _single_process
     watch: FiniteCheck | None = None
@@ -316,6 +318,7 @@ class GradientRegistry:
             tensor_names=[name],
             reduction=reduction,
             function=self._policy.function,
+            error_feedback=self._policy.error_feedback,
             name="LibraAllReduce",
         )
         return reduced

@@ -47,6 +47,7 @@ class OptimizeKwargs(TypedDict, total=False):
     local_variables: "Sequence[Any]"
     sparse_as_dense: "bool"
     wire_dtype: "str | None"
+    error_feedback: "bool"
     inner_gradients: "str"
     check_numerics: "str"
     timeout_seconds: "float | None"
@@ -98,7 +99,7 @@ class Options:
         False,
         "bool",
         validation.boolean,
-        "plan `IndexedSlices` of embeddings as dense gradients instead of gathering rows.",
+        "plan `IndexedSlices` as dense gradients instead of gathering rows.",
         agreed=True,
     )
     check_numerics: str = option(
@@ -156,6 +157,11 @@ class Options:
     def all_reduce_plan(self) -> Plan | None:
         """User-provided plan of all-reduces."""
         return None
+
+    @property
+    def has_error_feedback(self) -> bool:
+        """True if rounding errors are added to the next gradients."""
+        return False
 
     @property
     def local_variables(self) -> tuple[Any, ...]:
@@ -222,6 +228,13 @@ class DataParallelOptions(Options):
         ranks, if that is faster (docs/wire_format.md). None: never.""",
         agreed=True,
     )
+    error_feedback: bool = option(
+        False,
+        "bool",
+        validation.boolean,
+        "with `wire_dtype`: add what rounding loses to the next gradients.",
+        agreed=True,
+    )
     max_tuning_steps: int = option(
         None,
         "int | None",
@@ -248,6 +261,10 @@ class DataParallelOptions(Options):
                     f"wire_dtype must be {self.plan.wire_dtype!r}, that of the plan, to allow its"
                     f" loss, got {self.wire_dtype!r}"
                 )
+        if self.error_feedback and self.wire_dtype is None:
+            raise ValueError(
+                "error_feedback must be False without wire_dtype, as nothing is rounded, got True"
+            )
         if self.wire_dtype is not None and not self.backend.rounds_tensors:
             raise ValueError(
                 f"wire_dtype must be None with engine={self.engine!r}, which sends tensors as they"
@@ -282,6 +299,11 @@ class DataParallelOptions(Options):
     def all_reduce_plan(self) -> Plan | None:
         """User-provided plan of all-reduces."""
         return self.plan
+
+    @property
+    def has_error_feedback(self) -> bool:
+        """True if rounding errors are added to the next gradients."""
+        return self.error_feedback
 
     def with_backend_threads(self) -> Self:
         """Returns the options with the backend's thread counts if the strategy has its defaults."""

@@ -87,6 +87,11 @@ class OptimizedFit:
         """True if trials and measurements have ended; from the same step on every rank."""
         return self._steps is not None and self._steps.settled
 
+    @property
+    def error_feedback(self) -> Any:
+        """State of error feedback; None without that option, and before the first `fit`."""
+        return None if self._steps is None else self._steps.error_feedback
+
     def check_variables(self) -> None:
         """Compares the variables of the training step with those of every other rank.
 

@@ -19,6 +19,7 @@ class RunSnapshot:
         function: name of the function; empty before it is known.
         engine: name of the engine.
         requested: name of the requested strategy; empty before it is known.
+        error_feedback: whether rounding errors are added to the next gradients.
         phase: current phase.
         conclusion: the active tuning result; None before.
         timelines: latest traced steps under the plan.
@@ -31,6 +32,7 @@ class RunSnapshot:
     function: str = ""
     engine: str = "lanes"
     requested: str = ""
+    error_feedback: bool = False
     phase: Phase = Phase.TRACE
     conclusion: TuningResult | None = None
     timelines: tuple[MeasuredTimeline, ...] = ()
@@ -57,14 +59,16 @@ class RunSnapshot:
 class RunHistory:
     """Events of one training function, in order."""
 
-    def __init__(self, engine: str, requested: str = "") -> None:
+    def __init__(self, engine: str, requested: str = "", error_feedback: bool = False) -> None:
         """Creates a history without events.
 
         Args:
             engine: name of the engine.
             requested: name of the requested strategy.
+            error_feedback: whether rounding errors are added to the next gradients.
         """
         self._engine, self._requested = engine, requested
+        self._error_feedback = error_feedback
         self._function = ""
         self._phase = Phase.TRACE
         self._conclusion: TuningResult | None = None
@@ -135,6 +139,7 @@ class RunHistory:
             function=self._function,
             engine=self._engine,
             requested=self._requested,
+            error_feedback=self._error_feedback,
             phase=self._phase,
             conclusion=self._conclusion,
             timelines=tuple(self._timelines),

@@ -59,7 +59,9 @@ class RunReporter:
         self._rank = 0
         self._function = ""
         self.is_closed = False
-        self._history = RunHistory(options.backend.name, options.strategy.name)
+        self._history = RunHistory(
+            options.backend.name, options.strategy.name, options.has_error_feedback
+        )
         self._progress = ProgressLine(self.log)
         self._recorder: Recorder | None = None
 

@@ -43,6 +43,10 @@ def describe(run: RunSnapshot) -> str:
         if conclusion.is_fitted:
             lines += ["", *fit_table(conclusion)]
         lines += ["", *_prediction(conclusion)]
+        if run.error_feedback and conclusion.plan.loss:
+            lines += _wrapped(
+                "note: error_feedback: what rounding loses is added to the next gradients"
+            )
     for remark in run.remarks:
         lines += _wrapped(f"note: {remark}")
     engine = "" if conclusion is None else backend.resolve(run.engine).describe()

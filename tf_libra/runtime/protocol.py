@@ -38,9 +38,11 @@ class TrainingStep(Protocol):
 
     Attributes:
         is_method: whether the first argument of a step is the object whose method it is.
+        error_feedback: state of error feedback, for checkpoints; None if there is none.
     """
 
     is_method: bool
+    error_feedback: Any
 
     @property
     def state(self) -> TuningState:

@@ -77,6 +77,12 @@ class Rendezvous:
         assert self._world is not None
         return self._world.local_size
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank and number of ranks, once the ranks have met."""
+        assert self._world is not None
+        return self._world.rank, self._world.size
+
     def join(self, reporter: RunReporter) -> None:
         """Meets the other ranks, if any, and compares what can be compared before tracing.
 

@@ -182,6 +182,7 @@ class StepTracer:
         return ReductionPolicy(
             function=self._identity,
             sparse_as_dense=self._options.sparse_as_dense,
+            error_feedback=self._options.error_feedback,
             inner_gradients=self._options.inner_gradients,
             place=self._place,
             watch=self._watch,

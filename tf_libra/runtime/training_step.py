@@ -19,6 +19,7 @@ from tf_libra.coordination.control_plane import Control, EngineError, between_st
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.error_feedback import ErrorFeedbackState
 from tf_libra.runtime.fingerprint import environment_fingerprint, function_identity
 from tf_libra.runtime.plan_activation import check_plan_fits
 from tf_libra.runtime.protocol import TuningState
@@ -37,6 +38,7 @@ class TrainingFunction:
 
     Attributes:
         is_method: whether the first argument of a step is the object whose method it is.
+        error_feedback: rounding errors for the next gradients; None without that option.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class TrainingFunction:
         self.is_method = False
         self._weights = weights
         self._is_closed = False
+        self.error_feedback = ErrorFeedbackState(self._identity) if options.error_feedback else None
         self._begin_job()
 
     def _begin_job(self) -> None:
@@ -244,6 +247,8 @@ class TrainingFunction:
     def _join(self) -> None:
         """Meets the other ranks, if there are any."""
         self._rendezvous.join(self._reporter)
+        if self.error_feedback is not None:
+            self.error_feedback.join(*self._rendezvous.place)
         if self._options.check_numerics != "off" and not self._rendezvous.is_alone:
             self._watch = finite_check.FiniteCheck()
 

@@ -71,7 +71,7 @@ class TuningCoordinator:
         self._cached = self._cache.load(self._check_plan)
         self._wire: WireFormat | None = None
         if options.wire_dtype is not None and control.world_size > 1:
-            seconds = engine_lib.rounding_seconds(options.wire_dtype)
+            seconds = engine_lib.rounding_seconds(options.wire_dtype, options.error_feedback)
             self._wire = WireFormat(options.wire_dtype, seconds)
         # Reading earlier results may take seconds, and other ranks would wait for it later.
         start: dict[str, Any] = {}

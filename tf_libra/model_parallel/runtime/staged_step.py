@@ -42,6 +42,7 @@ class StagedTraining:
 
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
+        error_feedback: None: nothing is rounded between ranks.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class StagedTraining:
         self._alone = instrumented_function.as_tf_function(function)
         self._rendezvous = Rendezvous(self._name, self._identity, options)
         self.is_method = False
+        self.error_feedback = None
         self._forget()
 
     def _forget(self) -> None:
