@@ -4,7 +4,9 @@ A mark says when the device came to it, not when Python did. Seconds between mar
 both are done.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +36,7 @@ class Device(Protocol):
 
     def mark(self) -> Mark: ...
     def all_reduce(self, tensor: torch.Tensor, group: Any, *, ready: bool) -> Transfer: ...
+    def exact(self) -> contextlib.AbstractContextManager[None]: ...
     def join(self) -> None: ...
     def synchronize(self) -> None: ...
 
@@ -73,6 +76,18 @@ class Gpu:
             # NCCL has a stream of its own that follows this one, and is followed by it again.
             dist.all_reduce(tensor, group=group, async_op=True).wait()
             return Transfer(start, _GpuMark(self._beside))
+
+    @contextlib.contextmanager
+    def exact(self) -> Iterator[None]:
+        """Computes in float32 by algorithms that every process chooses alike, without TF32."""
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        cudnn.benchmark, cudnn.deterministic = False, True
+        cudnn.allow_tf32 = matmul.allow_tf32 = False
+        try:
+            yield
+        finally:
+            cudnn.benchmark, cudnn.deterministic = True, False
+            cudnn.allow_tf32 = matmul.allow_tf32 = True
 
     def join(self) -> None:
         """The current stream goes on when all all-reduces so far are done."""
@@ -116,6 +131,10 @@ class Cpu:
         # The future that `then` returns is done when the mark is set.
         self._under_way.append(work.get_future().then(finish))
         return transfer
+
+    def exact(self) -> contextlib.AbstractContextManager[None]:
+        """Changes nothing: all processes compute alike."""
+        return contextlib.nullcontext()
 
     def join(self) -> None:
         while self._under_way:
