@@ -95,6 +95,15 @@ def test_confidence_limits_hold_the_true_ratio() -> None:
     assert missed / count < 0.17
 
 
+def test_limits_of_too_few_steps_are_finite() -> None:
+    for error in (0.05, 1e-6):
+        for plans in ([0, 1], [0, 1, 1, 0], [0, 1, 0, 1]):
+            seconds = [1.0, 5.0, 0.1, 40.0][: len(plans)]
+            found = estimate_paired_timings(plans, seconds, 2)
+            low, high = found.ratio_limits(1, 0, error)
+            assert 0 < low < 1 < high < np.inf
+
+
 def test_too_few_steps_are_not_significant() -> None:
     assert estimate_paired_timings([0, 1], [1.0, 2.0], 2).p_value(1, 0) == 1.0
     assert estimate_paired_timings([0], [1.0], 1).degrees_of_freedom == 0

@@ -51,6 +51,13 @@ def test_changes_have_signs() -> None:
     assert formatting.difference(None) == "not possible"
 
 
+def test_limits_that_allow_almost_any_ratio_are_undetermined() -> None:
+    assert formatting.limits(0.318, 2.703) == "-68.2 % to +170.3 %"
+    assert formatting.limits(0.1, 10.0) == "-90.0 % to +900.0 %"
+    assert formatting.limits(0.09, 10.0) == formatting.UNDETERMINED
+    assert formatting.limits(0.0, 1e300) == formatting.UNDETERMINED
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_can_be_written(number: float) -> None:
     for write in (

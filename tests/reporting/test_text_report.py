@@ -13,7 +13,13 @@ from tf_libra.internal import formatting
 from tf_libra.planning import make_plan
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.reporting.run_history import RunSnapshot
-from tf_libra.reporting.text_report import describe, plan_table, summary_line
+from tf_libra.reporting.text_report import (
+    describe,
+    fit_line,
+    fit_table,
+    plan_table,
+    summary_line,
+)
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -145,6 +151,16 @@ def test_report_fits_into_100_columns() -> None:
     assert "500 ms" not in reported
     for r in (1, 2, 4):
         assert f"    r={r}  " in reported
+
+
+def test_rates_that_no_sample_determines_are_no_figures() -> None:
+    small = replace(samples()[0], num_bytes=8)
+    conclusion = TuningResult(PLAN, PROFILE, MODEL, 0.5, (small,))
+    for text in (fit_line(conclusion), "\n".join(fit_table(conclusion))):
+        assert text.count("undetermined") == 2
+    known = TuningResult(PLAN, PROFILE, MODEL, 0.5, samples())
+    assert "undetermined" not in fit_line(known)
+    assert formatting.rate(float(MODEL.exclusive_rate(4))) in fit_line(known)
 
 
 def test_plan_without_predicted_time_has_measured_times() -> None:

@@ -192,7 +192,7 @@ def _trusted_strategy(
             f" max_model_error = {formatting.percent(max_model_error)}"
         )
     note = f"{reason}: MG-WFBP plans instead of {strategy.name}"
-    notes.append(f"{note}, which may still win the race" if strategy.races else note)
+    notes.append(f"{note} unless {strategy.name} wins the trials" if strategy.races else note)
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 

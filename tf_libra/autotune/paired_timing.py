@@ -24,6 +24,8 @@ MEDIAN_OF_NORMAL = 0.6745
 # A median of absolute errors estimates a normal deviation as well as the root mean square of 0.37
 # times as many errors.
 _MEDIAN_EFFICIENCY = 0.37
+# Largest confidence limit of a ratio: limits of too few steps stay finite.
+_WIDEST_RATIO = 1e9
 # Resolution of clocks and schedulers, as a relative step time.
 _MIN_NOISE = 1e-6
 
@@ -51,7 +53,8 @@ class PairedTimings:
     def ratio_limits(self, plan: int, other: int, error: float) -> tuple[float, float]:
         """Returns the confidence limits of the ratio of two plans' seconds.
 
-        The interval excludes 1 exactly if `p_value` is below `error` in one of both directions.
+        The interval excludes 1 exactly if `p_value` is below `error` in one of both directions. It
+        is finite: limits beyond a ratio of 1e9 become that ratio.
 
         Args:
           plan: plan in the numerator.
@@ -59,10 +62,12 @@ class PairedTimings:
           error: probability, on each side, that the true ratio is beyond the limit.
         """
         if self.degrees_of_freedom <= 0:
-            return 0.0, np.inf
+            return 1 / _WIDEST_RATIO, _WIDEST_RATIO
         half = -special.stdtrit(self.degrees_of_freedom, error) * self._deviation(plan, other)
         difference = self._difference(plan, other)
-        return float(np.exp(difference - half)), float(np.exp(difference + half))
+        widest = np.log(_WIDEST_RATIO)
+        limits = np.exp(np.clip((difference - half, difference + half), -widest, widest))
+        return float(limits[0]), float(limits[1])
 
     def p_value(self, plan: int, other: int, log_ratio: float = 0.0) -> float:
         """Returns the probability of the measured difference under a hypothesis (one-sided).

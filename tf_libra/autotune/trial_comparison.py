@@ -176,8 +176,8 @@ class TrialComparison:
 
     def describe_ratio(self) -> str:
         """Returns the change of the step with its confidence limits."""
-        low, high = (formatting.change(limit - 1) for limit in (self.low, self.high))
-        return f"{formatting.change(self.ratio - 1)} ({low} to {high})"
+        limits = formatting.limits(self.low, self.high)
+        return f"{formatting.change(self.ratio - 1)} ({limits})"
 
     def describe(self) -> str:
         """Returns the comparison as a phrase."""

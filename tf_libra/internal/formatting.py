@@ -11,6 +11,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 NONE = "-"
 # Result of interleaved trials whose difference may be noise.
 NO_DIFFERENCE = "no significant difference"
+# Confidence limits that allow almost any ratio.
+UNDETERMINED = "undetermined, too few steps"
+# Upper limit over lower limit of a ratio, from which the limits state nothing.
+_WIDEST = 100
 
 _DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
 # From here on the browser's toFixed writes an exponent.
@@ -62,6 +66,11 @@ def change(share: float | None) -> str:
     text = _fixed(abs(share) * 100, 1)
     sign = "" if not float(text) else "+" if share > 0 else "-"
     return f"{sign}{text} %"
+
+
+def limits(low: float, high: float) -> str:
+    """Formats confidence limits of a ratio as changes; `UNDETERMINED` if they are too wide."""
+    return UNDETERMINED if high > _WIDEST * low else f"{change(low - 1)} to {change(high - 1)}"
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:

@@ -23,6 +23,8 @@ from tf_libra.reporting.run_history import RunSnapshot
 WIDTH = 100
 # Names for readers, by the values of `PlanSource`.
 ORIGIN_NAMES = {"made": "tuned", "kept": "cached", "given": "user-provided"}
+# A rate by which the largest sample takes less than this share of the startup overhead is noise.
+_MEASURABLE_SHARE = 0.01
 
 
 def describe(run: RunSnapshot) -> str:
@@ -114,10 +116,8 @@ def fit_line(conclusion: TuningResult) -> str:
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
     rates = ";\n     ".join(
-        f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
-        f" {formatting.rate(float(model.overlapped_rate(r)))} overlapped,"
-        f" {formatting.rate(float(model.exclusive_rate(r)))} exclusive"
-        for r in sorted({sample.num_threads for sample in conclusion.samples})
+        f"{threads}: computation {slowdown} {overlapped} overlapped, {exclusive} exclusive"
+        for threads, slowdown, overlapped, exclusive in _fit_rows(conclusion)
     )
     return (
         f"{model.formula()};\n"
@@ -141,15 +141,7 @@ def fit_table(conclusion: TuningResult) -> list[str]:
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
     rows = [("threads", "computation", "overlapped", "exclusive")]
-    rows += [
-        (
-            f"r={r}",
-            f"x{1 / float(model.compute_rate(r)):.2f}",
-            formatting.rate(float(model.overlapped_rate(r))),
-            formatting.rate(float(model.exclusive_rate(r))),
-        )
-        for r in sorted({sample.num_threads for sample in conclusion.samples})
-    ]
+    rows += _fit_rows(conclusion)
     return [
         "fitted model, slowdown of computation and transmission rates:",
         _aligned(rows),
@@ -160,6 +152,27 @@ def fit_table(conclusion: TuningResult) -> list[str]:
             f" {len(conclusion.samples)} samples, median error of an all-reduce"
             f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
         ),
+    ]
+
+
+def _fit_rows(conclusion: TuningResult) -> list[tuple[str, str, str, str]]:
+    """Returns threads, slowdown of computation, and both rates, by sampled thread count."""
+    assert conclusion.cost_model is not None
+    model = conclusion.cost_model
+    largest = max((sample.num_bytes for sample in conclusion.samples), default=0)
+
+    def text(rate: float, startup: float) -> str:
+        is_noise = largest / rate < _MEASURABLE_SHARE * startup
+        return "undetermined" if is_noise else formatting.rate(rate)
+
+    return [
+        (
+            f"r={r}",
+            f"x{1 / float(model.compute_rate(r)):.2f}",
+            text(float(model.overlapped_rate(r)), model.startup_seconds),
+            text(float(model.exclusive_rate(r)), model.exclusive_startup_seconds),
+        )
+        for r in sorted({sample.num_threads for sample in conclusion.samples})
     ]
 
 
@@ -232,9 +245,7 @@ def race_table(race: Race) -> str:
             step, verdict = formatting.time(winner.median_seconds), "active"
         elif compared is not None:
             step = formatting.change(compared.ratio - 1)
-            limits = " to ".join(
-                formatting.change(limit - 1) for limit in (compared.low, compared.high)
-            )
+            limits = formatting.limits(compared.low, compared.high)
             faster = "slower" if compared.ratio > 1 else "faster"
             verdict = "as fast" if compared.is_noise else faster
         rows.append(

@@ -109,7 +109,7 @@ def test_measurements_are_above_predictions(tab: Tab, made: dict[str, Any], addr
         cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "td")]
         change, limits = (
             formatting.change(trial["ratio"] - 1),
-            " to ".join(formatting.change(trial[end] - 1) for end in ("low", "high")),
+            formatting.limits(trial["low"], trial["high"]),
         )
         assert cells[2:4] == [change, limits]
         assert (cells[4] == formatting.NO_DIFFERENCE) == trial["is_noise"]
@@ -372,7 +372,8 @@ def test_numbers_have_the_format_of_the_text_report(tab: Tab) -> None:
         "const done = arguments[1];"
         "import(new URL('data/plugin/libra/static/format.js', window.parent.location.href).href)"
         ".then((f) => done(arguments[0].map((x) => [f.time(x), f.bytes(x * 1e6), f.rate(x * 1e9),"
-        " f.percent(x), f.signedPercent(-x), f.difference(x), f.difference(-x)])))",
+        " f.percent(x), f.signedPercent(-x), f.difference(x), f.difference(-x),"
+        " f.limits(x, 20 * x + 1)])))",
         values,
     )
     assert shown == [
@@ -384,6 +385,7 @@ def test_numbers_have_the_format_of_the_text_report(tab: Tab) -> None:
             formatting.change(-x),
             formatting.difference(x),
             formatting.difference(-x),
+            formatting.limits(x, 20 * x + 1),
         ]
         for x in values
     ]

@@ -3,6 +3,10 @@
 const NONE = '-';
 /** Result of interleaved trials whose difference may be noise. */
 export const NO_DIFFERENCE = 'no significant difference';
+// Confidence limits that allow almost any ratio.
+const UNDETERMINED = 'undetermined, too few steps';
+// Upper limit over lower limit of a ratio, from which the limits state nothing.
+const WIDEST = 100;
 const TIMES = [['us', 1e6], ['ms', 1e3], ['s', 1]];
 const BYTES = [['B', 1], ['kB', 1e-3], ['MB', 1e-6], ['GB', 1e-9]];
 
@@ -67,6 +71,11 @@ export function signedPercent(share, digits = 1) {
   return `${sign}${text} %`;
 }
 
+/** Confidence limits of a ratio as changes. */
+export function limits(low, high) {
+  return high > WIDEST * low ? UNDETERMINED : `${signedPercent(low - 1)} to ${signedPercent(high - 1)}`;
+}
+
 /** Step of a plan in interleaved trials, relative to the active plan's; the latter has index 0. */
 export function trialStep(trial, index) {
   if (index === 0) return time(trial.seconds);
@@ -75,7 +84,7 @@ export function trialStep(trial, index) {
 
 /** Confidence limits of `trialStep`. */
 export function trialLimits(trial) {
-  return trial.ratio === null ? NONE : `${signedPercent(trial.low - 1)} to ${signedPercent(trial.high - 1)}`;
+  return trial.ratio === null ? NONE : limits(trial.low, trial.high);
 }
 
 /** Result of a plan in interleaved trials against the active plan, which has index 0. */
