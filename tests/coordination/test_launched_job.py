@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.rendezvous_env import free_addresses
-from tf_libra.coordination import launched_job, rendezvous_frames
+from tf_libra.coordination import launched_job, rendezvous_frames, rendezvous_server
 from tf_libra.coordination.control_plane import EngineError, LostRankError
 from tf_libra.coordination.launched_job import LaunchedJob, _Places
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
@@ -206,9 +206,19 @@ def test_another_program_at_the_address_is_told_from_rank_0(place: LauncherEnvir
 
 def test_rank_0_of_another_job_is_told_from_ours(place: LauncherEnvironment) -> None:
     on_ranks(place, launched, ranks=[0])
-    other = replace(place, job_id="another job")
+    other = replace(place, job_id="another job", job_id_source="TF_CONFIG")
     [error] = on_ranks(other, lambda job: exchanged(job, 0.3), ranks=[1])
     assert isinstance(error, LostRankError) and "another job" in str(error)
+    assert "TF_CONFIG" in str(error)
+    [error] = on_ranks(place, lambda job: exchanged(job, 0.3), ranks=[0])
+    assert isinstance(error, LostRankError) and "met rank 1 of another job" in str(error)
+
+
+@pytest.mark.parametrize("host, is_loopback", [("127.0.0.1", True), ("192.0.2.1", False)])
+def test_remedy_names_loopback_addresses(host: str, is_loopback: bool) -> None:
+    remedy = rendezvous_server.start_remedy(f"{host}:1", [host])
+    assert f"{host}:1" in remedy
+    assert ("loopback" in remedy) == is_loopback
 
 
 def test_bytes_of_a_stranger_end_nothing(place: LauncherEnvironment) -> None:

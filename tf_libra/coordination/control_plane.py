@@ -6,6 +6,7 @@ A backend (`backend.py`) executes all-reduces, and names its control transport.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -42,6 +43,13 @@ _OPS = (
     "LibraCollective",
     "LibraMessage",
 )
+# From the first op's name to the node that TensorFlow names after the message, in the last line.
+# The message may quote another rank's error, which has such a line, too.
+_MESSAGE = re.compile(rf"(?:{'|'.join(_OPS)})\b(?s:.*)(?=\n\s*\[\[.*\Z)")
+_WORKS_LONGER = (
+    "if a rank works longer between steps, as in an evaluation, raise it or let the others wait in"
+    " a barrier without a limit"
+)
 
 
 def lost(error: BaseException) -> str | None:
@@ -56,7 +64,16 @@ def lost(error: BaseException) -> str | None:
     named = kernel and any(op in str(error) for op in _OPS)
     if not (named or is_elsewhere(error) or isinstance(error, LostRankError)):
         return None
-    return str(error)
+    return _without_location(str(error))
+
+
+def _without_location(text: str) -> str:
+    """Returns the message of an op of TF-Libra without the lines that locate the op in the graph.
+
+    TensorFlow puts the node's name before and after the message, and Python shows the last line.
+    """
+    found = _MESSAGE.search(text)
+    return text if found is None else found[0]
 
 
 def between_steps(place: str) -> str:
@@ -95,18 +112,20 @@ def why_program_ends() -> str:
     return f"its program has ended with an error: {type(error).__name__}{details}"
 
 
-def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
+def waited_too_long(
+    rank: int, timeout_seconds: float | None, whom: str, remedy: str = _WORKS_LONGER
+) -> str:
     """Returns the message about a rank that has waited for another rank until its deadline.
 
     Args:
         rank: the rank that waited.
         timeout_seconds: how long it waited.
         whom: ranks that did not come, or the place where they are missing.
+        remedy: what the user can do.
     """
     return (
         f"rank {rank} has waited {formatting.time(timeout_seconds)} for {whom}, the limit of"
-        " timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between steps, as in"
-        " an evaluation, raise it or let the others wait in a barrier without a limit"
+        f" timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); {remedy}"
     )
 
 

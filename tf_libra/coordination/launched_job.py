@@ -19,7 +19,7 @@ from tf_libra.coordination import rendezvous_client, rendezvous_frames, rendezvo
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
 from tf_libra.coordination.launcher_variables import join_address
-from tf_libra.coordination.rendezvous_client import NotFoundError, RendezvousClient
+from tf_libra.coordination.rendezvous_client import JobId, NotFoundError, RendezvousClient
 from tf_libra.coordination.rendezvous_server import RendezvousServer
 from tf_libra.coordination.world import World, host_identity, local_place
 from tf_libra.internal import log_utils
@@ -176,7 +176,7 @@ class _Meeting:
                 address = self._server.own_host
                 ports = range(self._server.port, self._server.port + 1)
             self._client = rendezvous_client.connect(
-                address, ports, hello, one.job_id, secret, timeout_seconds
+                address, ports, hello, _job_id(one), secret, timeout_seconds
             )
         return self._client
 
@@ -196,6 +196,10 @@ def _meetings() -> dict[LauncherEnvironment, _Meeting]:
 
 def _meeting(environment: LauncherEnvironment) -> _Meeting:
     return _meetings().setdefault(environment, _Meeting(environment))
+
+
+def _job_id(one: LauncherEnvironment) -> JobId:
+    return JobId(one.job_id, one.job_id_source)
 
 
 def _serve(
@@ -234,4 +238,4 @@ def _reject_second_server(
 ) -> None:
     """Raises `ValueError` if another process is rank 0 of this job already."""
     with contextlib.suppress(NotFoundError):
-        rendezvous_client.find(one.address, one.ports, hello, one.job_id, secret, until).close()
+        rendezvous_client.find(one.address, one.ports, hello, _job_id(one), secret, until).close()

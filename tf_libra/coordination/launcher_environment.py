@@ -53,6 +53,7 @@ class LauncherEnvironment:
         port: first port at which rank 0 may listen.
         num_ports: number of ports, from `port` on, at which rank 0 may listen.
         job_id: identity of the job, which keeps apart jobs that use the same ports.
+        job_id_source: variables that the identity comes from; "" if it does not depend on any.
     """
 
     name: str
@@ -64,6 +65,7 @@ class LauncherEnvironment:
     port: int = 0
     num_ports: int = 1
     job_id: str = ""
+    job_id_source: str = ""
 
     @property
     def ports(self) -> range:
@@ -173,7 +175,10 @@ def _parse_torchrun(env: Env) -> LauncherEnvironment:
         port, num_ports = min(port + 1, MAX_PORT - _PORT_CANDIDATES), _PORT_CANDIDATES
     restart = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     job_id = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{restart}"
-    return LauncherEnvironment("torchrun", rank, size, *local, address, port, num_ports, job_id)
+    return LauncherEnvironment(
+        *("torchrun", rank, size, *local, address, port, num_ports, job_id),
+        "TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT",
+    )
 
 
 def _tf_config(env: Env) -> dict[str, object]:
@@ -227,7 +232,8 @@ def _of_addresses(
     job_id = f"{zlib.crc32(','.join(addresses).encode()):08x}"
     address, port = places[0]
     return LauncherEnvironment(
-        name, rank, size, local.index(rank), len(local), address, port, 1, job_id
+        *(name, rank, size, local.index(rank), len(local), address, port, 1, job_id),
+        f"the list of addresses in {variable}",
     )
 
 
@@ -247,7 +253,8 @@ def _parse_slurm(env: Env) -> LauncherEnvironment:
     address, port, num_ports = _master(env, "Slurm", nodes[0], job_id)
     local_size = size if len(nodes) == 1 else None
     return LauncherEnvironment(
-        "slurm", rank, size, local, local_size, address, port, num_ports, job_id
+        *("slurm", rank, size, local, local_size, address, port, num_ports, job_id),
+        ", ".join(parts),
     )
 
 
@@ -272,13 +279,14 @@ def _parse_mpi(env: Env) -> LauncherEnvironment:
     local = same(env, _MPI_LOCAL_RANK), same(env, _MPI_LOCAL_SIZE, 1)
     if size == 1:
         return LauncherEnvironment("mpi", rank, size, *local)
-    job_id = next((env[name] for name in _MPI_JOB_ID if env.get(name)), "")
+    source = next((name for name in _MPI_JOB_ID if env.get(name)), "")
+    job_id = env[source] if source else ""
     is_one_host = local[1] == size
     if is_one_host and not job_id:
         job_id = _launching_process()
     first = _LOCALHOST if is_one_host else _first_host(env)
     address, port, num_ports = _master(env, "MPI", first, job_id)
-    return LauncherEnvironment("mpi", rank, size, *local, address, port, num_ports, job_id)
+    return LauncherEnvironment("mpi", rank, size, *local, address, port, num_ports, job_id, source)
 
 
 def _first_host(env: Env) -> str:
@@ -326,7 +334,13 @@ def _parse_keras(env: Env) -> LauncherEnvironment:
     if len(addresses) == size:
         return _of_addresses("keras", rank, addresses, listed)
     address, port = split_address(addresses[0], listed)
-    return LauncherEnvironment("keras", rank, size, address=address, port=port, job_id=addresses[0])
+    return LauncherEnvironment(
+        *("keras", rank, size),
+        address=address,
+        port=port,
+        job_id=addresses[0],
+        job_id_source=listed,
+    )
 
 
 # Detection.

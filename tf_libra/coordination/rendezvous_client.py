@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import LostRankError, waited_too_long
 from tf_libra.coordination.launcher_variables import join_address
-from tf_libra.coordination.rendezvous_server import INVALID
+from tf_libra.coordination.rendezvous_server import INVALID, resolve, start_remedy
 from tf_libra.launcher import SECRET_VARIABLE
 
 # How long to wait for the greeting of a server that accepts connections.
@@ -25,6 +27,23 @@ _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.02, 1.0
 
 class NotFoundError(Exception):
     """Error of an address at which the server of this job does not answer; names the reason."""
+
+
+class OtherServerError(NotFoundError):
+    """Error of an address at which something else answers than the server of this job."""
+
+
+@dataclass(frozen=True)
+class JobId:
+    """Identity of a job.
+
+    Attributes:
+        value: text that is equal on all ranks.
+        source: variables that the text comes from.
+    """
+
+    value: str
+    source: str
 
 
 def describe_process() -> str:
@@ -102,7 +121,7 @@ def connect(
     address: str,
     ports: range,
     hello: dict[str, Any],
-    job_id: str,
+    job_id: JobId,
     secret: bytes,
     timeout_seconds: float,
 ) -> RendezvousClient:
@@ -122,22 +141,27 @@ def connect(
     """
     until = time.monotonic() + timeout_seconds
     pause = _FIRST_PAUSE_SECONDS
+    answered: NotFoundError | None = None
     while True:
         try:
             return find(address, ports, hello, job_id, secret, until)
         except NotFoundError as error:
+            if isinstance(error, OtherServerError):
+                answered = error  # says more than the last refusal, after that server has ended
             left = until - time.monotonic()
             if left <= 0.0:
-                whom = f"rank 0 at {join_address(address, ports)} ({error})"
+                place = join_address(address, ports)
+                whom = f"rank 0 at {place} ({answered or error})"
+                remedy = start_remedy(place, resolve(address))
                 raise LostRankError(
-                    waited_too_long(hello["rank"], timeout_seconds, whom)
-                ) from error
+                    waited_too_long(hello["rank"], timeout_seconds, whom, remedy)
+                ) from None
         time.sleep(min(pause, left))
         pause = min(2 * pause, _LAST_PAUSE_SECONDS)
 
 
 def find(
-    address: str, ports: range, hello: dict[str, Any], job_id: str, secret: bytes, until: float
+    address: str, ports: range, hello: dict[str, Any], job_id: JobId, secret: bytes, until: float
 ) -> RendezvousClient:
     """Connects to the server if it listens now; other errors are those of `connect`.
 
@@ -152,7 +176,7 @@ def find(
     Raises:
         NotFoundError: the server of this job does not listen there.
     """
-    reason = "its name is unknown"
+    reason = NotFoundError("its name is unknown")
     for port in ports:
         try:
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
@@ -166,18 +190,18 @@ def find(
                 connection.connect(place)
                 return _shake_hands(connection, hello, job_id, secret)
             except NotFoundError as error:
-                reason = str(error)
+                reason = error
             except OSError as error:
-                reason = error.strerror or str(error)
+                reason = NotFoundError(error.strerror or str(error))
             except BaseException:
                 connection.close()
                 raise
             connection.close()
-    raise NotFoundError(reason)
+    raise reason
 
 
 def _shake_hands(
-    connection: socket.socket, hello: dict[str, Any], job_id: str, secret: bytes
+    connection: socket.socket, hello: dict[str, Any], job_id: JobId, secret: bytes
 ) -> RendezvousClient:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -186,10 +210,15 @@ def _shake_hands(
     try:
         greeting = _receive(connection, plain, until, frames.MAX_HANDSHAKE_BYTES)
     except (EOFError, frames.FrameError, TimeoutError) as error:
-        raise NotFoundError("another program answers there") from error
+        raise OtherServerError("another program answers there") from error
     protocol = greeting.get("tf_libra")
-    if greeting.get("job") != job_id and protocol is not None:
-        raise NotFoundError("rank 0 of another job answers there")
+    if greeting.get("job") != job_id.value and protocol is not None:
+        differs = f"{job_id.source} must be the same on all ranks" if job_id.source else ""
+        stranger = f"rank {hello['rank']} of another job ({hello['who']}); {differs}".rstrip("; ")
+        with contextlib.suppress(OSError):
+            connection.sendall(plain.encode({"stranger": stranger}))
+        answers = f"rank 0 of another job answers there; {differs}".rstrip("; ")
+        raise OtherServerError(answers)
     if protocol != frames.PROTOCOL:
         raise ValueError(
             f"rank 0 has another version of TF-Libra: its rendezvous protocol is {protocol!r}, and"

@@ -19,11 +19,14 @@ from typing import Any
 
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import EngineError, waited_too_long
+from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.launcher import SECRET_VARIABLE
 
 LOST, INVALID = "lost", "invalid"
 _HANDSHAKE_SECONDS = 20.0
 _BACKLOG = 1024
+# Characters of what a process of another job says of itself.
+_MAX_STRANGER = 300
 
 
 def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket.socket]:
@@ -37,7 +40,7 @@ def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket
     Raises:
         OSError: no port is free.
     """
-    wanted = _addresses(address)
+    wanted = resolve(address)
     is_local_name = address == "localhost" or _is_loopback_literal(address)
     if not (is_local_name or is_one_host):
         # A host's own name may be a loopback address on the host itself.
@@ -50,7 +53,8 @@ def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket
     raise last
 
 
-def _addresses(address: str) -> list[str]:
+def resolve(address: str) -> list[str]:
+    """Returns the IP addresses of a host; none if its name is unknown."""
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -91,6 +95,21 @@ def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
     return [socket.create_server(("", port), backlog=_BACKLOG)]
 
 
+def start_remedy(place: str, hosts: Sequence[str]) -> str:
+    """Returns what a user can do if ranks have not met at the start.
+
+    Args:
+        place: host and port of rank 0, as shown to the user.
+        hosts: IP addresses of that host, as this process resolves its name.
+    """
+    remedy = (
+        f"start all ranks within that time or raise the limit, and let every host reach {place}"
+    )
+    if hosts and all(ipaddress.ip_address(host).is_loopback for host in hosts):
+        return f"{remedy}, a loopback address: on another host it is that host itself"
+    return remedy
+
+
 @dataclass
 class _Peer:
     """Connection to one rank."""
@@ -112,6 +131,7 @@ class _State:
     gone: dict[int, str] = field(default_factory=dict)
     pending: dict[int, dict[int, Any]] = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
+    stranger: str = ""
     num_done: int = 0
     failure: dict[str, str] | None = None
 
@@ -197,6 +217,9 @@ class RendezvousServer:
         greeting = {"tf_libra": frames.PROTOCOL, "job": self._job_id, "nonce": nonce}
         writer.write(plain.encode(greeting))
         hello = plain.decode(await _read(reader, frames.MAX_HANDSHAKE_BYTES))
+        if "stranger" in hello:
+            self._state.stranger = str(hello["stranger"])[:_MAX_STRANGER]
+            return None
         rank, who = int(hello["rank"]), str(hello["who"])
         parts = ("rank", "size", "who", "version", "nonce")
         transcript = {**greeting, "hello": {part: hello[part] for part in parts}}
@@ -278,7 +301,13 @@ class RendezvousServer:
         whom = f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)} at the rendezvous"
         if self._state.rejected:
             whom += f" (it rejected {self._state.rejected[-1]}, which has another secret)"
-        return waited_too_long(rank, seconds, whom)
+        if self._state.stranger:
+            whom += f" (it met {self._state.stranger})"
+        if self._state.num_done:
+            return waited_too_long(rank, seconds, whom)
+        hosts = [str(listener.getsockname()[0]).partition("%")[0] for listener in self._listeners]
+        place = join_address(hosts[0], range(self.port, self.port + 1))
+        return waited_too_long(rank, seconds, whom, start_remedy(place, hosts))
 
     def _on_close(self, peer: _Peer) -> None:
         state = self._state
