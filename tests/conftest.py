@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -49,7 +50,9 @@ def pytest_configure() -> None:
 
 
 # Fixtures that start worker processes, a browser or network namespaces; modules share the jobs.
-_STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluster", "browser"))
+_STARTS_WORKERS = frozenset(
+    ("run_job", "start_workers", "get_nursery", "nursery", "make_cluster", "browser")
+)
 _SHARED = frozenset(("plans", "trouble", "traced", "horovod_engine", "browser", "make_cluster"))
 # Clusters change the machine's network, and a browser then aborts its downloads.
 _OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
@@ -136,7 +139,9 @@ def horovod() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callable[..., Job]:
+def run_job(
+    tmp_path_factory: pytest.TempPathFactory, get_nursery: Callable[..., Nursery]
+) -> Callable[..., Job]:
     """A function that runs a script to its end: `run_job(script, world_size, *args, env=)`.
 
     The script is one of `jobs`, or the whole path of any other.
@@ -158,10 +163,15 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Calla
         imports_otherwise = any(
             name.startswith("TF_") and not name.startswith("TF_LIBRA_") for name in env or {}
         )
-        # Those that are forked have imported Horovod.
-        forked = None if imports_otherwise or meet is not on_this_host else nursery
+        # Jobs that meet otherwise than through Horovod do not import it.
         with running_workers(
-            script, world_size, folder, *args, env=env, nursery=forked, meet=meet
+            script,
+            world_size,
+            folder,
+            *args,
+            env=env,
+            nursery=None if imports_otherwise else get_nursery(meet is on_this_host),
+            meet=meet,
         ) as workers:
             workers.wait(deadline_seconds)
             job = workers.job()
@@ -182,11 +192,26 @@ def start_workers() -> Callable[..., contextlib.AbstractContextManager[Workers]]
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """The server that forks workers, which need not import TensorFlow first."""
-    running = Nursery(worker_environment())
-    yield running
-    running.close()
+def get_nursery() -> Iterator[Callable[[bool], Nursery]]:
+    """A function that returns the server that forks workers with or without Horovod imported.
+
+    Workers of a server need not import TensorFlow first. A server starts at its first use.
+    """
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def get(imports_horovod: bool) -> Nursery:
+            running = Nursery(worker_environment(), imports_horovod=imports_horovod)
+            stack.callback(running.close)
+            return running
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def nursery(get_nursery: Callable[[bool], Nursery]) -> Nursery:
+    """The server of workers that have imported Horovod."""
+    return get_nursery(True)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""A process that has imported TensorFlow, Horovod and tf_libra, and forks workers.
+"""A process that has imported TensorFlow, tf_libra and perhaps Horovod, and forks workers.
 
 Importing them takes far longer than anything that most jobs do. Nothing of TensorFlow or Horovod is
 started before a worker is forked, so a worker is a process like any other; it is alone in its
 session, and may live in a network namespace.
 
-    python tests/forkserver.py
+    python tests/forkserver.py [--without-horovod]
 
 reads one request per line from its standard input and answers each with one line (`_serve`).
 """
@@ -26,6 +26,7 @@ from typing import Any
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_SLAVE_OF_ALL = 0x1000, 0x80000 | 0x4000
 _PR_SET_PDEATHSIG = 1
+_WITHOUT_HOROVOD = "--without-horovod"
 
 
 @dataclass
@@ -54,10 +55,11 @@ class Child:
 class Nursery:
     """The process, seen from the tests."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], *, imports_horovod: bool = True) -> None:
         self._lock = threading.Lock()
+        flags = [] if imports_horovod else [_WITHOUT_HOROVOD]
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve())],
+            [sys.executable, str(Path(__file__).resolve()), *flags],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,7 +106,8 @@ class Nursery:
 def _serve() -> None:
     """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
     gc.disable()
-    import horovod.tensorflow  # noqa: F401
+    if _WITHOUT_HOROVOD not in sys.argv:
+        import horovod.tensorflow  # noqa: F401
     import process_stacks  # noqa: F401
     import tensorflow as tf
 
