@@ -76,7 +76,7 @@ class Library(Extension):
         self.build_dir = build_dir
         self.patterns = patterns
         self.output = build_dir / f"{name}.so"
-        self.tests: dict[Path, Path] = {}  # program -> its source
+        self.tests: dict[Path, list[Path]] = {}  # program -> its sources
 
     def flags(self) -> tuple[list[str], list[str]]:
         """What its compiler and its linker need beside the flags of all libraries."""
@@ -120,10 +120,10 @@ class Library(Extension):
         return "\n".join(lines) + "\n"
 
     def test_edges(self, objects: dict[str, str], link_flags: list[str]) -> list[str]:
-        """Each test is a program of its own, linked with the units it may need.
+        """Returns edges that build the programs of tests, linked with the units they may need.
 
-        Most of a test's compilation would be TensorFlow's headers, so they are compiled once, as a
-        precompiled header. Their own code is not worth optimizing.
+        Nearly all of a test's compilation would be TensorFlow's headers, even precompiled. So a
+        program compiles all its tests as one unit. Their own code is not worth optimizing.
         """
         folders = [flag[2:] for flag in link_flags if flag.startswith("-L")]
         run_paths = [f"-Wl,-rpath,{folder}" for folder in folders]
@@ -139,13 +139,13 @@ class Library(Extension):
             lines.append(f"build {self.build_dir / shared}.gch: precompile {shared}")
             lines.append("  level = -O0")
             lines.append(f"build {runner}: compile_test ops/testing/main.cc")
-        for program, source in self.tests.items():
+        for program, sources in self.tests.items():
+            unit = program.with_suffix(".cc")
+            write_if_changed(unit, "".join(f'#include "{source}"\n' for source in sources))
             # Those of `passes` need nothing else.
-            within = "passes" if source.parent.name == "passes" else ""
-            units = [out for unit, out in objects.items() if unit.startswith(within)]
-            lines.append(
-                f"build {program}.o: compile_test {source} | {self.build_dir / shared}.gch"
-            )
+            within = "passes" if program.name == "passes_test" else ""
+            units = [out for source, out in objects.items() if source.startswith(within)]
+            lines.append(f"build {program}.o: compile_test {unit} | {self.build_dir / shared}.gch")
             lines.append(f"  include = -include {self.build_dir / shared}")
             lines.append(f"build {program}: link_test {program}.o {runner} {' '.join(units)}")
         return lines
@@ -157,11 +157,8 @@ class TensorFlowLibrary(Library):
     def __init__(self, name: str, folder: str, version: str, patterns: tuple[str, ...]) -> None:
         key = hashlib.sha256(folder.encode()).hexdigest()[:8]
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
-        for source in [
-            *sorted(Path("passes").glob("*_test.cc")),
-            *sorted(Path("ops").glob("*_test.cc")),
-        ]:
-            self.tests[self.build_dir / source.with_suffix("")] = source
+        for tested in ("passes", "ops"):
+            self.tests[self.build_dir / f"{tested}_test"] = sorted(Path(tested).glob("*_test.cc"))
 
     def shared_header(self, source: Path) -> Path | None:
         """Nearly all of a unit's compilation is TensorFlow's headers; those of lanes have none."""
@@ -176,6 +173,12 @@ class TensorFlowLibrary(Library):
         # -isystem: warnings in TensorFlow's headers are not ours to mend.
         # NDEBUG, above: inline code of its headers has to agree with the code in its libraries.
         return [flag.replace("-I", "-isystem", 1) for flag in compile_flags], link_flags
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Writes a generated source only if it differs, so that it is not compiled again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
 
 
 def place(library: Path, target: Path) -> None:

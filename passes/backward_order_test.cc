@@ -36,8 +36,8 @@ testing::Graph Chain() {
 
 const Names kAllReduces = {"r3", "r2", "r1"};
 
-tensorflow::GraphDef Ordered(const testing::Graph& graph, const std::vector<Names>& groups,
-                             const Names& all_reduces = kAllReduces) {
+tensorflow::GraphDef Order(const testing::Graph& graph, const std::vector<Names>& groups,
+                           const Names& all_reduces = kAllReduces) {
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
   DOCTEST_CHECK_EQ(why, std::string());
@@ -62,7 +62,7 @@ Names Controls(const tensorflow::GraphDef& def, const std::string& name) {
 }
 
 DOCTEST_TEST_CASE("GradientsOfOneLayerStaySideBySide") {
-  const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
+  const auto def = Order(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
   DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
   DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw3"});
   DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
@@ -70,19 +70,19 @@ DOCTEST_TEST_CASE("GradientsOfOneLayerStaySideBySide") {
 }
 
 DOCTEST_TEST_CASE("UpdatesWaitForTheLastGradient") {
-  const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
+  const auto def = Order(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
   for (const char* update : {"u3", "u2", "u1"})
     DOCTEST_CHECK_EQ(Controls(def, update), Names{"dw1"});
 }
 
 DOCTEST_TEST_CASE("WithinAGroupNothingIsOrdered") {
-  auto def = Ordered(Chain(), {{"dw3", "dw2", "dw1"}});
+  auto def = Order(Chain(), {{"dw3", "dw2", "dw1"}});
   for (const char* name : {"dx3", "dx2", "dw2", "dw1"})
     DOCTEST_CHECK_EQ(Controls(def, name), Names{});
   // Three gradients and three updates would be nine edges.
   DOCTEST_CHECK_EQ(Controls(def, "u2"), Names{"join_0"});
   DOCTEST_CHECK_EQ(Controls(def, "join_0"), (Names{"dw1", "dw2", "dw3"}));
-  def = Ordered(Chain(), {{"dw3", "dw2"}, {"dw1"}});
+  def = Order(Chain(), {{"dw3", "dw2"}, {"dw1"}});
   DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
   DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
   DOCTEST_CHECK_EQ(Controls(def, "dw1"), Names{"dw2"});
@@ -94,7 +94,7 @@ DOCTEST_TEST_CASE("ConstantsAreNotHeldUp") {
   graph.Add("Sum", "sum", {"g1", "axes"});
   graph.Add("Reshape", "db1", {"sum", "shape"});
   graph.Add("LibraAllReduce", "rb", {"db1"});
-  const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}, {"db1"}}, {"r3", "r2", "r1", "rb"});
+  const auto def = Order(graph, {{"dw3"}, {"dw2"}, {"dw1"}, {"db1"}}, {"r3", "r2", "r1", "rb"});
   DOCTEST_CHECK_EQ(Controls(def, "shape"), Names{"g3"});
   DOCTEST_CHECK_EQ(Controls(def, "axes"), Names{"g1"});
   DOCTEST_CHECK_EQ(Controls(def, "db1"), Names{"dw1"});
@@ -106,8 +106,8 @@ DOCTEST_TEST_CASE("AGradientThatIsConstantDoesNotStandForOthers") {
     graph.Add("Const", name);
     graph.Add("LibraAllReduce", std::string("r_") + name, {name});
   }
-  const auto def = Ordered(graph, {{"dw3"}, {"zero"}, {"also_zero"}, {"dw2"}, {"dw1"}},
-                           {"r3", "r_zero", "r_also_zero", "r2", "r1"});
+  const auto def = Order(graph, {{"dw3"}, {"zero"}, {"also_zero"}, {"dw2"}, {"dw1"}},
+                         {"r3", "r_zero", "r_also_zero", "r2", "r1"});
   DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw3"});
   DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
   DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
@@ -123,7 +123,7 @@ DOCTEST_TEST_CASE("WhatIsMergedLaterIsOfOneLevel") {
   graph.Add("Conv2DBackpropFilter", "dw", {"again", "shape", "g"});
   graph.Add("LibraAllReduce", "rb", {"db"});
   graph.Add("LibraAllReduce", "rw", {"dw"});
-  const auto def = Ordered(graph, {{"db"}, {"dw"}}, {"rb", "rw"});
+  const auto def = Order(graph, {{"db"}, {"dw"}}, {"rb", "rw"});
   // One that waited for the bias' gradient, and led to the filter's, would wait for itself.
   for (const char* name : {"again", "dw", "db"}) DOCTEST_CHECK_EQ(Controls(def, name), Names{});
 
@@ -131,7 +131,7 @@ DOCTEST_TEST_CASE("WhatIsMergedLaterIsOfOneLevel") {
   graph.Add("LibraAllReduce", "r", {"first"});
   for (const char* second : {"dw", "db"}) {
     const auto behind =
-        Ordered(graph, {{"first"}, {second}, {second[1] == 'w' ? "db" : "dw"}}, {"r", "rb", "rw"});
+        Order(graph, {{"first"}, {second}, {second[1] == 'w' ? "db" : "dw"}}, {"r", "rb", "rw"});
     for (const char* name : {"dw", "db"}) DOCTEST_CHECK_EQ(Controls(behind, name), Names{"first"});
   }
 }
@@ -144,7 +144,7 @@ DOCTEST_TEST_CASE("ALoopIsHeldUpWhereItBegins") {
   graph.AddLoop("loop", "dx");
   graph.Add("LibraAllReduce", "r0", {"dw"});
   graph.Add("LibraAllReduce", "r1", {"loop/exit"});
-  const auto def = Ordered(graph, {{"dw"}, {"loop/exit"}}, {"r0", "r1"});
+  const auto def = Order(graph, {{"dw"}, {"loop/exit"}}, {"r0", "r1"});
   DOCTEST_CHECK_EQ(Controls(def, "loop/enter"), Names{"dw"});
   DOCTEST_CHECK_EQ(Controls(def, "loop/body"), Names{});
 }
@@ -163,11 +163,11 @@ DOCTEST_TEST_CASE("ALoopIsHeldUpForEachValueThatIsAGradient") {
     all_reduces.push_back(std::string("r_") + name);
     graph.Add("LibraAllReduce", all_reduces.back(), {name});
   }
-  const auto def = Ordered(graph, {{"first"}, {"second", "third", "second_exit"}}, all_reduces);
+  const auto def = Order(graph, {{"first"}, {"second", "third", "second_exit"}}, all_reduces);
   DOCTEST_CHECK_EQ(Controls(def, "loop/enter"), Names{"first"});
   // Also where it is of a later group: then nothing can wait for the second any more.
   const auto one_by_one =
-      Ordered(graph, {{"first"}, {"second"}, {"third"}, {"second_exit"}}, all_reduces);
+      Order(graph, {{"first"}, {"second"}, {"third"}, {"second_exit"}}, all_reduces);
   DOCTEST_CHECK_EQ(Controls(one_by_one, "loop/enter"), Names{"first"});
 }
 
@@ -179,7 +179,7 @@ DOCTEST_TEST_CASE("WhatALoopNeedsDoesNotWaitForWhatItPutsOut") {
   graph.Add("Neg", "end", {"loop/exit"});
   graph.Add("LibraAllReduce", "r0", {"end"});
   graph.Add("LibraAllReduce", "r1", {"start"});
-  const auto def = Ordered(graph, {{"end"}, {"start"}}, {"r0", "r1"});
+  const auto def = Order(graph, {{"end"}, {"start"}}, {"r0", "r1"});
   DOCTEST_CHECK_EQ(Controls(def, "start"), Names{});
 }
 
@@ -188,14 +188,14 @@ DOCTEST_TEST_CASE("EdgesStayOnOneDevice") {
   for (auto& node : *graph.def.mutable_node()) {
     node.set_device(node.name() == "dw2" ? "/device:GPU:0" : "/device:CPU:0");
   }
-  const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}});
+  const auto def = Order(graph, {{"dw3"}, {"dw2"}, {"dw1"}});
   DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{});
   DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
   DOCTEST_CHECK_EQ(Controls(def, "dw1"), Names{});
 }
 
 DOCTEST_TEST_CASE("AnOrderAgainstTheGraphClosesNoCycle") {
-  const auto def = Ordered(Chain(), {{"dw1"}, {"dw2"}, {"dw3"}});
+  const auto def = Order(Chain(), {{"dw1"}, {"dw2"}, {"dw3"}});
   DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw1"});
   DOCTEST_CHECK_EQ(Controls(def, "dw3"), Names{"dw2"});
   DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});

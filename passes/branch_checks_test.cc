@@ -13,7 +13,7 @@ namespace {
 
 bool IsStateful(const tensorflow::NodeDef& node) { return node.op() == "Data"; }
 
-std::vector<BranchCheck> Found(const testing::Graph& graph) {
+std::vector<BranchCheck> FindChecks(const testing::Graph& graph) {
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
   DOCTEST_REQUIRE_MESSAGE(indexed.has_value(), why);
@@ -33,7 +33,7 @@ DOCTEST_TEST_CASE("AConditionAroundAnAllReduceIsChecked") {
   AddSwitch(&graph, "while/body/_1/cond", "x", "while/body/_1/finite");
   graph.Add("Neg", "gradient", {"while/body/_1/cond/switch_pred/_0:1"});
   tensorflow::AddNodeAttr("function", "step", graph.Reduce("reduce", "gradient", "w"));
-  const std::vector<BranchCheck> checks = Found(graph);
+  const std::vector<BranchCheck> checks = FindChecks(graph);
   DOCTEST_REQUIRE_EQ(checks.size(), 1u);
   DOCTEST_CHECK_EQ(checks[0].condition, "the condition 'cond' (by 'finite')");
   DOCTEST_CHECK_EQ(checks[0].tensor, "w");
@@ -49,7 +49,7 @@ DOCTEST_TEST_CASE("AnAllReduceOutsideOfTheConditionIsNot") {
   graph.Add("Neg", "then", {"cond/switch_pred/_0:1"});
   graph.Add("Neg", "gradient", {"x"});
   graph.Reduce("reduce", "gradient", "w");
-  DOCTEST_CHECK(Found(graph).empty());
+  DOCTEST_CHECK(FindChecks(graph).empty());
 }
 
 DOCTEST_TEST_CASE("APredicateOfAveragesAndConstantsIsTheSameEverywhere") {
@@ -61,7 +61,7 @@ DOCTEST_TEST_CASE("APredicateOfAveragesAndConstantsIsTheSameEverywhere") {
   AddSwitch(&graph, "cond", "x", "small");
   graph.Add("Neg", "gradient", {"cond/switch_pred/_0:1"});
   graph.Reduce("reduce", "gradient", "w");
-  DOCTEST_CHECK(Found(graph).empty());
+  DOCTEST_CHECK(FindChecks(graph).empty());
 }
 
 DOCTEST_TEST_CASE("BranchesThatReduceTheSameMayDiffer") {
@@ -73,7 +73,7 @@ DOCTEST_TEST_CASE("BranchesThatReduceTheSameMayDiffer") {
     graph.Add("Neg", "else", {"cond/switch_pred/_0"});
     graph.Reduce("one", "then", "w");
     graph.Reduce("other", "else", other);
-    DOCTEST_CHECK_EQ(Found(graph).size(), std::string(other) == "w" ? 0u : 1u);
+    DOCTEST_CHECK_EQ(FindChecks(graph).size(), std::string(other) == "w" ? 0u : 1u);
   }
 }
 
@@ -85,7 +85,7 @@ DOCTEST_TEST_CASE("ConditionsInConditionsAreCheckedBoth") {
   AddSwitch(&graph, "inner", "y", "y");
   graph.Add("Neg", "gradient", {"inner/switch_pred/_0:1"});
   graph.Reduce("reduce", "gradient", "w");
-  const std::vector<BranchCheck> checks = Found(graph);
+  const std::vector<BranchCheck> checks = FindChecks(graph);
   DOCTEST_REQUIRE_EQ(checks.size(), 2u);
   DOCTEST_CHECK_EQ(checks[0].key, "/w/0");
   DOCTEST_CHECK_EQ(checks[1].key, "/w/1");
@@ -96,7 +96,7 @@ DOCTEST_TEST_CASE("ALoopIsCheckedBeforeItsLoopCond") {
   graph.Add("Data", "x");
   graph.AddLoop("loop", "x");
   graph.Reduce("loop/reduce", "loop/body", "w");
-  const std::vector<BranchCheck> checks = Found(graph);
+  const std::vector<BranchCheck> checks = FindChecks(graph);
   DOCTEST_REQUIRE_EQ(checks.size(), 1u);
   DOCTEST_CHECK(checks[0].is_loop);
   DOCTEST_CHECK_EQ(checks[0].condition, "the loop 'loop'");
@@ -109,7 +109,7 @@ DOCTEST_TEST_CASE("ALoopWithAFixedNumberOfTurnsIsNot") {
   graph.Add("Const", "begin");
   graph.AddLoop("loop", "begin");
   graph.Reduce("loop/reduce", "loop/body", "w");
-  DOCTEST_CHECK(Found(graph).empty());
+  DOCTEST_CHECK(FindChecks(graph).empty());
 }
 
 DOCTEST_TEST_CASE("KeysDoNotDependOnTheNumbersOfNames") {
@@ -124,7 +124,7 @@ DOCTEST_TEST_CASE("KeysDoNotDependOnTheNumbersOfNames") {
       graph.Add("Neg", name + "/gradient", {name + "/switch_pred/_0:1"});
       graph.Reduce(name + "/reduce", name + "/gradient", "w");
     }
-    const std::vector<BranchCheck> checks = Found(graph);
+    const std::vector<BranchCheck> checks = FindChecks(graph);
     DOCTEST_REQUIRE_EQ(checks.size(), 2u);
     for (int i = 0; i < 2; ++i) {
       DOCTEST_CHECK_EQ(checks[i].condition, names[i]);
@@ -145,7 +145,7 @@ DOCTEST_TEST_CASE("CopiesOfHorovodsAllReduceDiffer") {
     tensorflow::AddNodeAttr("_tf_libra_group", 0, node);
     tensorflow::AddNodeAttr("_tf_libra_tensor_names", std::vector<std::string>{"w"}, node);
   }
-  DOCTEST_CHECK_EQ(Found(graph).size(), 1u);
+  DOCTEST_CHECK_EQ(FindChecks(graph).size(), 1u);
 }
 
 DOCTEST_TEST_CASE("ResultsOfSomeRanksAreNotTheSameEverywhere") {
@@ -157,7 +157,7 @@ DOCTEST_TEST_CASE("ResultsOfSomeRanksAreNotTheSameEverywhere") {
     AddSwitch(&graph, "cond", "x", "finite");
     graph.Add("Neg", "gradient", {"cond/switch_pred/_0:1"});
     graph.Reduce("reduce", "gradient", "w");
-    DOCTEST_CHECK_EQ(Found(graph).size(), set == 0 ? 0u : 1u);
+    DOCTEST_CHECK_EQ(FindChecks(graph).size(), set == 0 ? 0u : 1u);
   }
 }
 
@@ -172,7 +172,7 @@ DOCTEST_TEST_CASE("KeysDoNotDependOnPredicatesWithoutACheck") {
       graph.Add("Neg", name + "/gradient", {name + "/switch_pred/_0:1"});
       graph.Reduce(name + "/reduce", name + "/gradient", "w");
     }
-    const std::vector<BranchCheck> checks = Found(graph);
+    const std::vector<BranchCheck> checks = FindChecks(graph);
     DOCTEST_REQUIRE_EQ(checks.size(), is_constant ? 1u : 2u);
     DOCTEST_CHECK_EQ(checks.back().key, "/w/1");
   }

@@ -9,8 +9,7 @@ namespace tf_libra {
 namespace {
 
 using testing::Graph;
-
-constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
+using testing::kGpu;
 
 // `a` and `b` as one node on the GPU, though they were traced without a device.
 struct Case {

@@ -14,8 +14,9 @@
 namespace tf_libra {
 namespace {
 
+using testing::kGpu;
+
 constexpr char kCpu[] = "/job:localhost/replica:0/task:0/device:CPU:0";
-constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
 constexpr char kOtherGpu[] = "/job:localhost/replica:0/task:0/device:GPU:1";
 
 REGISTER_OP("HorovodGroupedAllreduce")

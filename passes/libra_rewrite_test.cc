@@ -14,7 +14,7 @@ namespace {
 
 using Groups = std::vector<std::vector<std::string>>;
 
-struct Outcome {
+struct FuseResult {
   bool is_changed;
   tensorflow::GraphDef graph;
   GraphReport report;
@@ -29,12 +29,13 @@ struct Outcome {
   }
 };
 
-Outcome Fuse(const tensorflow::GraphDef& graph, const Groups& groups, bool after_backward = false) {
+FuseResult Fuse(const tensorflow::GraphDef& graph, const Groups& groups,
+                bool after_backward = false) {
   RegisteredPlan plan{"plan", "digest", {}, after_backward};
   for (const auto& names : groups) plan.groups.push_back({names, 1, 0});
   std::string reason;
   const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
-  Outcome outcome{false, {}, {}};
+  FuseResult outcome{false, {}, {}};
   outcome.is_changed = FuseGroups(plan, *rewriter, {}, graph, &outcome.graph, &outcome.report);
   DOCTEST_CHECK_EQ(outcome.is_changed, outcome.graph.node_size() > 0);
   if (outcome.is_changed) DOCTEST_CHECK(IsLive(outcome.graph, &reason));
@@ -54,20 +55,20 @@ testing::Graph Step(int num_tensors) {
 
 DOCTEST_TEST_CASE("WithoutGradientsNothingHappens") {
   DOCTEST_CHECK(!Fuse(Step(0).def, {{"a"}}).is_changed);
-  const Outcome of_another = Fuse(Step(2).def, {{"x"}});
+  const FuseResult of_another = Fuse(Step(2).def, {{"x"}});
   DOCTEST_CHECK(!of_another.is_changed);
   DOCTEST_CHECK(!of_another.report.skipped.empty());
 }
 
 DOCTEST_TEST_CASE("OneTensorIsAGroup") {
-  const Outcome outcome = Fuse(Step(1).def, {{"a"}});
+  const FuseResult outcome = Fuse(Step(1).def, {{"a"}});
   DOCTEST_CHECK(outcome.Written() == (std::map<std::string, std::vector<std::string>>{
                                          {"tf_libra/plan/group_0", {"grad_a"}}}));
   DOCTEST_CHECK_EQ(outcome.report.skipped.size(), 0u);
 }
 
 DOCTEST_TEST_CASE("GroupsComeOneBehindTheOther") {
-  const Outcome outcome = Fuse(Step(4).def, {{"b"}, {"a", "d"}, {"c"}});
+  const FuseResult outcome = Fuse(Step(4).def, {{"b"}, {"a", "d"}, {"c"}});
   const auto written = outcome.Written();
   DOCTEST_CHECK_EQ(written.size(), 3u);
   DOCTEST_CHECK_EQ(written.at("tf_libra/plan/group_1"),
@@ -80,7 +81,7 @@ DOCTEST_TEST_CASE("AfterBackwardAllWaitForAllGradients") {
   for (const int num_tensors : {1, 3}) {
     Groups groups;
     for (int i = 0; i < num_tensors; ++i) groups.push_back({std::string(1, 'a' + i)});
-    const Outcome outcome = Fuse(Step(num_tensors).def, groups, /*after_backward=*/true);
+    const FuseResult outcome = Fuse(Step(num_tensors).def, groups, /*after_backward=*/true);
     int num_waited_for = 0;
     for (const auto& node : outcome.graph.node()) {
       if (node.name() == "tf_libra/plan/after_backward") num_waited_for = node.input_size();
@@ -104,7 +105,7 @@ DOCTEST_TEST_CASE("WhatDependsOnEachOtherStaysApart") {
 }
 
 DOCTEST_TEST_CASE("ASecondRunFindsNothing") {
-  const Outcome once = Fuse(Step(3).def, {{"a", "b"}, {"c"}});
+  const FuseResult once = Fuse(Step(3).def, {{"a", "b"}, {"c"}});
   DOCTEST_CHECK(once.is_changed);
   DOCTEST_CHECK(!Fuse(once.graph, {{"a", "b"}, {"c"}}).is_changed);
 }
@@ -113,7 +114,7 @@ DOCTEST_TEST_CASE("AGraphThatIsNotLiveIsLeftAlone") {
   testing::Graph builder = Step(2);
   builder.Add("Neg", "x", {"y"});
   builder.Add("Neg", "y", {"x"});
-  const Outcome outcome = Fuse(builder.def, {{"a", "b"}});
+  const FuseResult outcome = Fuse(builder.def, {{"a", "b"}});
   DOCTEST_CHECK(!outcome.is_changed);
   DOCTEST_CHECK_EQ(outcome.report.skipped.size(), 1u);
 }

@@ -14,10 +14,10 @@
 namespace tf_libra {
 namespace {
 
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
 // The control inputs that are added, by the name of who gets them.
-std::map<std::string, Names> Added(const tensorflow::GraphDef& graph) {
+std::map<std::string, NameSet> Added(const tensorflow::GraphDef& graph) {
   std::map<std::string, int> index;
   for (int i = 0; i < graph.node_size(); ++i) index[graph.node(i).name()] = i;
   std::vector<std::vector<Fanin>> fanins(graph.node_size());
@@ -31,7 +31,7 @@ std::map<std::string, Names> Added(const tensorflow::GraphDef& graph) {
   }
   const auto before = fanins;
   CloseLoops(graph, TopologicalOrder(fanins), &fanins);
-  std::map<std::string, Names> added;
+  std::map<std::string, NameSet> added;
   for (int i = 0; i < graph.node_size(); ++i) {
     for (size_t j = before[i].size(); j < fanins[i].size(); ++j) {
       DOCTEST_CHECK_EQ(fanins[i][j].port, kControl);
@@ -54,7 +54,7 @@ DOCTEST_TEST_CASE("WhateverEntersLeadsToTheExit") {
   builder.AddLoop("loop", "x");
   const auto added = Added(builder.def);
   DOCTEST_CHECK_EQ(added.size(), 1u);
-  DOCTEST_CHECK(added.at("loop/exit") == (Names{"loop/enter", "loop/next"}));
+  DOCTEST_CHECK(added.at("loop/exit") == (NameSet{"loop/enter", "loop/next"}));
 }
 
 DOCTEST_TEST_CASE("TheOtherExitsFollowTheFirst") {
@@ -67,11 +67,11 @@ DOCTEST_TEST_CASE("TheOtherExitsFollowTheFirst") {
   DOCTEST_CHECK_EQ(added.size(), 3u);
   int num_first = 0;
   for (const auto& [exit, from] : added) {
-    const bool is_first = from == Names{"loop/enter", "loop/next"};
+    const bool is_first = from == NameSet{"loop/enter", "loop/next"};
     num_first += is_first;
     if (!is_first) {
       DOCTEST_CHECK_EQ(from.size(), 1u);
-      DOCTEST_CHECK(added.at(*from.begin()) == (Names{"loop/enter", "loop/next"}));
+      DOCTEST_CHECK(added.at(*from.begin()) == (NameSet{"loop/enter", "loop/next"}));
     }
   }
   DOCTEST_CHECK_EQ(num_first, 1);
@@ -92,8 +92,8 @@ DOCTEST_TEST_CASE("TwoLoopsAreClosedEachByItself") {
   builder.AddLoop("other", "one/exit");
   const auto added = Added(builder.def);
   DOCTEST_CHECK_EQ(added.size(), 2u);
-  DOCTEST_CHECK(added.at("one/exit") == (Names{"one/enter", "one/next"}));
-  DOCTEST_CHECK(added.at("other/exit") == (Names{"other/enter", "other/next"}));
+  DOCTEST_CHECK(added.at("one/exit") == (NameSet{"one/enter", "one/next"}));
+  DOCTEST_CHECK(added.at("other/exit") == (NameSet{"other/enter", "other/next"}));
 }
 
 // Its frame is in that of the other, though both have the same name.
@@ -107,8 +107,8 @@ DOCTEST_TEST_CASE("ALoopInABodyIsAPartOfIt") {
     if (node.name() == "outer/body") node.set_input(0, "inner/exit");
   }
   const auto added = Added(builder.def);
-  DOCTEST_CHECK(added.at("outer/exit") == (Names{"outer/enter", "outer/next"}));
-  DOCTEST_CHECK(added.at("inner/exit") == (Names{"inner/enter", "inner/next"}));
+  DOCTEST_CHECK(added.at("outer/exit") == (NameSet{"outer/enter", "outer/next"}));
+  DOCTEST_CHECK(added.at("inner/exit") == (NameSet{"inner/enter", "inner/next"}));
 }
 
 }  // namespace

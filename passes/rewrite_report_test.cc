@@ -9,7 +9,7 @@
 namespace tf_libra {
 namespace {
 
-GraphReport TwoGroups() {
+GraphReport TwoGroupReport() {
   GraphReport report;
   for (const char* node : {"first", "second"}) {
     ReportedGroup group;
@@ -22,7 +22,7 @@ GraphReport TwoGroups() {
 
 Outcome OutcomeWith(std::vector<std::string> executed) {
   RewriteReports reports;
-  reports.Record("plan", "graph", TwoGroups());
+  reports.Record("plan", "graph", TwoGroupReport());
   reports.Confirm("plan", "graph", {{executed.begin(), executed.end()}, {}});
   return reports.Find("plan", "graph").outcome;
 }
@@ -36,10 +36,10 @@ DOCTEST_TEST_CASE("InForceIsWhatIsExecutedAsAWhole") {
 
 DOCTEST_TEST_CASE("NothingIsKnownBeforeAndAfterTheNextRewriting") {
   RewriteReports reports;
-  reports.Record("plan", "graph", TwoGroups());
+  reports.Record("plan", "graph", TwoGroupReport());
   DOCTEST_CHECK(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
   reports.Confirm("plan", "graph", {{"first", "second"}, {}});
-  reports.Record("plan", "graph", TwoGroups());
+  reports.Record("plan", "graph", TwoGroupReport());
   DOCTEST_CHECK(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
 }
 
@@ -54,8 +54,8 @@ DOCTEST_TEST_CASE("AGraphThatThePassHasNotSeenIsNotInForce") {
 
 DOCTEST_TEST_CASE("TheLatestGraphHasTheLargestSerial") {
   RewriteReports reports;
-  reports.Record("plan", "one", TwoGroups());
-  reports.Record("plan", "two", TwoGroups());
+  reports.Record("plan", "one", TwoGroupReport());
+  reports.Record("plan", "two", TwoGroupReport());
   DOCTEST_CHECK(reports.Find("plan", "one").serial < reports.Find("plan", "two").serial);
   reports.Confirm("plan", "one", {{"first", "second"}, {}});
   DOCTEST_CHECK(reports.Find("plan", "one").serial > reports.Find("plan", "two").serial);
@@ -65,7 +65,7 @@ DOCTEST_TEST_CASE("ProducersFollowTheGraph") {
   testing::Graph builder;
   builder.Add("Split", "split");
   builder.Add("LibraAllReduce", "first", {"split:1", "^split", "^other"});
-  GraphReport report = TwoGroups();
+  GraphReport report = TwoGroupReport();
   RefreshGroups(builder.def, &report.groups);
   DOCTEST_CHECK_EQ(report.groups[0].tensors[0].producer, "split");
   DOCTEST_CHECK_EQ(report.groups[0].tensors[0].port, 1);
@@ -75,7 +75,7 @@ DOCTEST_TEST_CASE("ProducersFollowTheGraph") {
 
 DOCTEST_TEST_CASE("JsonSaysNullTrueAndFalse") {
   RewriteReports reports;
-  reports.Record("plan", "graph", TwoGroups());
+  reports.Record("plan", "graph", TwoGroupReport());
   DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"in_force\": null"));
   reports.Confirm("plan", "graph", {{"first", "second"}, {"le\"ft"}});
   DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"in_force\": true"));

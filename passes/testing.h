@@ -18,6 +18,8 @@ namespace testing {
 
 using Inputs = std::vector<std::string>;
 
+constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
+
 inline Inputs InputsOf(const tensorflow::NodeDef& node) {
   return {node.input().begin(), node.input().end()};
 }
