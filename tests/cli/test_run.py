@@ -251,6 +251,10 @@ def test_both_ways_report_the_same_error(way: str) -> None:
         (["-np", "2", "-H", "node1:2", "python", "train.py"], "-H: .*--horovod"),
         (["-np", "2", "--hostfile=hosts", "python", "train.py"], "--hostfile: .*--horovod"),
         (["-np", "2", "--cycle-time-ms", "1", "true"], "unknown option --cycle-time-ms"),
+        (["-np", "2", "--", "--cycle-time-ms"], "unknown option --cycle-time-ms"),
+        (["-np", "2", "train.py", "--lr", "1"], "python train.py --lr 1"),
+        (["-np", "2", "tf-libra-no-program"], "'tf-libra-no-program' was not found"),
+        (["-np", "2", "/"], "'/' was not found"),
     ],
 )
 def test_bad_flags_without_horovod_are_reported(
@@ -258,6 +262,12 @@ def test_bad_flags_without_horovod_are_reported(
 ) -> None:
     assert launcher.main(arguments) == 2
     assert re.search(words, capsys.readouterr().err)
+
+
+def test_two_dashes_end_the_options() -> None:
+    given = launcher.parse(["-np", "2", "--", "python", "train.py", "--", "-np", "3"])
+    assert given.num_ranks == 2
+    assert given.rest == ["python", "train.py", "--", "-np", "3"]
 
 
 def test_unknown_launcher_is_rejected(

@@ -94,6 +94,7 @@ def test_first_failure_ends_the_other_ranks() -> None:
     assert (status, out) == (1, [])
     assert err[:3] == ["[1]<stderr>:no", "", "tf-libra run: the job has ended with an error"]
     assert err[3] == "rank 1: exit status 3: no"
+    assert not any("TF_LIBRA_TRACEBACK" in line for line in err), "there is no traceback"
 
 
 def test_rank_that_a_signal_ends_is_named() -> None:

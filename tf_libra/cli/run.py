@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         if not is_horovod:
             num_ranks, command = _local_command(given)
+            _check_program(command, variables["PATH"])
     except ValueError as error:
         print(f"tf-libra run: {error}", file=sys.stderr)
         return 2
@@ -153,6 +155,9 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         if arguments[0] in (_HOROVOD, _LOCAL):
             is_horovod, arguments = arguments[0] == _HOROVOD, arguments[1:]
             continue
+        if name == "--":  # ends the options, as for other programs
+            arguments = arguments[1:]
+            break
         if name not in FLAGS and name not in _NUM_PROCESSES:
             break
         if not equals:
@@ -247,6 +252,24 @@ def _local_command(given: CommandLine) -> tuple[int, Sequence[str]]:
     if given.num_ranks is None:
         raise ValueError("-np is required: tf-libra run -np 2 python train.py")
     return given.num_ranks, given.rest
+
+
+def _check_program(command: Sequence[str], path: str) -> None:
+    """Checks that a command begins with a program.
+
+    Args:
+        command: program and arguments of each rank.
+        path: folders in which programs are searched.
+
+    Raises:
+        ValueError: no program has this name.
+    """
+    if shutil.which(command[0], path=path) is not None:
+        return
+    if not command[0].endswith(".py"):
+        raise ValueError(f"program {command[0]!r} was not found, or is not executable")
+    shown = " ".join(["python", *command])
+    raise ValueError(f"{command[0]!r} is no program; Python executes scripts: {shown}")
 
 
 def _horovod_command(given: CommandLine) -> list[str]:

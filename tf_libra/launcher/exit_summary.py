@@ -64,6 +64,11 @@ class ExitSummary:
         self._num_lines = 0
         self._statuses: dict[int, int] = {}  # by rank, in the order in which they ended
 
+    @property
+    def has_traceback(self) -> bool:
+        """True if a worker has printed a traceback of its own."""
+        return bool(self._raised)
+
     def read(self, line: str) -> bool:
         """Reads a line of Horovod's launcher; returns whether to show it."""
         text = line.rstrip("\r\n")

@@ -44,9 +44,11 @@ def print_end(
         print(f"tf-libra run: {failure}", file=stream)
         return 1
     print("\ntf-libra run: the job has ended with an error", *lines, sep="\n", file=stream)
-    print(
-        "Tracebacks stand above, without the frames of libraries; set"
-        f" {TRACEBACK_VARIABLE}=full to show them.\nMore by symptom: docs/troubleshooting.md.",
-        file=stream,
-    )
+    if summary.has_traceback:
+        print(
+            "Tracebacks stand above, without the frames of libraries; set"
+            f" {TRACEBACK_VARIABLE}=full to show them.",
+            file=stream,
+        )
+    print("More by symptom: docs/troubleshooting.md.", file=stream)
     return 1
