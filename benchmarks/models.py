@@ -113,9 +113,19 @@ def embedding() -> Built:
     return model, _classes(rows, 16, length), _classes(10, 16), _cross_entropy()
 
 
+def lookup() -> Built:
+    """The table of `embedding`, from which each batch looks up 4096 rows: a sparse gradient."""
+    keras, layers = _keras()
+    rows, width, length = 100_000, 128, 64
+    tokens = keras.Input((length,), dtype="int32")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(rows, width)(tokens))
+    model = keras.Model(tokens, layers.Dense(10)(layers.Dense(64, activation="relu")(x)))
+    return model, _classes(rows, 64, length), _classes(10, 64), _cross_entropy()
+
+
 MODELS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
-    for builder in (mlp, cnn5m, vgg, vgg13, resnet20, transformer, embedding)
+    for builder in (mlp, cnn5m, vgg, vgg13, resnet20, transformer, embedding, lookup)
 }
 
 

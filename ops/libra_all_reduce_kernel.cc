@@ -42,6 +42,7 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
     TF_RETURN_IF_ERROR(context->GetAttr("wire_dtype", &wire_dtype));
     TF_RETURN_IF_ERROR(context->GetAttr("error_feedback", &operation->error_feedback));
+    TF_RETURN_IF_ERROR(context->GetAttr("is_gather", &operation->is_gather));
     const size_t num_names = operation->tensor_names.size();
     const size_t num_starts = operation->part_starts.size();
     if (num_names != static_cast<size_t>(num_tensors)) {

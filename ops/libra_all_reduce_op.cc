@@ -27,6 +27,7 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("reduction: {'average', 'sum'} = 'average'")    \
       .Attr("wire_dtype: {'', 'float16', 'bfloat16'} = ''") \
       .Attr("error_feedback: bool = false")                 \
+      .Attr("is_gather: bool = false")                      \
       .Attr("plan: string = ''")                            \
       .Attr("function: string = ''")                        \
       .Attr("part_starts: list(int) = []")                  \
@@ -46,6 +47,8 @@ first_lane: the first of its stream's lanes. All-reduces that share a lane run o
 wire_dtype: the dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
 error_feedback: whether what rounding to wire_dtype loses is added to the next all-reduce of the same
   tensor; no effect without wire_dtype.
+is_gather: whether each rank has zeros but in its own one of as many equal parts, in rank order, as
+  there are ranks; the sum is then exchanged as a gathering where lanes can do so.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
 part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of

@@ -45,7 +45,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
                            bool in_two_levels)
     : buffers(request.tensors), wall(wall) {
   const OperationInfo& operation = *request.operation;
-  if (in_two_levels) {
+  if (in_two_levels || operation.is_gather) {
     std::vector<TensorView> outputs = request.tensors;
     for (TensorView& tensor : outputs) tensor.input = tensor.output;
     in_place = Buffers(std::move(outputs));

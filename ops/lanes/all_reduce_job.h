@@ -21,7 +21,7 @@ Status CheckLanes(const OperationInfo& operation, int num_lanes);
 // Shared by the lanes that work on it.
 struct AllReduceJob {
   // All but the request itself, which is taken when nothing may fail any more, and the sequence.
-  // `in_two_levels`: its outputs are exchanged in place, too.
+  // `in_two_levels`: its outputs are exchanged in place, too, as those of a gathering are.
   AllReduceJob(const AllReduceRequest& request, int64_t step, const WallClock& wall,
                bool in_two_levels);
 
@@ -34,7 +34,7 @@ struct AllReduceJob {
 
   AllReduceRequest request;
   Buffers buffers;
-  Buffers in_place;  // its outputs, on a grid
+  Buffers in_place;  // its outputs, on a grid or of a gathering
   Buffers errors;    // as the request's; empty without error feedback
   ExchangeHeader header;
   AllReduceRecord record;  // its times but `enqueued` once it has ended

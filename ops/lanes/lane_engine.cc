@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -120,6 +121,16 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
   }
 }
 
+void LaneEngine::KeepOwnPart(size_t element_size, Job* job, ExchangeOptions* options) const {
+  const ByteRange own = Part(options->slice, element_size, world_size_, rank_);
+  job->buffers.ForEachRun(own, [](const char* input, char* output, size_t size) {
+    if (input != output) std::memcpy(output, input, size);
+    return true;
+  });
+  options->buffers = &job->in_place;
+  options->steps = ExchangeSteps::kAllGather;
+}
+
 ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scratch) {
   const int64_t started_nanos = SteadyNanos();
   job->Began(started_nanos);
@@ -145,6 +156,9 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   // Nothing of a rank alone travels.
   const bool is_rounded = world_size_ > 1 && job->request.operation->WireType(type) != type;
   if (!is_rounded) options.header.element_type = static_cast<uint8_t>(type);
+  const bool is_gathered = job->request.operation->is_gather && !is_rounded && !grid_.has_rows() &&
+                           num_lanes == 1 && job->request.operation->reduction == Reduction::kSum;
+  if (is_gathered) KeepOwnPart(element_size, job, &options);
   ExchangeResult result =
       is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);

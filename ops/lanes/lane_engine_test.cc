@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/lanes/engine_testing.h"
+#include "ops/lanes/hosts_testing.h"
 
 namespace tf_libra {
 namespace {
@@ -65,6 +68,50 @@ TEST_CASE("EqualsTheReference") {
       });
     }
   }
+}
+
+// Parts of all ranks on every rank, as by a sum, in place and not; on a grid they are added.
+void CheckGathering(std::vector<Mesh> meshes) {
+  const int world_size = static_cast<int>(meshes.size());
+  OnEveryRank(world_size, [&](int rank) {
+    const auto engine = MakeEngine(Patient(), std::move(meshes[rank]));
+    for (const size_t part : {size_t{0}, size_t{1}, size_t{33}, size_t{70'001}}) {
+      for (const bool in_place : {false, true}) {
+        for (const int num_threads : {1, 2}) {
+          auto info = std::make_shared<OperationInfo>();
+          info->reduction = Reduction::kSum;
+          info->is_gather = true;
+          info->num_threads = num_threads;
+          info->tensor_names = {"rows"};
+          info->ComputeDigest();
+          std::vector<float> expected(part * world_size), values(expected.size());
+          for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<float>(i + 1);
+          for (size_t i = part * rank; i < part * (rank + 1); ++i) values[i] = expected[i];
+          std::vector<float> output(expected.size());
+          AllReduceRequest request;
+          request.operation = info;
+          request.tensors = {{values.data(), in_place ? values.data() : output.data(),
+                              values.size() * sizeof(float)}};
+          std::promise<Status> end;
+          request.done = [&end](const Status& status) { end.set_value(status); };
+          engine->AllReduce(std::move(request));
+          CHECK_EQ(end.get_future().get(), testing::IsOk());
+          const bool is_equal = (in_place ? values : output) == expected;
+          CHECK(is_equal);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("GathersOwnParts") {
+  testing::OverAll();
+  for (const int world_size : {1, 2, 3, 5}) CheckGathering(ConnectAll(world_size, 2));
+}
+
+TEST_CASE("GathersOwnPartsOnAGrid") {
+  CheckGathering(testing::ConnectHosts(testing::Hosts(2, 2), 2));
+  CheckGathering(testing::ConnectHosts({0, 0, 1}, 2));
 }
 
 // The same gradients in one tensor or many, on any number of threads: the same bits.

@@ -54,7 +54,7 @@ def test_function_of_a_file(tmp_path: Path) -> None:
     [
         (
             "cnn6m",
-            "must be one of mlp, cnn5m, vgg, .*embedding, or file.py:function",
+            "must be one of mlp, cnn5m, vgg, .*lookup, or file.py:function",
         ),
         ("absent.py:build", "'absent.py' is none"),
         (f"{__file__}:absent", "has no 'absent'"),

@@ -75,7 +75,7 @@ def engine() -> Iterator[engine_lib.Engine]:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("rows", [[], [5], [3, 1, 3]])
 @pytest.mark.parametrize("row_shape", [[], [2], [2, 3]])
-def test_rows_of_one_process_stay_as_they_are(
+def test_rows_of_one_process_are_added_by_id(
     engine: engine_lib.Engine, index_type: str, dtype: str, rows: list[int], row_shape: list[int]
 ) -> None:
     values = np.random.default_rng(1).normal(size=[len(rows), *row_shape]).astype(dtype)
@@ -88,13 +88,20 @@ def test_rows_of_one_process_stay_as_they_are(
     )
     def gather(values: Any, indices: Any) -> Any:
         slices = tf.IndexedSlices(values, indices, tf.constant([8, *row_shape]))
-        found = gradient_encoding.gather_rows(slices, "table", "step", 0, 1)
-        assert found.values.shape.as_list() == [None, *row_shape]
-        return found
+        exchange = gradient_encoding.RowExchange("table", "step", 0, 1)
+        both = exchange.gather(slices), exchange.average(slices)
+        for found in both:
+            assert found.values.shape.as_list() == [None, *row_shape]
+        return both
 
-    found = gather(values, np.asarray(rows, index_type))
-    np.testing.assert_array_equal(found.values, values)
-    np.testing.assert_array_equal(found.indices, rows)
+    gathered, found = gather(values, np.asarray(rows, index_type))
+    np.testing.assert_array_equal(gathered.values, values)
+    np.testing.assert_array_equal(gathered.indices, rows)
+    assert gathered.indices.dtype == index_type
+    table = np.zeros([8, *row_shape], dtype)
+    np.add.at(table, rows, values)
+    assert found.indices.numpy().tolist() == sorted(set(rows))
+    np.testing.assert_array_equal(found.values, table[sorted(set(rows))])
     assert found.indices.dtype == index_type
     assert found.dense_shape.numpy().tolist() == [8, *row_shape]
 
@@ -102,15 +109,16 @@ def test_rows_of_one_process_stay_as_they_are(
 def test_what_is_gathered_is_no_plans_concern() -> None:
     with tf.Graph().as_default() as graph:
         slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
-        gradient_encoding.gather_rows(slices, "table", "step", 1, 3)
+        gradient_encoding.RowExchange("table", "step", 1, 3).gather(slices)
     nodes = [node for node in graph.as_graph_def().node if node.op == "LibraAllReduce"]
     found = [
         (node.attr["tensor_names"].list.s[0].decode(), node.attr["reduction"].s.decode())
         for node in nodes
     ]
     assert found == [
-        ("table/rows", "sum"),
+        ("table/counts", "sum"),
         ("table/indices", "sum"),
+        ("table/rows", "sum"),
         ("table/values", "average"),
     ]
     assert {node.attr["plan"].s.decode() for node in nodes} == {UNPLANNED}

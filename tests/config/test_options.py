@@ -61,6 +61,7 @@ def test_defaults() -> None:
         ({"logdir": ""}, "logdir must be a path, got '': None is for none"),
         ({"local_variables": {"a": 1}}, "local_variables must be a sequence"),
         ({"sparse_as_dense": 1}, "sparse_as_dense must be"),
+        ({"sparse_as_dense": "row"}, "sparse_as_dense must be"),
         (
             {"broadcast_variables": "yes"},
             "broadcast_variables must be one of 'first_use', 'always', 'never', got 'yes'",

@@ -68,6 +68,19 @@ def test_checkpoint_contains_error_feedback(formats: Job) -> None:
         assert value["of_first"] == ([] if rank else ["bias", "weight"])
 
 
+@pytest.mark.parametrize("size", range(1, NUM_WORKERS + 1))
+def test_averages_of_rows_are_those_of_dense_gradients(formats: Job, size: int) -> None:
+    case = f"sparse_{size}"
+    first = formats.arrays(case, 0)
+    assert len(first) > 20
+    for rank in range(NUM_WORKERS):
+        value = formats.value(case, rank)
+        assert value == {"wrong": [], "saved": rank < size}
+        if value["saved"]:
+            saved = formats.arrays(case, rank)
+            assert all(saved[name].tobytes() == first[name].tobytes() for name in first)
+
+
 def test_tuning_tries_both_formats(formats: Job) -> None:
     first = formats.arrays("tuned", 0)
     for rank in range(NUM_WORKERS):

@@ -64,7 +64,9 @@ def collective(
         return ops.libra_message_wait(*begun)
 
 
-def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") -> Any:
+def all_reduce(
+    tensor: Any, name: str, function: str, reduction: str = "sum", is_gather: bool = False
+) -> Any:
     """Returns a tensor summed or averaged over all ranks; plans leave it out.
 
     Args:
@@ -72,12 +74,15 @@ def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") ->
         name: the same on every rank.
         function: training function that it belongs to.
         reduction: "sum" or "average".
+        is_gather: whether each rank has zeros but in its own one of `size` equal parts, so that
+            lanes can gather the parts instead of adding them.
     """
     (reduced,) = native.load().ops.libra_all_reduce(
         tensors=[tensor],
         tensor_names=[name],
         function=function,
         reduction=reduction,
+        is_gather=is_gather,
         plan=UNPLANNED,
         name="LibraSideChannel",
     )

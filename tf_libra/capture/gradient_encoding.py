@@ -1,5 +1,6 @@
 """Encodings of gradients that an all-reduce cannot sum as they are: sparse and complex ones."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -7,40 +8,134 @@ import tensorflow as tf
 from tf_libra.backends import collective_ops
 
 
-def gather_rows(slices: tf.IndexedSlices, name: str, function: str, rank: int, size: int) -> Any:
-    """Returns all ranks' slices in rank order, divided by the number of ranks.
+@dataclass(frozen=True)
+class RowExchange:
+    """Exchange of the rows of one sparse gradient, of which ranks may have different numbers.
 
-    As a dense tensor they are the average of the ranks' gradients. Ranks may have different numbers
-    of rows. The engine only sums: every rank puts its rows where all other ranks have zeros, so
-    sums are exact. That sends twice the bytes of an all-gather, and far fewer than the whole table.
+    Rows travel in the way that sends less, chosen in every step: every rank sends its rows to every
+    other, or an all-reduce adds them. Both ways are in the graph, one of them without rows, so that
+    no branch parts the ranks.
 
-    Args:
-        slices: of any number of rows.
+    Attributes:
         name: of the variable.
         function: the training function.
         rank: of this process.
         size: number of processes.
     """
-    # float64 represents integers below 2^53 exactly, and the engine cannot sum integers.
-    own = tf.cast(tf.shape(slices.indices)[0], tf.float64) * tf.one_hot(
-        rank, size, dtype=tf.float64
-    )
-    rows = tf.cast(collective_ops.all_reduce(own, f"{name}/rows", function), tf.int32)
-    before, after = tf.reduce_sum(rows[:rank]), tf.reduce_sum(rows[rank + 1 :])
 
-    def pad(tensor: Any) -> Any:
-        paddings = tf.concat([[[before, after]], tf.zeros([tf.rank(tensor) - 1, 2], tf.int32)], 0)
-        return tf.ensure_shape(tf.pad(tensor, paddings), [None, *tensor.shape[1:]])
+    name: str
+    function: str
+    rank: int
+    size: int
 
-    indices = collective_ops.all_reduce(
-        pad(tf.cast(slices.indices, tf.float64)), f"{name}/indices", function
-    )
-    values = collective_ops.all_reduce(
-        pad(slices.values), f"{name}/values", function, reduction="average"
-    )
-    return tf.IndexedSlices(
-        values, tf.cast(indices, slices.indices.dtype), dense_shape=slices.dense_shape
-    )
+    def gather(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """Returns all ranks' rows in rank order, divided by the number of ranks.
+
+        Every occurrence of an id stays a row of its own, as in one process on the joint batch:
+        some optimizers treat two rows of an id differently from their sum.
+        """
+        own = slices.values
+        num_own = tf.shape(own)[0]
+        counts, ids = self._gather_ids(slices.indices)
+        total, most = tf.reduce_sum(counts), tf.reduce_max(counts)
+        # A rank sends (size - 1) most rows to gather, and 2 (size - 1) / size of all to add.
+        is_gathered = tf.cast(self.size * most <= 2 * total, tf.int32)
+        gathered = self._divide(self._gather_rows(own, counts, is_gathered))
+        is_added = 1 - is_gathered
+        before = is_added * tf.reduce_sum(counts[: self.rank])
+        added = self._add(own[: is_added * num_own], before, is_added * total)
+        return self._slices(gathered, added, ids, slices)
+
+    def average(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """Returns the average of all ranks' rows: each id that a rank has once, ascending.
+
+        A rank adds its rows of the same id before it sends them. Then terms are added in rank
+        order, so the average has the bits of the dense average but for signs of zeros. Added rows
+        are never more than the whole table.
+        """
+        own_ids, own = _add_duplicates(slices)
+        num_own = tf.shape(own)[0]
+        counts, all_ids = self._gather_ids(own_ids)
+        ids = tf.unique(tf.sort(all_ids)).y
+        num_rows = tf.shape(ids)[0]
+        is_gathered = tf.cast(self.size * tf.reduce_max(counts) < 2 * num_rows, tf.int32)
+        rows = self._gather_rows(own, counts, is_gathered)
+        places = tf.searchsorted(ids, all_ids)[: tf.shape(rows)[0]]
+        exact = tf.cast(rows, _summed_in(rows.dtype))
+        sums = tf.math.unsorted_segment_sum(exact, places, is_gathered * num_rows)
+        is_added = 1 - is_gathered
+        num_added = is_added * num_own
+        terms = tf.scatter_nd(
+            tf.searchsorted(ids, own_ids)[:num_added, None],
+            own[:num_added],
+            tf.concat([[is_added * num_rows], tf.shape(own)[1:]], 0),
+        )
+        added = self._add(terms, 0, is_added * num_rows)
+        return self._slices(self._divide(sums, own.dtype), added, ids, slices)
+
+    def _gather_ids(self, own: Any) -> tuple[Any, Any]:
+        """Returns the number of rows of each rank, and all ids in rank order."""
+        # The engine carries no integers. Float64 represents those below 2^53 exactly.
+        mine = tf.cast([tf.shape(own)[0]], tf.float64)
+        counts = tf.cast(self._gather(mine, 1, "counts"), tf.int32)
+        most = tf.reduce_max(counts)
+        ids = self._gather(tf.cast(own, tf.float64), most, "indices")
+        return counts, tf.cast(tf.boolean_mask(ids, _is_present(counts, most)), own.dtype)
+
+    def _gather_rows(self, own: Any, counts: Any, is_gathered: Any) -> Any:
+        """Returns the rows of all ranks in rank order, or none if they are not gathered."""
+        counts = is_gathered * counts
+        most = tf.reduce_max(counts)
+        rows = self._gather(own[: is_gathered * tf.shape(own)[0]], most, "rows")
+        return tf.boolean_mask(rows, _is_present(counts, most))
+
+    def _gather(self, tensor: Any, most: Any, what: str) -> Any:
+        """Returns `most` entries of each rank, zeros behind the rank's own ones."""
+        padded = _pad(tensor, self.rank * most, self.size * most)
+        name = f"{self.name}/{what}"
+        return collective_ops.all_reduce(padded, name, self.function, is_gather=True)
+
+    def _add(self, rows: Any, before: Any, total: Any) -> Any:
+        """Returns the average over ranks of `total` rows, of which this one has some."""
+        return collective_ops.all_reduce(
+            _pad(rows, before, total), f"{self.name}/values", self.function, reduction="average"
+        )
+
+    def _divide(self, rows: Any, dtype: Any = None) -> Any:
+        """Returns rows divided by the number of ranks, rounded as the engine does."""
+        exact = _summed_in(rows.dtype)
+        return tf.cast(tf.cast(rows, exact) / tf.cast(self.size, exact), dtype or rows.dtype)
+
+    def _slices(
+        self, gathered: Any, added: Any, ids: Any, like: tf.IndexedSlices
+    ) -> tf.IndexedSlices:
+        values = tf.concat([gathered, added], 0)
+        values = tf.ensure_shape(values, [None, *like.values.shape[1:]])
+        return tf.IndexedSlices(values, ids, dense_shape=like.dense_shape)
+
+
+def _add_duplicates(slices: tf.IndexedSlices) -> tuple[Any, Any]:
+    """Returns ids without duplicates, and the sum of each id's rows in their order."""
+    found = tf.unique(slices.indices)
+    sums = tf.math.unsorted_segment_sum(slices.values, found.idx, tf.shape(found.y)[0])
+    return found.y, sums
+
+
+def _pad(tensor: Any, before: Any, total: Any) -> Any:
+    """Returns `total` entries, zeros but for those of the tensor, which begin at `before`."""
+    behind = total - before - tf.shape(tensor)[0]
+    others = tf.zeros([tf.rank(tensor) - 1, 2], tf.int32)
+    return tf.pad(tensor, tf.concat([[[before, behind]], others], 0))
+
+
+def _is_present(counts: Any, most: Any) -> Any:
+    """Returns which of `most` entries of each rank are not padding."""
+    return tf.reshape(tf.sequence_mask(counts, most), [-1])
+
+
+def _summed_in(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype in which the engine adds and divides elements."""
+    return tf.float32 if dtype.size < tf.float32.size else dtype
 
 
 def as_real(gradient: Any) -> Any:

@@ -61,7 +61,8 @@ class ReductionPolicy:
 
     Attributes:
         function: identity of the training function, unique in this process.
-        sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
+        sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered; "rows" adds
+            rows of the same id, over all ranks.
         error_feedback: whether what rounding loses is added to the next gradients.
         inner_gradients: treatment of gradients that an outer tape differentiates again: "average",
             "local" or "reject".
@@ -74,7 +75,7 @@ class ReductionPolicy:
     """
 
     function: str = ""
-    sparse_as_dense: bool = False
+    sparse_as_dense: bool | str = False
     error_feedback: bool = False
     inner_gradients: str = "reject"
     place: Callable[[], tuple[int, int]] = _single_process
@@ -285,8 +286,9 @@ class GradientRegistry:
         return tf.equal(denied, 0)
 
     def is_gathered(self, gradient: Any) -> bool:
-        """Returns whether a gradient's rows are gathered."""
-        return isinstance(gradient, tf.IndexedSlices) and not self._policy.sparse_as_dense
+        """Returns whether a gradient travels as rows."""
+        is_dense = self._policy.sparse_as_dense is True
+        return isinstance(gradient, tf.IndexedSlices) and not is_dense
 
     def _unique_name(self, name: str, gradient: Any) -> str:
         if gradient.dtype not in FLOATING:
@@ -307,7 +309,9 @@ class GradientRegistry:
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
         self.reduced.append(ReducedGradient(name, (None, *row), dtype, 0, is_gathered=True))
-        return gradient_encoding.gather_rows(gradient, name, self._policy.function, *self.place())
+        exchange = gradient_encoding.RowExchange(name, self._policy.function, *self.place())
+        adds = self._policy.sparse_as_dense == "rows"
+        return exchange.average(gradient) if adds else exchange.gather(gradient)
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)

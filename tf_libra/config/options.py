@@ -45,7 +45,7 @@ class OptimizeKwargs(TypedDict, total=False):
     cache_dir: "str | os.PathLike[str] | None"
     broadcast_variables: "bool | str"
     local_variables: "Sequence[Any]"
-    sparse_as_dense: "bool"
+    sparse_as_dense: "bool | str"
     wire_dtype: "str | None"
     error_feedback: "bool"
     inner_gradients: "str"
@@ -95,11 +95,11 @@ class Options:
         "never", or False, raises.""",
         agreed=True,
     )
-    sparse_as_dense: bool = option(
+    sparse_as_dense: bool | str = option(
         False,
-        "bool",
-        validation.boolean,
-        "plan `IndexedSlices` as dense gradients instead of gathering rows.",
+        "bool | str",
+        validators.check_sparse_as_dense,
+        'plan `IndexedSlices` as dense gradients; "rows" only adds rows of one id.',
         agreed=True,
     )
     check_numerics: str = option(

@@ -48,6 +48,13 @@ def check_wire_dtype(name: str, value: Any) -> str | None:
     return value
 
 
+def check_sparse_as_dense(name: str, value: Any) -> bool | str:
+    """Returns True, False or "rows"."""
+    if isinstance(value, bool) or (isinstance(value, str) and value == "rows"):
+        return value
+    raise ValueError(f"{name} must be True, False or 'rows', got {value!r}")
+
+
 _check_broadcast = one_of("first_use", "always", "never")
 
 

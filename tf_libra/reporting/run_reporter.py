@@ -140,6 +140,15 @@ class RunReporter:
                 " rank-local variables in local_variables."
             )
 
+    def on_sparse_gradients(self, names: Sequence[str]) -> None:
+        """Logs the gradients that travel as rows."""
+        if names:
+            self._remark(
+                f"sparse gradients: {len(names)} ({formatting.listed(names)}) travel as rows, after"
+                " the planned all-reduces",
+                logging.INFO,
+            )
+
     def on_step_without_reductions(self) -> None:
         """Logs that a step without all-reduces ran in a graph that matches the plan."""
         self._remark(

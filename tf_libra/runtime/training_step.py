@@ -329,6 +329,7 @@ class TrainingFunction:
         reporter = self._reporter if is_first else self._reporter_of_new_trace(control)
         if left:
             reporter.on_unplanned_gradients(job.name, left, has_planned=bool(marked))
+        reporter.on_sparse_gradients([one.name for one in marked if one.is_gathered])
         given = self._user_plan(tensors, reporter, is_first) if marked else None
         if is_first:
             for pattern in self._variables.unmatched(call.touched()):
