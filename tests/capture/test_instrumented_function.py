@@ -155,6 +155,25 @@ def test_step_compiled_by_xla_is_rejected() -> None:
         )
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_inner_function_compiled_by_xla_is_named(is_nested: bool) -> None:
+    variable = tf.Variable(3.0)
+
+    @tf.function
+    def nested() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            square = variable**2
+        return tape.gradient(square, variable)
+
+    def compiled_gradient() -> tf.Tensor:
+        return nested() if is_nested else nested.python_function()
+
+    compiled = tf.function(compiled_gradient, jit_compile=True)
+    step = instrumented_function.InstrumentedFunction(lambda: compiled(), lambda *_: None)
+    with pytest.raises(ValueError, match="'compiled_gradient'"):
+        step()
+
+
 def test_gradient_of_an_average_is_averaged_too() -> None:
     """A step that differentiates through its own gradients, as a gradient penalty does."""
     layers, traces = chain(), Traces()

@@ -296,8 +296,9 @@ def reject_eager_functions(step_name: str) -> None:
 
 
 def _reject_xla(step_name: str) -> None:
-    if tf_internal.is_in_xla_context(tf.compat.v1.get_default_graph()):
+    name = tf_internal.xla_function_name(tf.compat.v1.get_default_graph())
+    if name is not None:
         raise ValueError(
-            f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
-            " all-reduce; remove jit_compile=True from the training step"
+            f"{step_name} computes gradients in {name!r}, which is compiled with"
+            " jit_compile=True, and XLA cannot call the all-reduce; remove jit_compile=True from it"
         )

@@ -68,7 +68,6 @@ __all__ = [
     "functional_model_class",
     "get_read_write_resource_inputs",
     "is_collecting_graphs",
-    "is_in_xla_context",
     "iterator_loop",
     "pack_tangents",
     "profiler_trace",
@@ -80,6 +79,7 @@ __all__ = [
     "stop_recording",
     "trace_events_pb2",
     "wait_for_async_ops",
+    "xla_function_name",
 ]
 
 
@@ -93,9 +93,19 @@ def set_bytes_attribute(op: Any, name: str, value: bytes) -> None:
     op._set_attr(name, tf.compat.v1.AttrValue(s=value))
 
 
-def is_in_xla_context(graph: Any) -> bool:
-    """Returns whether XLA compiles a graph, or one that it is nested in."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+def xla_function_name(graph: Any) -> str | None:
+    """Returns the name of the function that XLA compiles: a graph, or one that it is nested in.
+
+    Returns:
+        The innermost function's name; None if XLA compiles none.
+    """
+    while graph is not None:
+        # A function that is compiled is traced in an XLA context of the graph around it.
+        outer = getattr(graph, "outer_graph", None)
+        if control_flow_util.InXlaContext(graph if outer is None else outer):
+            return str(getattr(graph, "name", "a graph"))
+        graph = outer
+    return None
 
 
 def is_collecting_graphs() -> bool:
