@@ -66,6 +66,14 @@ def test_true_form_is_ranked_first(both: dict[str, list[ModelForm]], truth: str)
         assert one.samples and one.median_error is not None
 
 
+def test_libras_form_has_to_be_clearly_better(both: dict[str, list[ModelForm]]) -> None:
+    [libras, cpu_share] = both["contention"]
+    for ratio, first in ((1.5, "CPU share"), (2.5, "contention")):
+        error = ratio * libras.error / 2
+        other = dataclasses.replace(cpu_share, held_out_error=error, held_out_backward_error=error)
+        assert min(libras, other, key=lambda form: form.rank).name == first
+
+
 def test_each_plan_is_predicted_by_a_fit_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = steps_on(LIBRAS, 4)
     seen: list[list[str]] = []
