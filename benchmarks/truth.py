@@ -28,14 +28,17 @@ What a number means:
   it (`exclusive_seconds`), and the model's time without waiting, times the drift. One is `alone` if
   most of it ran after backward computation, else `overlapped`. Those of plans on two streams are
   left out: they slow each other.
+- `hindsight_error` of all-reduces: median error of a startup and a rate that are fitted to these
+  all-reduces themselves (least absolute deviations of logarithms). What such a model cannot predict
+  remains, as when a core runs another thread first.
 - An error is predicted / measured - 1. `bias` is the median error, `median_error` and `worst_error`
   are of its absolute value; `rank_correlation` is Spearman's, None where all plans are alike.
 
 The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
 "predicted_step_seconds", "measured_step_seconds", "noise", "all_reduces"}], "backward":
 {"median_error", "worst_error", "bias", "rank_correlation"}, "step": {the same}, "all_reduce":
-{"alone": {"count", "median_error", "bias"}, "overlapped": {the same}}, "noise", "drift", "pace",
-"settings", "machine", "versions"}. An all-reduce: {"num_bytes", "num_threads",
+{"alone": {"count", "median_error", "bias", "hindsight_error"}, "overlapped": {the same}}, "noise",
+"drift", "pace", "settings", "machine", "versions"}. An all-reduce: {"num_bytes", "num_threads",
 "overlapped_seconds", "exclusive_seconds", "predicted_seconds"}.
 """
 
@@ -45,7 +48,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
-from scipy import stats
+from scipy import optimize, stats
 
 from benchmarks.jobs.job import TruthJob
 from benchmarks.machine import machine, versions
@@ -155,19 +158,41 @@ def _errors(rows: Sequence[dict[str, Any]], of: str) -> dict[str, float | None]:
 
 
 def _all_reduce_errors(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    errors: dict[str, list[float]] = {"alone": [], "overlapped": []}
+    kinds: dict[str, list[tuple[float, float, float]]] = {"alone": [], "overlapped": []}
     for row in (row for plan in rows for row in plan["all_reduces"]):
         overlapped, exclusive = row["overlapped_seconds"], row["exclusive_seconds"]
-        error = row["predicted_seconds"] / (overlapped + exclusive) - 1
-        errors["alone" if exclusive > overlapped else "overlapped"].append(error)
-    return {
-        kind: {
-            "count": len(found),
-            "median_error": float(np.median(np.abs(found))) if found else None,
-            "bias": float(np.median(found)) if found else None,
+        kinds["alone" if exclusive > overlapped else "overlapped"].append(
+            (row["num_bytes"], overlapped + exclusive, row["predicted_seconds"])
+        )
+    found = {}
+    for kind, columns in kinds.items():
+        num_bytes, seconds, predicted = np.array(columns, float).reshape(-1, 3).T
+        errors = predicted / seconds - 1
+        found[kind] = {
+            "count": len(errors),
+            "median_error": float(np.median(np.abs(errors))) if len(errors) else None,
+            "bias": float(np.median(errors)) if len(errors) else None,
+            "hindsight_error": _hindsight_error(num_bytes, seconds) if len(errors) else None,
         }
-        for kind, found in errors.items()
-    }
+    return found
+
+
+def _hindsight_error(num_bytes: np.ndarray, seconds: np.ndarray) -> float:
+    """Median error of the line over bytes of least absolute deviations of logarithms."""
+
+    def predicted(logs: np.ndarray) -> Any:
+        return np.exp(logs[0]) + np.exp(logs[1]) * num_bytes
+
+    def deviation(logs: np.ndarray) -> float:
+        return float(np.abs(np.log(predicted(logs) / seconds)).sum())
+
+    starts = (
+        np.log([np.quantile(seconds, low), np.quantile(seconds / num_bytes, high)])
+        for low, high in ((0.1, 0.5), (0.5, 0.5), (0.1, 0.1), (0.5, 0.1))
+    )
+    fits = [optimize.minimize(deviation, start, method="Nelder-Mead") for start in starts]
+    best = min(fits, key=lambda fit: float(fit.fun))
+    return float(np.median(np.abs(predicted(best.x) / seconds - 1)))
 
 
 def table(document: dict[str, Any]) -> str:
@@ -211,7 +236,8 @@ def table(document: dict[str, Any]) -> str:
         if errors["median_error"] is not None:
             lines.append(
                 f"all-reduce, {kind}: median error {errors['median_error']:.1%}, bias"
-                f" {errors['bias']:+.1%}, of {errors['count']}"
+                f" {errors['bias']:+.1%}, fitted in hindsight {errors['hindsight_error']:.1%}, of"
+                f" {errors['count']}"
             )
     lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
     lines.append(

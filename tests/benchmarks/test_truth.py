@@ -79,7 +79,28 @@ def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
     assert found["overlapped"]["count"] == 1
     assert found["overlapped"]["bias"] == pytest.approx(1.0)
     none = truth.judged([measured([1.0, 1.0], 1.0, [])])["all_reduce"]
-    assert none["alone"] == {"count": 0, "median_error": None, "bias": None}
+    assert none["alone"] == {
+        "count": 0,
+        "median_error": None,
+        "bias": None,
+        "hindsight_error": None,
+    }
+
+
+def test_hindsight_error_is_of_a_line_over_bytes() -> None:
+    """Ten all-reduces, of which four take ten times as long as the line of the others."""
+    plan = measured([1.0, 1.0], 1.0, [0.5])
+    for index in range(10):
+        num_bytes = 10_000 * 2**index
+        seconds = (1e-4 + 1e-9 * num_bytes) * (10 if index in (1, 4, 5, 8) else 1)
+        plan["all_reduces"].append(all_reduce(0.0, seconds, 2 * seconds) | {"num_bytes": num_bytes})
+    alone = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
+    assert alone["median_error"] == pytest.approx(1.0)
+    assert alone["hindsight_error"] < 0.02
+    for row in plan["all_reduces"][::2]:
+        row["exclusive_seconds"] *= 3
+    alone = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]["alone"]
+    assert alone["hindsight_error"] > 0.2
 
 
 @pytest.mark.workers
