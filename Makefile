@@ -1,5 +1,6 @@
 # make setup | horovod | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
+# make launchers                  Ray Train and torchrun start two workers, and start them again
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
@@ -42,7 +43,7 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak launchers gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -151,6 +152,24 @@ gpu-test: $(GPU_VENV)/.ready
 
 gpu-dry-run: $(GPU_VENV)/.ready
 	$(GPU_VENV)/bin/python -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
+
+# Ray and PyTorch in an environment of their own, which finds TensorFlow and TF-Libra in the first.
+LAUNCHERS_VENV := .venv-launchers
+LAUNCHERS := import tomllib; known = tomllib.load(open("pyproject.toml", "rb")); \
+  print(*known["project"]["optional-dependencies"]["launchers"], sep="\n")
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
+$(LAUNCHERS_VENV)/.ready: pyproject.toml $(VENV)/.ready
+	$(PYTHON) -m venv $(LAUNCHERS_VENV)
+	$(LAUNCHERS_VENV)/bin/python -c '$(LAUNCHERS)' > $(LAUNCHERS_VENV)/requirements.txt
+	$(LAUNCHERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install \
+	  --requirement $(LAUNCHERS_VENV)/requirements.txt
+	$(BIN)/python -c '$(SITE)' \
+	  > $$($(LAUNCHERS_VENV)/bin/python -c '$(SITE)')/tf_libra_environment.pth
+	@touch $@
+
+launchers: build $(LAUNCHERS_VENV)/.ready
+	$(LAUNCHERS_VENV)/bin/python tools/try_launchers.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
