@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tf_libra.specs.plan import Plan, TensorGroup
     from tf_libra.specs.scaling_profile import ScalingProfile
     from tf_libra.step_comparison import compare_steps
+    from tf_libra.uneven_data import join
 
     __version__: str
 
@@ -72,6 +73,7 @@ __all__ = [
     "compare_steps",
     "cost_model_from_json",
     "elastic",
+    "join",
     "keras",
     "local_rank",
     "local_size",
@@ -120,6 +122,7 @@ _HOME = {
     "boundary": "tf_libra.model_parallel.capture.trace_hooks",
     "compare_steps": "tf_libra.step_comparison",
     "cost_model_from_json": "tf_libra.cost_model",
+    "join": "tf_libra.uneven_data",
     "local_rank": "tf_libra.ranks",
     "local_size": "tf_libra.ranks",
     "make_burst_plan": "tf_libra.model_parallel.planning.burst",

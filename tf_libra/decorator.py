@@ -135,6 +135,8 @@ class Optimized:
         return self._step(num_steps, args, kwargs)
 
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._kind.is_staged:
+            self._reject_join()
         hooks = active_hooks()
         with self._turn, contextlib.ExitStack() as stack:
             for hook in hooks:
@@ -145,6 +147,16 @@ class Optimized:
             if make_record is not None:
                 self._training.record(make_record)
         return result
+
+    def _reject_join(self) -> None:
+        from tf_libra.capture.gradient_weight import is_joined
+
+        if is_joined():
+            raise ValueError(
+                f"{self.__dict__.get('__name__', 'the step')}: tf_libra.join needs a data-parallel"
+                f" strategy, and this step has one of {self._kind.name}: give each rank equally"
+                " many batches"
+            )
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""

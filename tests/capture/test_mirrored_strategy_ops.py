@@ -143,6 +143,7 @@ def test_checkpoint_brings_back_what_was(job: Job) -> None:
         ("decorated_in_the_replica", ["decorate the tf.function that calls strategy.run"]),
         ("engine_of_horovod", ["engine must be 'lanes'", "got 'horovod'"]),
         ("pipeline", ["Spp(", "a strategy of data parallelism"]),
+        ("joined", ["join: MultiWorkerMirroredStrategy", "equally many batches"]),
     ],
 )
 def test_what_cannot_be_is_rejected_by_name_on_every_rank(

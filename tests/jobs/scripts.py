@@ -13,7 +13,7 @@ TOPICS = (
     "numerics",
     "calls",
     "second_derivatives",
-    "data",  # last: its last case begins another job of the same ranks
+    "data",  # last: its last cases begin another job of the same ranks
 )
 
 if __name__ == "__main__":

@@ -15,19 +15,21 @@ class Ranks:
 
     rank, world_size = 1, 2
 
-    def __init__(self, theirs: dict[str, Any]) -> None:
-        self.theirs = theirs
+    def __init__(self, theirs: dict[str, Any], batches: int | None = None) -> None:
+        self.theirs, self.batches = theirs, batches
         self.met: list[tuple[str, str]] = []
 
     def meet(self, what: str, function: str) -> None:
         self.met.append((what, function))
 
     def all_gather(self, message: Any) -> list[Any]:
-        return [self.theirs, message]
+        return [{"metrics": self.theirs, "batches": self.batches}, message]
 
 
-def averaged(logs: dict[str, Any] | None) -> dict[str, Any] | None:
-    AverageMetrics().on_epoch_end(0, logs)
+def averaged(logs: dict[str, Any] | None, batches: int | None = None) -> dict[str, Any] | None:
+    callback = AverageMetrics()
+    callback.set_params({"steps": batches})
+    callback.on_epoch_end(0, logs)
     return logs
 
 
@@ -39,6 +41,13 @@ def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.Mo
     assert logs["loss"] == 1.0 and type(logs["loss"]) is float
     np.testing.assert_array_equal(logs["of_classes"], [2.0, 3.5])
     assert ranks.met == [("between steps: the end of an epoch", "AverageMetrics")]
+
+
+def test_training_metrics_have_the_weights_of_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks({"loss": 1.0, "val_loss": 1.0}, batches=1)
+    monkeypatch.setattr(current_job, "get_control", lambda: ranks)
+    assert averaged({"loss": 3.0, "val_loss": 3.0}, 3) == {"loss": 2.5, "val_loss": 2.0}
+    assert averaged({"loss": 3.0, "val_loss": 3.0}, None) == {"loss": 2.0, "val_loss": 2.0}
 
 
 def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,8 +216,11 @@ def _reduce(
     by_horovod = hasattr(tape, "_allreduce_grads")
     is_excluded = any(variable_key(variable) in excluded for variable in variables)
     if by_horovod or policy.by_strategy or is_excluded:
+        raw = registry.weighted(raw)
+        for i, one in zip(chosen, raw, strict=True):
+            results[i] = one
         registry.record_call(names, raw, variables, is_reduced=False, by_horovod=by_horovod)
-        return gradients
+        return tf.nest.pack_sequence_as(gradients, results)
     if chosen:
         _reject_xla(step_name)
     present = [i for i, one in enumerate(raw) if one is not None]
@@ -226,7 +229,9 @@ def _reduce(
         backward_order([raw[i] for i in present], present),
         key=lambda i: registry.is_gathered(raw[i]),
     )
-    averages = registry.average([names[i] for i in order], [raw[i] for i in order])
+    averages = registry.average(
+        [names[i] for i in order], registry.weighted([raw[i] for i in order])
+    )
     for i, average in zip(order, averages, strict=True):
         results[chosen[i]] = average
     registry.record_call(

@@ -14,6 +14,7 @@ from tf_libra.capture import gradient_encoding
 from tf_libra.capture.backward_order import NamedGradient, unique_name
 from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.capture.finite_check import FiniteCheck
+from tf_libra.capture.gradient_weight import GradientWeight
 from tf_libra.capture.variables import variable_key
 from tf_libra.internal import native
 
@@ -72,6 +73,7 @@ class ReductionPolicy:
             and the results of `gradient` stay as they are.
         is_rank_local: returns whether the user declares a variable rank-local.
         names: rank 0's names of variables that Keras has numbered differently on this rank.
+        weight: weight of this rank's gradients before the reduction; None for a plain average.
     """
 
     function: str = ""
@@ -83,6 +85,7 @@ class ReductionPolicy:
     by_strategy: bool = False
     is_rank_local: Callable[[Any], bool] = lambda variable: False
     names: Mapping[str, str] = field(default_factory=dict)
+    weight: GradientWeight | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,6 +287,11 @@ class GradientRegistry:
             tf.cast(tf.logical_not(verdict), tf.float32), name, self._policy.function
         )
         return tf.equal(denied, 0)
+
+    def weighted(self, gradients: Sequence[Any]) -> list[Any]:
+        """Returns gradients, some of which may be None, times this rank's weight."""
+        weight = self._policy.weight
+        return [one if one is None or weight is None else weight.apply(one) for one in gradients]
 
     def is_gathered(self, gradient: Any) -> bool:
         """Returns whether a gradient travels as rows."""

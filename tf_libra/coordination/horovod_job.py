@@ -198,8 +198,8 @@ def join_together(original: Callable[..., Any]) -> Callable[..., Any]:
         except (tf.errors.OpError, control_plane.EngineError) as error:
             reason = (
                 f"{_JOIN} was called by rank {controls[0].rank}, and another rank has a step to"
-                " take. TF-Libra's all-reduces need every rank in every step: give each rank"
-                " equally many batches"
+                " take. TF-Libra's all-reduces need every rank in every step: loop over"
+                " tf_libra.join(batches), or give each rank equally many"
             )
             for control in controls:
                 control.abort(reason)

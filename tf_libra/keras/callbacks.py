@@ -98,6 +98,9 @@ def _use_statistics(model: keras.Model) -> None:
 class AverageMetrics(keras.callbacks.Callback):
     """Replaces metrics by their average over all ranks at the end of each epoch.
 
+    If Keras knows on every rank how many batches an epoch has, training metrics are weighted by
+    these numbers; validation metrics have equal weights.
+
     Put it before callbacks that read metrics, such as `ReduceLROnPlateau` or `ModelCheckpoint`, so
     that these decide the same on every rank.
     """
@@ -131,10 +134,12 @@ class AverageMetrics(keras.callbacks.Callback):
             if steps is None
             else f"the end of an epoch, after {steps - self._steps_before} optimizer steps"
         )
+        message = {"metrics": mine, "batches": (self.params or {}).get("steps")}
         everyone = current_job.run_at(
-            place, type(self).__name__, control, lambda control: control.all_gather(mine)
+            place, type(self).__name__, control, lambda control: control.all_gather(message)
         )
-        values = [with_names_of(list(mine), theirs) for theirs in everyone]
+        values = [with_names_of(list(mine), theirs["metrics"]) for theirs in everyone]
+        numbers = [theirs["batches"] for theirs in everyone]
         for rank, theirs in enumerate(values):
             if sorted(theirs) != sorted(mine):
                 raise ValueError(
@@ -142,5 +147,6 @@ class AverageMetrics(keras.callbacks.Callback):
                     f" {sorted(mine)}; every rank must compute the same"
                 )
         for name in mine:
-            average = np.mean([theirs[name] for theirs in values], axis=0)
+            weights = None if name.startswith("val_") or None in numbers else numbers
+            average = np.average([theirs[name] for theirs in values], axis=0, weights=weights)
             logs[name] = average if average.ndim else float(average)

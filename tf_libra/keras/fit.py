@@ -15,6 +15,7 @@ from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
+from tf_libra.keras.uneven_fit import UnevenEpochs
 from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged
 from tf_libra.specs.backward_profile import BackwardProfile
 
@@ -49,6 +50,7 @@ class OptimizedFit:
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
         self._up_to_date = StagedFitSync(model, self._synchronize) if is_staged else None
+        self._uneven = None if is_staged else UnevenEpochs(model)
         multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
@@ -132,6 +134,8 @@ class OptimizedFit:
         """Releases the model to another call of `optimize`."""
         if self._up_to_date is not None:
             self._up_to_date.leave()
+        if self._uneven is not None:
+            self._uneven.leave()
         self.close()
 
     def _make_train_function(self, force: bool = False) -> Any:
@@ -142,8 +146,9 @@ class OptimizedFit:
                 self._up_to_date.catch_up()
             self.close()
             if self._up_to_date is None:
+                assert self._uneven is not None
                 self._steps = self._decorate(_steps_function(model), weights=lambda: model.weights)
-                model.train_function = _train_function(model, self._steps)
+                model.train_function = _train_function(model, self._steps, self._uneven)
             else:
                 self._steps = self._decorate(_single_step(model))
                 model.train_function = _staged_function(model, self._steps, self._up_to_date)
@@ -164,7 +169,9 @@ def optimize(
         model.fit(...)
         print(fitting.explain())
 
-    Every rank feeds `fit` its own share of the data, in the same number of steps. Callbacks,
+    Every rank feeds `fit` its own share of the data. If the numbers of batches differ, and Keras
+    knows them on every rank, a rank without further batches takes part in the steps of the others
+    with the weight zero, as under `tf_libra.join`. Callbacks,
     validation, a custom `train_step` and `steps_per_execution` work as before; while the first
     steps measure, they run one at a time. Under a strategy for pipelines or bursts, ranks run
     layers of the model (docs/pipeline.md, docs/burst.md), and `fit` synchronizes their variables
@@ -297,7 +304,9 @@ def _staged_function(
     return train_function
 
 
-def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[[Any], Any]:
+def _train_function(
+    model: keras.Model, steps: decorator.Optimized, uneven: UnevenEpochs
+) -> Callable[[Any], Any]:
     """Returns the function that Keras calls for every `steps_per_execution` batches."""
 
     def train_function(iterator: Any) -> Any:
@@ -305,12 +314,16 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
         batches = tuple(take(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
-        if len(batches) == model.steps_per_execution and steps.settled and _are_alike(batches):
+        uneven.exchange()
+        is_full = len(batches) == model.steps_per_execution
+        if is_full and steps.settled and not uneven.differ and _are_alike(batches):
+            uneven.count(len(batches))
             return steps.several(len(batches), batches)
-        # Tuning measures single steps, and a graph for the last few steps would be used once.
+        # Tuning measures single steps, a graph for the last few steps would be used once, and all
+        # steps of a graph have one weight.
         outputs = None
         for data in batches:
-            outputs = steps((data,))
+            outputs = uneven.step(lambda data: steps((data,)), data)
         return outputs
 
     return train_function

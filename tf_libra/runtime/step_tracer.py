@@ -1,7 +1,7 @@
 """Calls of a training function, bound to the traces that they need."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from tf_libra import config
 from tf_libra.capture.finite_check import FiniteCheck
 from tf_libra.capture.gradient_interception import reject_eager_functions
 from tf_libra.capture.gradient_registry import ReductionPolicy
+from tf_libra.capture.gradient_weight import gradient_weight, is_joined, is_weighted
 from tf_libra.capture.instrumented_function import InstrumentedFunction, Trace
 from tf_libra.capture.variables import handles, variable_name
 from tf_libra.coordination.control_plane import Control
@@ -88,8 +89,11 @@ class StepCall:
 class StepTracer:
     """Traces one training function, and binds its calls to the traces.
 
+    Steps in which some rank has no batch have traces of their own, so that weights cost the other
+    steps nothing.
+
     Attributes:
-        function: the instrumented `tf.function`.
+        function: the instrumented `tf.function` of steps in which every rank has a batch.
         has_trained: whether a trace has been used for a training step.
     """
 
@@ -126,6 +130,9 @@ class StepTracer:
         self.function: Any = InstrumentedFunction(
             function, self._on_traced, self._policy, is_method=is_method
         )
+        self._weighted: Any = InstrumentedFunction(
+            function, self._on_traced, self._weighted_policy, is_method=is_method
+        )
 
     def connect(self, control: Control, job: Job, watch: FiniteCheck | None) -> None:
         """Sets the ranks that compare the traces from now on.
@@ -151,18 +158,22 @@ class StepTracer:
             reporter: receives warnings about a new trace.
 
         Raises:
-            ValueError: on every rank: the ranks have different gradients.
+            ValueError: on every rank: the ranks have different gradients, or `tf_libra.join` cannot
+                weight them.
             EngineError: a rank is gone.
         """
         reject_eager_functions(self._name)
         self._next_step, self._reporter = step, reporter
-        concrete = self.function.get_concrete_function(*args, **kwargs)
+        function = self._weighted if is_weighted() else self.function
+        concrete = function.get_concrete_function(*args, **kwargs)
         if self._traces.is_renamed:
             # Only this trace has shown that rank 0 uses other names.
-            self.function.forget_traces()
-            concrete = self.function.get_concrete_function(*args, **kwargs)
+            function.forget_traces()
+            concrete = function.get_concrete_function(*args, **kwargs)
         trace = self._traces.of(concrete)
-        return StepCall.bind(trace, concrete, self.function, args, kwargs)
+        if is_joined():
+            self._check_joined(trace.trace)
+        return StepCall.bind(trace, concrete, function, args, kwargs)
 
     def is_rank_local(self, trace: Trace) -> bool:
         """Returns whether calls of the trace train nothing: other ranks may not make them."""
@@ -177,6 +188,22 @@ class StepTracer:
             if self.has_trained:
                 meet = partial(self._control.meet, "a new trace", self._identity)
         self._traces.add(trace, self._control, self._reporter, meet)
+
+    def _check_joined(self, trace: Trace) -> None:
+        if self._options.inner_gradients == "average":
+            raise ValueError(
+                f"{self._name}: inner_gradients must be 'local' or 'reject' in a loop over"
+                " tf_libra.join, got 'average': the outer gradient of an averaged one has no weight"
+            )
+        if trace.gradients_per_example:
+            raise ValueError(
+                f"{self._name} computes gradients per example, of"
+                f" {listed(trace.gradients_per_example)}, which the script averages itself, and"
+                " tf_libra.join cannot weight: give each rank equally many batches"
+            )
+
+    def _weighted_policy(self) -> ReductionPolicy:
+        return replace(self._policy(), weight=gradient_weight())
 
     def _policy(self) -> ReductionPolicy:
         return ReductionPolicy(

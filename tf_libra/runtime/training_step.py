@@ -15,6 +15,7 @@ from tf_libra.autotune import Phase, TensorSpec, Tuner, tune
 from tf_libra.capture import finite_check, instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context
 from tf_libra.capture.gradient_registry import ReducedGradient
+from tf_libra.capture.gradient_weight import gradient_weight, is_weighted
 from tf_libra.coordination.control_plane import Control, EngineError, between_steps
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
@@ -240,6 +241,8 @@ class TrainingFunction:
         if not is_step:
             return call.run()
         session = self._session_of(control, call)
+        if is_weighted() and not gradient_weight().value:
+            return self._run_without_batch(control, session, call, num_steps)
         if self._watch is None:
             return self._run(control, session, call, num_steps)
         return self._run_if_finite(self._watch, control, session, call, num_steps)
@@ -259,6 +262,24 @@ class TrainingFunction:
         execute = partial(call.execute, control, self._identity, self._step, num_steps)
         result = session.step(first, execute, num_steps)
         session.record_graph(self._step, call.concrete.graph)
+        return result
+
+    def _run_without_batch(
+        self, control: Control, session: TuningSession, call: StepCall, num_steps: int
+    ) -> Any:
+        """Takes part in a step of the ranks that have a batch.
+
+        Variables that are computed from this rank's examples, such as moving averages and metrics,
+        keep their values.
+        """
+        touched = call.touched()
+        local = self._variables.rank_local(call.trace.flow(call.concrete, touched), touched)
+        before = finite_check.VariableSnapshot(local)
+        if self._watch is None:
+            result = self._run(control, session, call, num_steps)
+        else:
+            result = self._run_if_finite(self._watch, control, session, call, num_steps)
+        before.restore()
         return result
 
     def _run_if_finite(

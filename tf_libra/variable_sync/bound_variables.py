@@ -39,7 +39,8 @@ class BoundVariable:
         trainable: whether the variable was created trainable.
         is_random_state: whether it is the state of a random generator.
         is_variable: False for a captured tensor.
-        is_own: whether a strategy of TensorFlow makes it rank-local.
+        is_own: whether a strategy of TensorFlow makes it rank-local, or would add up the ranks'
+            values: it belongs to a metric.
     """
 
     index: int
@@ -148,7 +149,7 @@ def _bound_variable(
             variable.shape,
             bool(variable.trainable),
             is_random_state(variable),
-            is_own=is_own_by_strategy(tensor),
+            is_own=is_own_by_strategy(tensor) or variable.aggregation is tf.VariableAggregation.SUM,
         )
     if tensor.dtype != tf.resource:
         if not is_captured:

@@ -9,6 +9,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.buffers import Buffers, untouched
 from tf_libra.variable_sync.initial_broadcast import BroadcastResult, InitialBroadcast
+from tf_libra.variable_sync.replication_analysis import Replication
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ class StepVariables:
         broadcast = self._broadcast.compare(control, touched, judged)
         differing = self._buffers.find_differing(control, touched, judged, self._weights())
         return VariableComparison(broadcast, tuple(differing))
+
+    def rank_local(self, flow: SourceFlow, touched: Sequence[BoundVariable]) -> list[BoundVariable]:
+        """Returns the variables of a call that are computed from this rank's examples."""
+        judged = self._broadcast.classify(flow, touched)
+        own = (held for held in touched if judged[held.name].replication is Replication.OWN)
+        return [held for held in own if held.is_variable]
 
     def check(self, control: Control) -> None:
         """Compares all replicated variables that still exist on every rank.

@@ -77,6 +77,12 @@ def pipeline() -> Any:
 
 
 @cases
+def joined() -> Any:
+    for _ in tf_libra.join([data(0)]):
+        pass
+
+
+@cases
 def overflow_of_one_worker() -> Any:
     """While plans are tried, and under a plan: all workers skip the step."""
     overflows = (1, 7)

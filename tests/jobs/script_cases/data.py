@@ -8,6 +8,7 @@ import models
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, restart_engine
 
+import tf_libra
 from script_cases.common import (
     DTYPE,
     LAST,
@@ -104,8 +105,59 @@ def same_plan_file() -> Any:
 
 
 @cases
+def unequal_data_of_tapes_of_horovod() -> Any:
+    """A tape of Horovod, which averages the weighted gradients, in a step of TF-Libra."""
+    model, alone = hand_written(), hand_written()
+    joint = [[models.part(batch(n), rank, SIZE) for n in range(2 + rank)] for rank in range(SIZE)]
+
+    def step(inputs: Any, labels: Any) -> None:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = model.loss(inputs, labels)
+        model.update(tape.gradient(loss, model.variables))
+
+    stepping = optimized()(step)
+    for inputs, labels in tf_libra.join(joint[RANK]):
+        stepping(inputs, labels)
+    train_unevenly(alone, joint)
+    cases.save(
+        **{f"alone/{k}": v for k, v in values(alone.variables).items()},
+        **{f"ours/{k}": v for k, v in values(model.variables).items()},
+    )
+
+
+def train_unevenly(model: Any, joint: Any) -> None:
+    """Trains in one process with the average of the batches there are."""
+    for number in range(max(map(len, joint))):
+        found = []
+        for inputs, labels in [batches[number] for batches in joint if number < len(batches)]:
+            with tf.GradientTape() as tape:
+                loss = model.loss(inputs, labels)
+            found.append(tape.gradient(loss, model.variables))
+        model.update([tf.add_n(parts) / len(found) for parts in zip(*found, strict=True)])
+
+
+@cases
+def unequal_data_before_and_after_a_reset() -> Any:
+    """One of the last cases: the step goes on in another job, as in elastic training."""
+    model, alone = hand_written(), hand_written()
+    stepping = optimized()(model.step)
+    joint = [[models.part(batch(n), rank, SIZE) for n in range(2 + rank)] for rank in range(SIZE)]
+    for reset in (False, True):
+        if reset:
+            hvd.shutdown()
+            hvd.init()
+        for inputs, labels in tf_libra.join(iter(joint[RANK])):
+            stepping(inputs, labels)
+        train_unevenly(alone, joint)
+    cases.save(
+        **{f"alone/{k}": v for k, v in values(alone.variables).items()},
+        **{f"ours/{k}": v for k, v in values(model.variables).items()},
+    )
+
+
+@cases
 def function_that_was_traced_before_a_reset() -> Any:
-    """The last case: the step goes on in another job of the same ranks, as in elastic training."""
+    """One of the last cases: the step goes on in another job, as in elastic training."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         model = hand_written()

@@ -1,0 +1,319 @@
+"""Ranks with different numbers of batches, against one process that trains each batch as its rank.
+
+Weights, and what the ranks keep for themselves, are saved as `ours/` and `alone/`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+import tf_libra.keras
+from tf_libra.strategies import Spp
+
+# Batches of each rank.
+UNEVEN = (4, 9, 8)[:SIZE]
+TUNING = {"max_tuning_steps": 4, "progress": False}
+
+cases = Cases()
+
+
+def batches_of(rank: int, dtype: str = "float32") -> list[Any]:
+    """Returns the batches of a rank."""
+    joint = [models.batch(number, SIZE, dtype) for number in range(UNEVEN[rank])]
+    return [models.part(one, rank, SIZE) for one in joint]
+
+
+class Layers:
+    """A model with moving averages and a metric.
+
+    Attributes:
+        local: variables that each rank computes from its own examples.
+        count: number of traces of `step`.
+    """
+
+    def __init__(self, dtype: str = "float32", is_sparse: bool = False) -> None:
+        keras.utils.set_random_seed(3)
+        first = [keras.layers.Dense(16, activation="tanh", dtype=dtype)]
+        if is_sparse:  # the gradient of a table is gathered
+            kinds = keras.layers.Discretization([-1.0, 0.0, 1.0])
+            first = [kinds, keras.layers.Embedding(5, 4, dtype=dtype), keras.layers.Flatten()]
+        self.model = keras.Sequential(
+            [
+                keras.Input((models.FEATURES,)),
+                *first,
+                keras.layers.BatchNormalization(dtype=dtype),
+                keras.layers.Dense(models.CLASSES, dtype=dtype),
+            ]
+        )
+        self.trained = self.model.trainable_variables
+        self.optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        self.optimizer.build(self.trained)
+        self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.metric = keras.metrics.Mean()
+        self.local = [*self.model.non_trainable_variables, *self.metric.variables]
+        self.count = 0
+
+    def gradients(self, inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss(labels, self.model(inputs, training=True))
+        gradients = tape.gradient(loss, self.trained)
+        self.metric.update_state(tf.cast(loss, "float32"))
+        return gradients
+
+    def update(self, gradients: Any) -> None:
+        self.optimizer.apply_gradients(zip(gradients, self.trained, strict=True))
+
+    def step(self, inputs: Any, labels: Any) -> None:
+        self.count += 1
+        self.update(self.gradients(inputs, labels))
+
+    def weights(self) -> Sequence[Any]:
+        return [*self.trained, *self.optimizer.variables]
+
+
+class Penalized:
+    """A gradient of the inputs inside the loss, a clipped one, and a head of each rank's own."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(5)
+        self.trained = [
+            tf.Variable(random.normal(size=shape), name=name)
+            for name, shape in (("w", (models.FEATURES, 8)), ("v", (8, models.CLASSES)))
+        ]
+        self.head = tf.Variable(np.zeros(models.CLASSES), name="head")
+        self.local = [self.head]
+        self.count = 0
+
+    def gradients(self, inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                hidden = clipped(tf.nn.tanh(inputs @ self.trained[0]))
+                loss = models.cross_entropy(labels, hidden @ self.trained[1] + self.head)
+            slope = tf.norm(inner.gradient(loss, inputs))
+            loss += (slope - 1.0) ** 2
+        *gradients, own = tape.gradient(loss, [*self.trained, self.head])
+        self.head.assign_sub(0.3 * own)
+        return gradients
+
+    def update(self, gradients: Any) -> None:
+        for variable, gradient in zip(self.trained, gradients, strict=True):
+            variable.assign_sub(0.2 * gradient)
+
+    def step(self, inputs: Any, labels: Any) -> None:
+        self.count += 1
+        self.update(self.gradients(inputs, labels))
+
+    def weights(self) -> Sequence[Any]:
+        return self.trained
+
+
+@tf.custom_gradient
+def clipped(values: Any) -> Any:
+    """Returns the values; their gradient is clipped, which is not linear."""
+    return tf.identity(values), lambda upstream: tf.clip_by_value(upstream, -0.02, 0.02)
+
+
+def train_alone(one: Any, joint: Sequence[Sequence[Any]], local: Any = None) -> list[Any]:
+    """Trains in one process. Returns the values of rank-local variables, by rank.
+
+    Args:
+        one: the model.
+        joint: batches of each rank.
+        local: values of rank-local variables in the beginning; None: those of the model.
+    """
+    local = local or [[np.asarray(v) for v in one.local] for _ in joint]
+    for step in range(max(map(len, joint))):
+        found = []
+        for rank, batches in enumerate(joint):
+            if step < len(batches):
+                for variable, value in zip(one.local, local[rank], strict=True):
+                    variable.assign(value)
+                found.append(one.gradients(*batches[step]))
+                local[rank] = [np.asarray(v) for v in one.local]
+        one.update(
+            [
+                sum(map(tf.convert_to_tensor, parts)) / len(found)
+                for parts in zip(*found, strict=True)
+            ]
+        )
+    return local
+
+
+def save(ours: Any, alone: Any, local: Sequence[Any]) -> None:
+    """Saves weights and rank-local variables of a rank and of the process."""
+    values = {"ours": [*ours.weights(), *ours.local], "alone": [*alone.weights(), *local[RANK]]}
+    cases.save(
+        **{
+            f"{whose}/{'weight' if number < len(ours.weights()) else 'own'}{number}": value
+            for whose, found in values.items()
+            for number, value in enumerate(found)
+        }
+    )
+
+
+def train(
+    make: Callable[[], Any],
+    wrap: Callable[[Any], Any] = list,
+    dtype: str = "float32",
+    **options: Any,
+) -> Any:
+    """Trains in a loop over `tf_libra.join`, saves weights, and describes the loop."""
+    ours, alone = make(), make()
+    step = tf_libra.optimize(**{"strategy": "libra"} | TUNING | options)(tf.function(ours.step))
+    joined, repeated = tf_libra.join(wrap(batches_of(RANK, dtype))), 0
+    for inputs, labels in joined:
+        step(inputs, labels)
+        repeated += joined.is_repeating
+    save(ours, alone, train_alone(alone, [batches_of(rank, dtype) for rank in range(SIZE)]))
+    step.check_variables()
+    return {"repeated": repeated, "phase": str(step.phase), "traces": ours.count}
+
+
+@cases
+def known() -> Any:
+    return train(Layers)
+
+
+@cases
+def unknown() -> Any:
+    """Ranks still tune when one of them has no batch any more."""
+    return train(Layers, iter, max_tuning_steps=60)
+
+
+@cases
+def sparse() -> Any:
+    return train(lambda: Layers("float64", True), dtype="float64", check_numerics="raise")
+
+
+@cases
+def half() -> Any:
+    return train(lambda: Layers("float16"), dtype="float16")
+
+
+@cases
+def penalized() -> Any:
+    return train(Penalized, dtype="float64", local_variables=["head"])
+
+
+@cases
+def not_finite_at_the_end() -> Any:
+    """The last batch of rank 0 does not count, and the repeated one hinders no other rank."""
+    ours, alone = Layers(), Layers()
+    options = TUNING | {"check_numerics": "skip"}
+    step = tf_libra.optimize("wfbp", **options)(tf.function(ours.step))
+    joint = [batches_of(rank) for rank in range(SIZE)]
+    last = UNEVEN[0] - 1
+    inputs, labels = joint[0][last]
+    bad = (inputs * np.nan, labels)
+    for batch in tf_libra.join([*joint[0][:last], bad] if RANK == 0 else joint[RANK]):
+        step(*batch)
+    del joint[0][last]
+    for batches in joint[1:]:  # that step counts on no rank
+        del batches[last]
+    save(ours, alone, train_alone(alone, joint))
+
+
+@cases
+def even() -> Any:
+    """Equally many batches, with and without `join`: the same bits of the same trace."""
+    joint = [models.part(models.batch(n, SIZE, "float32"), RANK, SIZE) for n in range(6)]
+    plain, joined = Layers(), Layers()
+    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(plain.step))
+    for batch in joint:
+        step(*batch)
+    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(joined.step))
+    for batch in tf_libra.join(joint):
+        step(*batch)
+    save(joined, plain, [plain.local] * SIZE)
+    return {"traces": [plain.count, joined.count]}
+
+
+@cases
+def even_again() -> Any:
+    """A loop of unequal data, and then steps without `join`, under the first trace."""
+    ours, alone = Layers(), Layers()
+    step = tf_libra.optimize("libra", **TUNING)(tf.function(ours.step))
+    joint = [batches_of(rank) for rank in range(SIZE)]
+    first = [batches[: 2 + rank] for rank, batches in enumerate(joint)]
+    for batch in tf_libra.join(first[RANK]):
+        step(*batch)
+    for batch in joint[RANK][:3]:
+        step(*batch)
+    local = train_alone(alone, first)
+    save(ours, alone, train_alone(alone, [batches[:3] for batches in joint], local))
+    return {"traces": ours.count}
+
+
+@cases
+def fit() -> Any:
+    ours, alone = Layers(), Layers()
+    ours.model.compile(ours.optimizer, ours.loss, metrics=["accuracy"])
+    fitting = tf_libra.keras.optimize(ours.model, "libra", max_tuning_steps=4)
+    inputs, labels = (np.concatenate(part) for part in zip(*batches_of(RANK), strict=True))
+    history = ours.model.fit(
+        inputs,
+        labels,
+        batch_size=models.SHARD,
+        shuffle=False,
+        epochs=2,
+        verbose=0,
+        callbacks=[tf_libra.keras.AverageMetrics()],
+    )
+    for one in (ours, alone):
+        one.local = one.model.non_trainable_variables  # fit has metrics of its own
+    local = None
+    for _ in range(2):
+        local = train_alone(alone, [batches_of(rank) for rank in range(SIZE)], local)
+    save(ours, alone, local)
+    return {"phase": str(fitting.phase), "history": history.history}
+
+
+@cases
+def no_batch() -> Any:
+    for _ in tf_libra.join([] if RANK == 0 else [1]):
+        pass
+
+
+@cases
+def no_batch_of_unknown_number() -> Any:
+    for _ in tf_libra.join(iter([] if RANK == 0 else [1])):
+        pass
+
+
+@cases
+def in_a_pipeline() -> Any:
+    reject(Spp(num_microbatches=2, num_stages=2), Layers().step)
+
+
+@cases
+def averaged_inside() -> Any:
+    reject("wfbp", Layers().step, inner_gradients="average")
+
+
+@cases
+def per_example() -> Any:
+    one = Layers()
+
+    def step(inputs: Any, labels: Any) -> Any:
+        one.step(inputs, labels)
+        with tf.GradientTape() as tape:
+            outputs = one.model(inputs)
+        return tape.jacobian(outputs, one.trained[0])
+
+    reject("wfbp", step)
+
+
+def reject(strategy: Any, function: Any, **options: Any) -> None:
+    step = tf_libra.optimize(strategy, **options)(tf.function(function))
+    for batch in tf_libra.join(batches_of(0)):
+        step(*batch)
+
+
+cases.run()
