@@ -151,8 +151,11 @@ class By:
         )
 
     def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 1, **options: Any) -> None:
+        """Trains twice by `fit` on `batch` examples for each rank; see `fit_dataset`."""
+        self.fit_dataset(model, self.dataset(arrays, batch), epochs, **options)
+
+    def fit_dataset(self, model: Any, data: Any, epochs: int = 1, **options: Any) -> None:
         """Trains twice by `fit`: while it is tuned, and under the plan."""
-        data = self.dataset(arrays, batch)
         self.remember(model.trainable_variables)
         fitting = self.keras(model, **options)
         for _ in range(2):

@@ -4,12 +4,13 @@ One process on the joint batches is the reference, or Horovod where averaging di
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.real import judging
-from tests.worker_processes import Job
+from tests.worker_processes import Job, launched
 from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
 # No rank waits as long as this while all goes well.
@@ -17,7 +18,7 @@ TIMEOUT = {"TF_LIBRA_TIMEOUT_SECONDS": "120"}
 JOBS = {
     "pictures": ("images", "generative", "horovod_examples"),
     "sequences": ("sequences", "text", "fields"),
-    "training_patterns": ("training_patterns",),
+    "training_patterns": ("training_patterns", "unequal_data"),
     "rejected": ("rejected",),
 }
 TRAINED = {
@@ -121,6 +122,8 @@ TRAINED = {
         "masked_update",
         "weights_that_were_read",
         "complex_weights",
+        "files_of_unequal_length",
+        "files_of_unequal_length_by_fit",
     ],
 }
 # Script: what the error says on every rank.
@@ -241,3 +244,8 @@ def test_gradients_per_example_are_rejected_or_right(
             assert case["value"]["reported"] < 1e-12
         else:
             assert "jacobian" in case["error"]["message"]
+
+
+def test_rank_whose_data_end_may_exit_before_the_others_save(run_job: Callable[..., Job]) -> None:
+    job = run_job(str(Path(__file__).with_name("worker_ends_early.py")), 2, meet=launched)
+    assert (job.folder / "model.keras").exists()
