@@ -41,7 +41,10 @@ def test_before_the_first_step_nothing_is_known() -> None:
     assert one.state == TuningState(Phase.TRACE)
 
 
-def test_step_before_horovod_knows_the_job_is_rejected_every_time() -> None:
+def test_step_before_horovod_knows_the_job_is_rejected_every_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_LIBRA_LAUNCHER", "horovod")
     one = training()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
