@@ -19,6 +19,7 @@ from tf_libra.runtime.strategy_kinds import (
     AnyStrategy,
     StrategyKind,
     all_options,
+    is_staged,
     resolve_options,
     resolve_strategy,
 )
@@ -105,6 +106,7 @@ class Optimized:
         Raises:
             ValueError: `function` is not callable, or is compiled by XLA.
         """
+        from tf_libra.runtime.family_step import FamilyStep
         from tf_libra.runtime.training_step import TrainingFunction
 
         if not callable(function):
@@ -120,7 +122,10 @@ class Optimized:
             self._training = kind.make_step(function, options)
         else:
             assert isinstance(options, config.DataParallelOptions)
-            self._training = TrainingFunction(function, options, tuner, weights)
+            self._training = first = TrainingFunction(function, options, tuner, weights)
+            families = getattr(options.strategy, "families", ())
+            if families:
+                self._training = FamilyStep(function, options, first, families)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -171,7 +176,7 @@ class Optimized:
         class shares those of the first object.
         """
         is_first, self._training.is_method = not self._training.is_method, True
-        if not self._kind.is_staged:
+        if not is_staged(self._made_of[1].strategy):
             return self
         if instance not in self._of_objects:
             bound = self if is_first else type(self)(*self._made_of)

@@ -1,5 +1,7 @@
 """Cases of steps on one rank: results, variables, reads on rank 0 alone, and other functions."""
 
+from unittest import mock
+
 import harness
 import horovod.tensorflow as hvd
 import numpy as np
@@ -9,11 +11,13 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
-from tf_libra.strategies import OneRank
+from tf_libra.runtime import family_step
+from tf_libra.strategies import Auto, OneRank
 
 hvd.init()
 cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
+COMPARED_STEPS, FIRST = 90, "data parallelism"
 MODELS = (models.mlp, models.convolutional, models.embedded, models.normalized)
 
 
@@ -86,6 +90,37 @@ def alternating():
     cases.save(**every_value(trained))
 
 
+def compared(make, chosen="one-rank", **options):
+    """Trains through trials of data parallelism and one rank; `chosen` wins.
+
+    Which of the two is faster depends on the machine.
+    """
+    trained = build_model(make)
+    strategy = Auto(families=("one-rank",), threads=(1,), streams=(1,))
+    with mock.patch.object(
+        family_step, "choose_fastest", lambda seconds: chosen if chosen in seconds else FIRST
+    ):
+        step = tf_libra.optimize(strategy, max_tuning_steps=20, **options)(
+            tf.function(trained.step)
+        )
+        phases = []
+        for batch in batches(COMPARED_STEPS, SAMPLES):
+            result = step(*own(batch))
+            phases.append(step.phase)
+    at_once = every_value(trained)
+    step.synchronize_variables()
+    values = every_value(trained)
+    cases.save(**values)
+    return {
+        "phases": phases,
+        "settled": step.settled,
+        "plan": type(step.plan).__name__,
+        "explained": step.explain(),
+        "loss": float(result["loss"]),
+        "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
+    }
+
+
 def evaluated():
     """Evaluates and trains on batches of other sizes."""
     trained = build_model(models.counted)
@@ -139,5 +174,10 @@ for make in MODELS:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
 for case in (alternating, evaluated, nothing_returned, text_returned):
     cases(case)
+cases.add("compared mlp", lambda: compared(models.mlp))
+cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense=True))
+cases.add("compared sparse", lambda: compared(models.embedded))
+cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
+cases.add("compared normalized", lambda: compared(models.normalized))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, cached_model, train_alone
 from tests.worker_processes import Job
 from tf_libra.model_parallel.planning.one_rank import OneRank, fastest_rank_plan
 from tf_libra.specs.one_rank import OneRankPlan
+from tf_libra.strategies import Auto
 
 SAMPLES = 24
+COMPARED_STEPS = 90
 GIVEN = ("mlp", "convolutional", "embedded", "normalized")
 
 
@@ -84,6 +87,49 @@ def test_other_functions_continue_with_current_variables(trained: Job) -> None:
     shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
     assert 0 < len(shared) < len(variables)
     check_variables(trained, "alternating", shared)
+
+
+@pytest.mark.parametrize("model", ["mlp", "embedded"])
+def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -> None:
+    """The optimizer of the embedding, Adam, has slots and counts steps."""
+    case = f"compared {model}"
+    _, variables = train_alone(getattr(models, model), COMPARED_STEPS, SAMPLES, 1)
+    metrics = (" total", " count")  # of each rank's own examples under data parallelism
+    shared = {name: value for name, value in variables.items() if not name.endswith(metrics)}
+    check_variables(trained, case, shared)
+    for rank in range(trained.world_size):
+        value = trained.value(case, rank)
+        assert value["settled"] and value["plan"] == "OneRankPlan"
+        assert value["phases"] == trained.value(case, 0)["phases"]
+        assert "race" in value["phases"] and value["phases"][-1] == "run"
+        assert value["loss"] == pytest.approx(trained.value(case, 0)["loss"])
+        first, *_ = value["explained"].splitlines()
+        assert first.startswith("data parallelism trains ")
+
+
+def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> None:
+    """All ranks have current values after its steps, without synchronization."""
+    for rank in range(trained.world_size):
+        value = trained.value("compared convolutional", rank)
+        assert value["settled"] and value["plan"] == "Plan" and value["was_current"]
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [("normalized", "batch statistics"), ("sparse", "gradients are sparse")]
+)
+def test_auto_leaves_out_one_rank_if_weights_would_differ(
+    trained: Job, model: str, named: str
+) -> None:
+    for rank in range(trained.world_size):
+        value = trained.value(f"compared {model}", rank)
+        assert value["settled"] and value["plan"] == "Plan"
+        assert f"one-rank is left out: {named}" in value["explained"]
+
+
+@pytest.mark.parametrize("families", [("libra",), ("deeppool",), ("unknown",)])
+def test_other_families_of_auto_are_an_error(families: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^families must be of one-rank, got"):
+        tf_libra.optimize(Auto(families=families))(lambda: None)
 
 
 def test_evaluation_and_other_batch_sizes_are_of_the_joint_batch(trained: Job) -> None:

@@ -63,7 +63,12 @@ PIPELINES = StrategyKind(
 )
 BURSTS = StrategyKind("bursts", burst.REGISTRY, BurstOptions, _make_burst_step, is_staged=True)
 ONE_RANK = StrategyKind(
-    "steps on one rank", one_rank.REGISTRY, OneRankOptions, _make_one_rank_step, is_staged=True
+    "steps on one rank",
+    one_rank.REGISTRY,
+    OneRankOptions,
+    _make_one_rank_step,
+    is_staged=True,
+    joins_trials=True,
 )
 for kind in (PIPELINES, BURSTS, ONE_RANK):
     KINDS.add(kind.name, kind)

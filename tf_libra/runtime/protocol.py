@@ -88,3 +88,14 @@ class TrainingStep(Protocol):
     def close(self) -> None:
         """Reports the summary, and stops recording."""
         ...
+
+
+class CandidateStep(TrainingStep, Protocol):
+    """A step under a strategy that is compared with data parallelism."""
+
+    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
+        """Returns why the step would not compute what data parallelism computes; None if it would.
+
+        It reaches no other rank.
+        """
+        ...

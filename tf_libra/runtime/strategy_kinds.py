@@ -40,6 +40,8 @@ class StrategyKind:
             `TrainingFunction`.
         is_staged: True if ranks update different variables, and every object of a decorated method
             has a step of its own.
+        joins_trials: True if a strategy of data parallelism may try these strategies; their steps
+            are then `CandidateStep`s.
     """
 
     name: str
@@ -47,6 +49,7 @@ class StrategyKind:
     options: type[Options]
     make_step: Callable[[Callable[..., Any], Any], TrainingStep] | None = None
     is_staged: bool = False
+    joins_trials: bool = False
 
 
 DATA_PARALLELISM = StrategyKind("data parallelism", data_parallel.REGISTRY, DataParallelOptions)
@@ -121,5 +124,6 @@ def strategy_classes() -> dict[str, type[Any]]:
 
 
 def is_staged(strategy: AnyStrategy | str) -> bool:
-    """Returns True if ranks update different variables under a strategy."""
-    return resolve_strategy(strategy)[0].is_staged
+    """Returns True if ranks may update different variables under a strategy."""
+    kind, resolved = resolve_strategy(strategy)
+    return kind.is_staged or bool(getattr(resolved, "families", ()))

@@ -142,17 +142,41 @@ class TrainingFunction:
             ValueError: on every rank: the first variable that differs.
         """
         control = self._rendezvous.control
-        if control is None:
-            return
+        if control is not None:
+            self._between_steps("check_variables", partial(self._variables.check, control))
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Returns the JSON values of all ranks, which call it between the same steps.
+
+        Raises:
+            HorovodInternalError: a rank is gone, late, or gave up.
+        """
+        control = self._rendezvous.control
+        assert control is not None
+        return list(self._between_steps("an exchange", partial(control.all_gather, value)))
+
+    @property
+    def rendezvous(self) -> Rendezvous:
+        """The ranks of the last step."""
+        return self._rendezvous
+
+    @property
+    def gathers_rows(self) -> bool:
+        """Returns whether a gradient is sparse, so that rows are gathered."""
+        return any(not one.is_planned for gradients in self._sessions for one in gradients)
+
+    def _between_steps(self, what: str, call: Callable[[], Any]) -> Any:
+        """Makes a call that all ranks make between the same steps."""
+
+        def call_together() -> Any:
+            self._rendezvous.check_sync_point(between_steps(what))
+            return call()
+
         try:
-            step_interrupts().during(partial(self._check_variables, control))
+            return step_interrupts().during(call_together)
         except BaseException as error:
             self._fail(error, error)
             raise
-
-    def _check_variables(self, control: Control) -> None:
-        self._rendezvous.check_sync_point(between_steps("check_variables"))
-        self._variables.check(control)
 
     # One step.
 

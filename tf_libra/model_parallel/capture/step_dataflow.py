@@ -16,7 +16,9 @@ import tensorflow as tf
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION, RecordedStep
 from tf_libra.model_parallel.capture.traced_ops import LOOKUPS, READS, TracedOps
 
-_RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
+RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
+"""Types of ops that draw random numbers."""
+
 # These ops make an empty list, as the gradient of a loop makes one that the loop fills.
 _EMPTY_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 
@@ -73,6 +75,10 @@ class StepDataflow(TracedOps):
     def is_accumulator(self, placeholder: str) -> bool:
         """Returns whether the replicas' values of a variable are summed, as a metric's total."""
         return placeholder in self._replica_variables and placeholder in self._sum_variables
+
+    def is_replica_variable(self, placeholder: str) -> bool:
+        """Returns whether every replica has a value of its own, as of a metric."""
+        return placeholder in self._replica_variables
 
     def is_written_per_example(self, placeholder: str) -> bool:
         """Returns whether microbatches write a variable from the examples of their replica."""
@@ -229,7 +235,7 @@ class StepDataflow(TracedOps):
             if op.type == REDUCTION or op.name not in self._control_outputs:
                 if not self.is_write[index]:
                     continue
-            elif op.type in READS | LOOKUPS or (_RANDOM.search(op.type) and not op.control_inputs):
+            elif op.type in READS | LOOKUPS or (RANDOM.search(op.type) and not op.control_inputs):
                 continue
             if is_after_update[index] or not self._is_microbatch_effect(index):
                 self.update_effects.append(index)

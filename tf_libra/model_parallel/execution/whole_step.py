@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
+from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.execution.input_scatter import InputScatter
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
 from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
@@ -18,6 +19,19 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.subgraph import collect_closure
+
+
+def check_outputs(graph: StepGraph) -> None:
+    """Raises `ValueError` if a result cannot be sent to the other ranks."""
+    for tensor in graph.outputs:
+        is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+        can_be_sent = is_number or tensor.dtype.is_complex or tensor.dtype == tf.bool
+        if not can_be_sent or not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"{graph.recording.name}: the result {tensor.name} cannot be sent to the other"
+                f" ranks: its dtype is {tensor.dtype.name} and its shape is {tensor.shape}; return"
+                " numbers of a static shape"
+            )
 
 
 class WholeStepExecutor:
@@ -58,7 +72,7 @@ class WholeStepExecutor:
         self._transport = transport
         self._graph = graph = sized.partition.graph
         self._root = layout.ranks[0][0]
-        self._check_outputs()
+        check_outputs(graph)
         sinks = [*graph.microbatch_effects, *graph.update_effects]
         closure = collect_closure(graph, sinks, graph.outputs, lambda tensor, index: False)
         names = [graph.ops[index].name for index in sorted(closure.ops)]
@@ -82,17 +96,6 @@ class WholeStepExecutor:
             inputs = [f"{name}:0" for name in self._arguments]
             self._run = sized.extractor.extract(names, inputs, outputs, reductions=factors)
             self._captures = sized.extractor.captures(names, outputs)
-
-    def _check_outputs(self) -> None:
-        for tensor in self._graph.outputs:
-            is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
-            can_be_sent = is_number or tensor.dtype.is_complex or tensor.dtype == tf.bool
-            if not can_be_sent or not tensor.shape.is_fully_defined():
-                raise ValueError(
-                    f"{self._graph.recording.name}: the result {tensor.name} cannot be sent to the"
-                    f" other ranks: its dtype is {tensor.dtype.name} and its shape is"
-                    f" {tensor.shape}; return numbers of a static shape"
-                )
 
     @property
     def averaged_metrics(self) -> dict[str, tuple[str, ...]]:

@@ -121,6 +121,15 @@ class BurstPlanner:
         powers = (2**k for k in range(num_ranks.bit_length()))
         return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
 
+    def check_traces(self, traces: SizedTraces) -> None:
+        """Raise `ValueError` if the step cannot be cut into layers that update by themselves."""
+        graph = traces.microbatch_graph
+        if len(graph.layers) == 1:
+            raise ValueError(
+                f"{graph.recording.name} cannot be cut into layers: {graph.explain_single_layer()}"
+            )
+        traces.check_update()
+
     def begin(
         self,
         traces: SizedTraces,
@@ -131,11 +140,6 @@ class BurstPlanner:
     ) -> None:
         """Choose the trials, or adopt the user-provided plan."""
         graph = traces.microbatch_graph
-        if len(graph.layers) == 1:
-            raise ValueError(
-                f"{graph.recording.name} cannot be cut into layers: {graph.explain_single_layer()}"
-            )
-        traces.check_update()
         self._traces, self._control, self._transport = traces, control, transport
         self._reporter = reporter
         self._names = tuple(layer.name for layer in graph.layers)

@@ -9,6 +9,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import formatting
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.execution.whole_step import check_outputs
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.one_rank import OneRankStrategy, fastest_rank_plan
@@ -45,6 +46,10 @@ class OneRankPlanner:
             raise ValueError(
                 f"rank must be one of the job, at most {num_ranks - 1}, got {self._rank}"
             )
+
+    def check_traces(self, traces: SizedTraces) -> None:
+        """Raise `ValueError` if a result cannot be sent to the other ranks."""
+        check_outputs(traces.microbatch_graph)
 
     def begin(
         self,

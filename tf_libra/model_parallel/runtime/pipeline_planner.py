@@ -64,6 +64,14 @@ class PipelinePlanner:
         """See `Planner`."""
         check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
 
+    def check_traces(self, traces: SizedTraces) -> None:
+        """Raise `ValueError` if the step cannot be cut, and several stages may be needed."""
+        graph = traces.microbatch_graph
+        if len(graph.layers) == 1 and self._strategy.num_stages != 1:
+            raise ValueError(
+                f"{graph.recording.name} cannot be cut into stages: {graph.explain_single_layer()}"
+            )
+
     def begin(
         self,
         traces: SizedTraces,
@@ -74,10 +82,7 @@ class PipelinePlanner:
     ) -> None:
         """Measure on all ranks and plan on rank 0."""
         graph = traces.microbatch_graph
-        name = graph.recording.name
         num_stages = self._strategy.num_stages
-        if len(graph.layers) == 1 and num_stages != 1:
-            raise ValueError(f"{name} cannot be cut into stages: {graph.explain_single_layer()}")
         limits = {"layers": len(graph.layers), "workers": control.world_size}
         for what, limit in limits.items():
             if num_stages is not None and num_stages > limit:

@@ -43,6 +43,10 @@ class Planner(Protocol):
         """Raise `ValueError` if batches of this size cannot be divided."""
         ...
 
+    def check_traces(self, traces: SizedTraces) -> None:
+        """Raise `ValueError` if the step cannot be planned; reaches no other rank."""
+        ...
+
     def begin(
         self,
         traces: SizedTraces,

@@ -8,6 +8,7 @@ from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
+from tf_libra.coordination import current_job
 from tf_libra.coordination.consistency_check import (
     NAMES_ADVICE,
     agree,
@@ -15,8 +16,10 @@ from tf_libra.coordination.consistency_check import (
     exchange,
 )
 from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.job import Job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
+from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
@@ -81,6 +84,7 @@ class StagedTraining:
         self._reporter = RunReporter(self._options)
         self._recorder = StepRecorder(self._function)
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
+        self._traced_ahead: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
         self._layout: Layout | None = None
         self._current: StepExecutor | None = None
@@ -182,7 +186,7 @@ class StagedTraining:
             self._rendezvous.join(self._reporter)
             if self._rendezvous.is_alone:
                 return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
-            self._refuse_strategies_of_tensorflow()
+            self._refuse_strategies_of_tensorflow(self._rendezvous.job)
             agree(self._control, {"strategy": self._planner.requested})
         reject_eager_functions(self._name)
         given = step_arguments.convert_arguments(self._name, (args, kwargs))
@@ -212,8 +216,7 @@ class StagedTraining:
         self._holding.mark_stale()
         return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
 
-    def _refuse_strategies_of_tensorflow(self) -> None:
-        job = self._rendezvous.job
+    def _refuse_strategies_of_tensorflow(self, job: Job | None) -> None:
         if job is not None and job.by_strategy:
             raise ValueError(
                 f"{self._name} is to run in stages ({self._planner.requested}), and {job.name} has"
@@ -227,6 +230,32 @@ class StagedTraining:
         return self._rendezvous.control
 
     # First step with arguments of another kind.
+
+    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
+        """See `CandidateStep`. The trace is used for the first step."""
+        try:
+            self._refuse_strategies_of_tensorflow(current_job.get_job())
+            given = step_arguments.convert_arguments(self._name, (args, kwargs))
+            samples = step_arguments.batch_size(self._name, given)
+            self._planner.check_batch(samples, num_ranks)
+            size = samples * num_ranks // self._planner.num_microbatches
+            traces = self._trace(given, samples, size, num_ranks)
+            self._planner.check_traces(traces)
+        except ValueError as error:
+            return str(error)
+        self._traced_ahead = {step_arguments.trace_key(given): traces}
+        return find_difference(traces.microbatch_graph)
+
+    def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
+        return self._traced_ahead.pop(step_arguments.trace_key(given), None) or SizedTraces(
+            self._recorder,
+            given,
+            samples,
+            size,
+            num_ranks=num_ranks,
+            has_branches=self._planner.has_branches,
+            trained=self._first.microbatch_graph if self._traces else None,
+        )
 
     def _met(self, given: Any) -> SizedTraces:
         """Trace the step for arguments of another kind; the planner plans for the first kind."""
@@ -245,20 +274,13 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
-        traces = SizedTraces(
-            self._recorder,
-            given,
-            samples,
-            size,
-            num_ranks=control.world_size,
-            has_branches=self._planner.has_branches,
-            trained=None if is_first else self._first.microbatch_graph,
-        )
+        traces = self._trace(given, samples, size, control.world_size)
         computation = {"computation": batch_axes.computation_digest(traces.microbatch_graph)}
         check_equal(exchange(control, computation), NAMES_ADVICE)
         self._holding.synchronize_with_others(traces.variables)
         self._share(traces)
         if is_first:
+            self._planner.check_traces(traces)
             transport = LanesTransport(control.rank, self._identity, around_wait)
             self._planner.begin(traces, given, control, transport, self._reporter)
         else:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
+from tf_libra.internal.values import Names
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.data_parallel.api import make_plan
 from tf_libra.planning.strategy import (
@@ -39,6 +40,12 @@ class Auto(ChosenThreads):
         "search.",
     )
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
+    families: Names = argument(
+        (),
+        'other strategies that join the trials: "one-rank". Results are then of the joint batch,'
+        " and other ranks' variables stale until `synchronize_variables()`.",
+        in_training=True,
+    )
 
     @property
     def num_streams(self) -> int:

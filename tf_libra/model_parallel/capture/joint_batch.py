@@ -1,0 +1,42 @@
+"""Differences between a step of the joint batch and steps of all ranks' own batches.
+
+Averaged gradients are the same if the loss is a mean over examples. Values that a step computes
+from all of its examples at a time, draws, and effects outside of variables are not.
+"""
+
+from typing import Any
+
+from tf_libra.model_parallel.capture.step_dataflow import RANDOM
+from tf_libra.model_parallel.capture.step_graph import StepGraph
+
+_HARMLESS_EFFECTS = frozenset({"Assert", "NoOp"})
+_HOST_OPS = ("PyFunc", "EagerPyFunc")
+
+
+def find_difference(graph: StepGraph) -> str | None:
+    """Returns what one rank would compute otherwise than all ranks, in a clause; None if nothing.
+
+    Metrics are left out: they have no influence on weights.
+    """
+    for index in graph.microbatch_effects:
+        for name in sorted(graph.written_variables(index)):
+            if graph.is_written_per_example(name) and not graph.is_replica_variable(name):
+                variable = graph.variable_name(name)
+                return f"batch statistics, such as {variable!r}, would be those of the joint batch"
+    for index in sorted({*graph.microbatch_effects, *graph.update_effects}):
+        op = graph.ops[index]
+        if not graph.handles[index] and op.type not in _HARMLESS_EFFECTS:
+            return f"{op.name!r} has an effect outside of variables, which only one rank would have"
+    nodes = [*((op.name, op.type) for op in graph.ops), *_nodes_of_functions(graph)]
+    for name, kind in nodes:
+        if RANDOM.search(kind):
+            return f"{name!r} draws random numbers, which would be those of the joint batch"
+        if kind in _HOST_OPS:
+            return f"{name!r} calls Python, which only one rank would call"
+    return None
+
+
+def _nodes_of_functions(graph: StepGraph) -> list[tuple[str, str]]:
+    definition: Any = graph.recording.concrete.graph.as_graph_def()
+    functions = definition.library.function
+    return [(node.name, node.op) for function in functions for node in function.node_def]

@@ -1,0 +1,259 @@
+"""A training step under data parallelism or a strategy of another kind, whichever is faster.
+
+Data parallelism tunes first, as without the others. Then every strategy that computes the same
+weights has turns of steps that train and are timed, and the fastest goes on. All strategies train
+the same variables, which each synchronizes when its turn begins (`sharded_variables.py`).
+"""
+
+import textwrap
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_libra import config
+from tf_libra.autotune import Phase
+from tf_libra.coordination import control_plane
+from tf_libra.internal import formatting, log_utils
+from tf_libra.reporting.records.record_types import Record
+from tf_libra.runtime.family_trials import (
+    STEPS_PER_TURN,
+    choose_fastest,
+    combine_ranks,
+    make_schedule,
+)
+from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TuningState
+from tf_libra.runtime.strategy_kinds import KINDS, resolve_options, resolve_strategy
+from tf_libra.runtime.training_step import TrainingFunction
+
+_COLUMNS = 100
+_FIRST = "data parallelism"
+
+
+class FamilyStep:
+    """See `TrainingStep`.
+
+    Attributes:
+        error_feedback: that of data parallelism.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: config.DataParallelOptions,
+        first: TrainingFunction,
+        families: Sequence[str],
+    ) -> None:
+        """Runs nothing before the first step.
+
+        Args:
+            function: a `tf.function` or a plain function.
+            options: the user's options of data parallelism.
+            first: the step under data parallelism.
+            families: names of the other strategies.
+
+        Raises:
+            ValueError: there is no such strategy, or it cannot be compared with data parallelism.
+        """
+        self._first = first
+        self.error_feedback = first.error_feedback
+        self._candidates: dict[str, CandidateStep] = {}
+        self._impossible: dict[str, str] = {}  # reasons, by strategy
+        for name in families:
+            kind, strategy = resolve_strategy(_check_family(name))
+            own = {option.name for option in config.declared(kind.options) if not option.group}
+            given = {key: getattr(options, key) for key in own - {"strategy", "sparse_as_dense"}}
+            reason = _reason_against(options)
+            if reason:
+                self._impossible[name] = reason
+                continue
+            try:
+                resolved = resolve_options(kind, {**given, "strategy": strategy})
+            except ValueError as error:
+                self._impossible[name] = str(error)
+                continue
+            assert kind.make_step is not None
+            self._candidates[name] = kind.make_step(function, resolved)  # type: ignore[assignment]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins a job, before any trial."""
+        self._is_checked = False
+        self._left_out = dict(self._impossible)
+        self._members: dict[str, TrainingStep] = {_FIRST: self._first}
+        self._schedule: tuple[str, ...] = ()
+        self._num_timed = 0  # steps of the schedule so far
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._medians: dict[str, float] = {}
+        self._active = _FIRST
+        self._is_chosen = False
+
+    # The user's interface.
+
+    @property
+    def is_method(self) -> bool:
+        """True if the first argument of each step is the object of a method."""
+        return self._first.is_method
+
+    @is_method.setter
+    def is_method(self, value: bool) -> None:
+        for step in (self._first, *self._candidates.values()):
+            step.is_method = value
+
+    @property
+    def _step(self) -> TrainingStep:
+        return self._members[self._active]
+
+    @property
+    def state(self) -> TuningState:
+        """Tuning state of the strategy of the last step; phase "race" while turns are timed."""
+        if self._schedule and not self._is_chosen:
+            return TuningState(Phase.RACE)
+        return self._step.state
+
+    @property
+    def plan(self) -> Any:
+        """Plan of the strategy of the last step."""
+        return self._step.plan
+
+    @property
+    def settled(self) -> bool:
+        """Returns whether trials and measurements have ended; the same step on every rank."""
+        return (self._is_chosen or self._is_alone) and self._step.settled
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._first.state.phase is Phase.PASS_THROUGH
+
+    def explain(self) -> str:
+        """Returns the facts known so far, as text of at most 100 columns."""
+        lines = [self._compared()] if self._medians else []
+        lines += [f"{name} is left out: {reason}" for name, reason in self._left_out.items()]
+        wrapped = [part for line in lines for part in textwrap.wrap(line, _COLUMNS)]
+        return "\n".join([*wrapped, self._step.explain()])
+
+    def _compared(self) -> str:
+        times = ", ".join(
+            f"{name} {formatting.time(seconds)}" for name, seconds in self._medians.items()
+        )
+        others = {name: seconds for name, seconds in self._medians.items() if name != _FIRST}
+        other = min(others, key=lambda name: others[name])
+        ratio = others[other] / self._medians[_FIRST]
+        return (
+            f"{_FIRST} trains {ratio:.2f} times as fast as {other} in interleaved steps ({times});"
+            f" active: {self._active}"
+        )
+
+    def record(self, make_record: Callable[[str, int], Record]) -> None:
+        """See `TrainingStep`."""
+        self._step.record(make_record)
+
+    def check_variables(self) -> None:
+        """See `TrainingStep`; under a strategy of another kind, they differ by design."""
+        self._step.check_variables()
+
+    def synchronize_variables(self) -> None:
+        """See `TrainingStep`."""
+        for step in self._candidates.values():
+            step.synchronize_variables()
+
+    def close(self) -> None:
+        """See `TrainingStep`."""
+        for step in (self._first, *self._candidates.values()):
+            step.close()
+
+    # Steps.
+
+    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
+        """See `TrainingStep`. Several steps in one graph are no trial."""
+        if self._first.rendezvous.is_over:
+            self._begin()
+        if self._is_chosen or self._is_alone or num_steps != 1:
+            return self._step.step(args, kwargs, num_steps)
+        is_timed = self._advance(args, kwargs)
+        start = time.perf_counter()
+        result = self._step.step(args, kwargs)
+        if is_timed:
+            if self._num_timed % STEPS_PER_TURN:
+                self._seconds[self._active].append(time.perf_counter() - start)
+            self._num_timed += 1
+        return result
+
+    def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Sets the strategy of the next step; returns whether the step belongs to a turn."""
+        if not self._schedule:
+            if not self._first.settled:
+                return False
+            if not self._is_checked:
+                self._check_candidates(args, kwargs)
+            for name, step in self._members.items():
+                if not step.settled:
+                    self._active = name
+                    return False
+            if len(self._members) == 1:
+                self._is_chosen = True
+                return False
+            self._schedule = make_schedule(tuple(self._members))
+        turn = self._num_timed // STEPS_PER_TURN
+        if turn < len(self._schedule):
+            self._active = self._schedule[turn]
+            return True
+        self._medians = combine_ranks(self._first.exchange(dict(self._seconds)))
+        self._active = choose_fastest(self._medians)
+        self._is_chosen = True
+        self._log(self._compared())
+        return False
+
+    def _check_candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leaves out strategies that would compute other weights, on all ranks alike."""
+        self._is_checked = True
+        num_ranks = len(self._first.exchange(None))
+        reason = self._reason_against()
+        mine = {
+            name: reason or step.rejects(args, kwargs, num_ranks)
+            for name, step in self._candidates.items()
+        }
+        for rejected in self._first.exchange(mine):
+            for name, reason in rejected.items():
+                if reason is not None:
+                    self._left_out.setdefault(name, reason)
+        self._members |= {
+            name: step for name, step in self._candidates.items() if name not in self._left_out
+        }
+        for name, reason in self._left_out.items():
+            self._log(f"{name} is left out of the trials: {reason}")
+
+    def _reason_against(self) -> str:
+        """Returns why no strategy of another kind can continue; empty if it may."""
+        if self._first.rendezvous.options.engine != "lanes":
+            return "the engine is not lanes, which carry examples and results between ranks"
+        if self._first.gathers_rows:
+            return (
+                "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
+                " sparse_as_dense=True makes them dense under every strategy"
+            )
+        return ""
+
+    def _log(self, message: str) -> None:
+        rank = next(iter(control_plane.running())).rank
+        if rank == 0:
+            log_utils.logger(rank).info("strategies: %s", message)
+
+
+def _reason_against(options: config.DataParallelOptions) -> str:
+    """Returns why no strategy of another kind can take part; empty if it can."""
+    if options.local_variables:
+        return "local_variables has variables that ranks do not share"
+    if options.error_feedback:
+        return "error_feedback has rounding errors of gradients that ranks exchange"
+    return "plan= is followed without trials" if options.plan is not None else ""
+
+
+def _check_family(name: str) -> str:
+    """Returns the name of a strategy that may join trials, or raises `ValueError`."""
+    allowed = [
+        other for kind in KINDS.values() if kind.joins_trials for other in kind.strategies.by_name
+    ]
+    if name not in allowed:
+        raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
+    return name

@@ -1,0 +1,39 @@
+"""Trials of strategies of several kinds: their order, and the fastest of them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tf_libra.planning.one_worker import CLEARLY_SLOWER
+
+NUM_ROUNDS = 4
+"""Rounds, in each of which every strategy has its turn."""
+STEPS_PER_TURN = 4
+"""Steps of a turn. The first brings variables up to date, and does not count."""
+
+
+def make_schedule(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the strategy of each turn; every other round is in reverse order."""
+    turns: list[str] = []
+    for number in range(NUM_ROUNDS):
+        turns += names if number % 2 == 0 else reversed(names)
+    return tuple(turns)
+
+
+def combine_ranks(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """Returns the median step of each strategy, whose steps take as long as on the slowest rank.
+
+    Args:
+      everyone: by rank, the seconds of the same steps of each strategy.
+    """
+    return {
+        name: float(np.median(np.max([rank[name] for rank in everyone], axis=0)))
+        for name in everyone[0]
+    }
+
+
+def choose_fastest(seconds: Mapping[str, float]) -> str:
+    """Returns the fastest strategy; the first unless another is clearly faster."""
+    first = next(iter(seconds))
+    fastest = min(seconds, key=lambda name: seconds[name])
+    return fastest if seconds[first] > CLEARLY_SLOWER * seconds[fastest] else first
