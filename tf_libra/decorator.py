@@ -113,6 +113,7 @@ class Optimized:
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
         self._kind = kind
+        self._is_staged = is_staged(options.strategy)
         self._made_of = (function, options, tuner, kind)
         # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
@@ -140,7 +141,7 @@ class Optimized:
         return self._step(num_steps, args, kwargs)
 
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._kind.is_staged:
+        if self._is_staged:
             self._reject_join()
         hooks = active_hooks()
         with self._turn, contextlib.ExitStack() as stack:
@@ -159,8 +160,8 @@ class Optimized:
         if is_joined():
             raise ValueError(
                 f"{self.__dict__.get('__name__', 'the step')}: tf_libra.join needs a data-parallel"
-                f" strategy, and this step has one of {self._kind.name}: give each rank equally"
-                " many batches"
+                f" strategy, got {self._made_of[1].strategy!r}: give each rank equally many"
+                " batches"
             )
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
@@ -176,7 +177,7 @@ class Optimized:
         class shares those of the first object.
         """
         is_first, self._training.is_method = not self._training.is_method, True
-        if not is_staged(self._made_of[1].strategy):
+        if not self._is_staged:
             return self
         if instance not in self._of_objects:
             bound = self if is_first else type(self)(*self._made_of)
