@@ -284,7 +284,7 @@ def test_what_is_no_keras_model_is_rejected() -> None:
 @pytest.mark.workers
 def test_one_process_trains_as_without() -> None:
     run_alone("""
-import horovod.tensorflow as hvd, keras, numpy as np, tf_libra.keras
+import horovod.tensorflow as hvd, keras, numpy as np, tensorflow as tf, tf_libra.keras
 hvd.init()
 def compiled(**options):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -302,6 +302,22 @@ for start, one, other in zip(before, plain.get_weights(), optimized.get_weights(
     assert not np.allclose(start, one)
     np.testing.assert_allclose(one, other, rtol=1e-6)
 assert str(fitting.phase) == "pass-through", fitting.phase
+
+# The end of data of unknown length is no step: no iteration of a schedule, and no weight decay.
+def decayed():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    rates = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    model.compile(keras.optimizers.AdamW(rates, weight_decay=0.1), "mse")
+    return model
+plain, optimized = decayed(), decayed()
+optimized.set_weights(plain.get_weights())
+tf_libra.keras.optimize(optimized)
+data = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(2).filter(lambda *batch: True)
+plain.fit(data.repeat(), steps_per_epoch=4, epochs=3, verbose=0)
+optimized.fit(data, epochs=3, verbose=0)
+assert int(plain.optimizer.iterations) == int(optimized.optimizer.iterations) == 12
+for one, other in zip(plain.get_weights(), optimized.get_weights(), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-6)
 """)
 
 
