@@ -21,10 +21,14 @@ from absl import app, flags
 from benchmarks.jobs.loss_curves import FORMATS, TRAININGS
 from tf_libra.simulation.viz import figure_io
 
-_OUT = flags.DEFINE_string("out", "", "Picture to write, PNG or SVG; none by default.")
-_JSON = flags.DEFINE_string("json", "", "File to write all losses to; none by default.")
-_STEPS = flags.DEFINE_integer("steps", 200, "Steps of each training.", lower_bound=10)
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Trainings of each model and format.", lower_bound=1)
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+flags.DEFINE_string("out", "", "Picture to write, PNG or SVG; none by default.", flag_values=FLAGS)
+flags.DEFINE_string("json", "", "File to write all losses to; none by default.", flag_values=FLAGS)
+flags.DEFINE_integer("steps", 200, "Of each training.", lower_bound=10, flag_values=FLAGS)
+flags.DEFINE_integer(
+    "seeds", 3, "Trainings of each model and format.", lower_bound=1, flag_values=FLAGS
+)
 _LAST = 0.1  # share of the steps whose mean is the last loss
 
 
@@ -80,13 +84,13 @@ def plot(losses: dict[str, dict[str, list[list[float]]]]) -> Any:
 
 def main(_: list[str]) -> None:
     """Trains, prints the table, and writes what flags request."""
-    losses = train(_STEPS.value, _SEEDS.value)
+    losses = train(FLAGS.steps, FLAGS.seeds)
     assert list(losses) == list(TRAININGS)
     print(table(losses))
-    if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps(losses))
-    if _OUT.value:
-        figure_io.save(plot(losses), _OUT.value, salt="loss_curves")
+    if FLAGS.json:
+        Path(FLAGS.json).write_text(json.dumps(losses))
+    if FLAGS.out:
+        figure_io.save(plot(losses), FLAGS.out, salt="loss_curves")
 
 
 if __name__ == "__main__":

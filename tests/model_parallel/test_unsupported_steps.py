@@ -519,9 +519,9 @@ def test_missing_num_microbatches_raises():
 )
 def test_data_parallel_option_of_a_model_parallel_step_raises(option):
     (name,) = option
-    with pytest.raises(ValueError, match=f"^{name} .* pipelines"):
+    with pytest.raises(ValueError, match=f"^{name} "):
         tf_libra.optimize(Spp(num_microbatches=2), **option)
-    with pytest.raises(ValueError, match=r"^check_numerics .* bursts, got 'skip'"):
+    with pytest.raises(ValueError, match=r"^check_numerics .* got 'skip'"):
         tf_libra.optimize("deeppool", check_numerics="skip")
 
 

@@ -45,9 +45,7 @@ _OPS = (
 )
 # From the first op's name to the node that TensorFlow names after the message, in a last line of
 # its own. The message may quote another rank's error, and continue behind the node of that one.
-_MESSAGE = re.compile(
-    rf"(?:{'|'.join(_OPS)})\b(?s:.*)(?=\n\s*\[\[[^\n]*\]\](?: \[Op:\w+\])?\s*\Z)"
-)
+_MESSAGE = re.compile(rf"(?:{'|'.join(_OPS)})\b(?s:.*)(?=\n\s*\[\[[^\n]*\]\](?: \[Op:\w+\])?\s*\Z)")
 _WORKS_LONGER = (
     "if a rank works longer between steps, as in an evaluation, raise it or let the others wait in"
     " a barrier without a limit"
