@@ -34,11 +34,11 @@ RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
-# Three tests at a time: many wait, for another process or for a deadline, and not for a core. Tests
+# Four tests at a time: many wait, for another process or for a deadline, and not for a core. Tests
 # that share a job stay together, and those that take longest come first (tests/conftest.py).
 SEVERAL := --dist loadgroup --no-loadscope-reorder
 IN_TWO := -n 2 $(SEVERAL)
-IN_THREE := -n 3 $(SEVERAL)
+IN_FOUR := -n 4 $(SEVERAL)
 
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
@@ -76,12 +76,12 @@ $(VENV)/.horovod: $(VENV)/.ready tools/build_horovod.py
 
 test: setup horovod
 	@tools/install_browser.sh || true
-	$(RUN) python -m pytest $(IN_THREE) $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(IN_FOUR) $(PYTEST_ARGS)
 
 # The whole suite three times in a row while another program keeps every core busy.
 test-under-load: setup horovod
 	@tools/install_browser.sh || true
-	$(RUN) python tools/under_load.py --times 3 python -m pytest $(IN_THREE) $(PYTEST_ARGS)
+	$(RUN) python tools/under_load.py --times 3 python -m pytest $(IN_FOUR) $(PYTEST_ARGS)
 
 # What is to be green after every change: lint, and the tests that start no workers and build nothing
 # (make cc-test does, after a change of C++).
