@@ -47,8 +47,9 @@ def table(document: Mapping[str, Any], *, markdown: bool) -> str:
         for baseline in baselines:
             ratio = document["ratios"].get(f"{name}/{baseline}")
             cells.append("" if ratio is None else _cell(ratio.values(), ".3f"))
-        planner = document["plan"].get(name, {"strategy": name})["strategy"]
         requested = name.partition(":")[0]
+        # A plan of one rank names no strategy: nothing else makes such plans.
+        planner = document["plan"].get(name, {}).get("strategy", requested)
         rows.append((name if planner == requested else f"{name} (plan by {planner})", *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -66,3 +66,8 @@ def test_table_has_a_row_per_strategy_and_a_column_per_baseline() -> None:
 def test_table_says_who_planned_if_it_was_another_strategy() -> None:
     row = results.table(document("mg-wfbp"), markdown=False).splitlines()[-1]
     assert row.startswith("libra (plan by mg-wfbp)  ")
+
+
+def test_table_has_a_row_of_a_plan_without_strategy() -> None:
+    of_one_rank = document("libra") | {"plan": {"libra": {"rank": 0}}}
+    assert results.table(of_one_rank, markdown=False).splitlines()[-1].startswith("libra  ")
