@@ -13,7 +13,6 @@ from typing import Any
 
 from tf_libra import config
 from tf_libra.autotune import Phase
-from tf_libra.coordination import control_plane
 from tf_libra.internal import formatting, log_utils
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.runtime.family_trials import (
@@ -26,7 +25,6 @@ from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TuningState
 from tf_libra.runtime.strategy_kinds import KINDS, resolve_options, resolve_strategy
 from tf_libra.runtime.training_step import TrainingFunction
 
-_COLUMNS = 100
 _FIRST = "data parallelism"
 
 
@@ -59,14 +57,14 @@ class FamilyStep:
         self.error_feedback = first.error_feedback
         self._candidates: dict[str, CandidateStep] = {}
         self._impossible: dict[str, str] = {}  # reasons, by strategy
+        reason = _option_against(options)
         for name in families:
             kind, strategy = resolve_strategy(_check_family(name))
-            own = {option.name for option in config.declared(kind.options) if not option.group}
-            given = {key: getattr(options, key) for key in own - {"strategy", "sparse_as_dense"}}
-            reason = _reason_against(options)
             if reason:
                 self._impossible[name] = reason
                 continue
+            own = {option.name for option in config.declared(kind.options) if not option.group}
+            given = {key: getattr(options, key) for key in own - {"strategy", "sparse_as_dense"}}
             try:
                 resolved = resolve_options(kind, {**given, "strategy": strategy})
             except ValueError as error:
@@ -129,7 +127,7 @@ class FamilyStep:
         """Returns the facts known so far, as text of at most 100 columns."""
         lines = [self._compared()] if self._medians else []
         lines += [f"{name} is left out: {reason}" for name, reason in self._left_out.items()]
-        wrapped = [part for line in lines for part in textwrap.wrap(line, _COLUMNS)]
+        wrapped = [part for line in lines for part in textwrap.wrap(line, formatting.COLUMNS)]
         return "\n".join([*wrapped, self._step.explain()])
 
     def _compared(self) -> str:
@@ -207,7 +205,7 @@ class FamilyStep:
     def _check_candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies that would compute other weights, on all ranks alike."""
         self._is_checked = True
-        num_ranks = len(self._first.exchange(None))
+        _, num_ranks = self._first.rendezvous.place
         reason = self._reason_against()
         mine = {
             name: reason or step.rejects(args, kwargs, num_ranks)
@@ -235,12 +233,12 @@ class FamilyStep:
         return ""
 
     def _log(self, message: str) -> None:
-        rank = next(iter(control_plane.running())).rank
+        rank, _ = self._first.rendezvous.place
         if rank == 0:
             log_utils.logger(rank).info("strategies: %s", message)
 
 
-def _reason_against(options: config.DataParallelOptions) -> str:
+def _option_against(options: config.DataParallelOptions) -> str:
     """Returns why no strategy of another kind can take part; empty if it can."""
     if options.local_variables:
         return "local_variables has variables that ranks do not share"
