@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,7 @@ class ErrorFeedbackState(tf.train.experimental.PythonState):
                 errors = saved
             else:
                 assert self._place is not None
-                log_utils.logger(self._place[0]).log(
-                    logging.WARNING,
+                log_utils.logger(self._place[0]).warning(
                     "error_feedback: the checkpoint holds the rounding errors of rank %d of %d;"
                     " this is rank %d of %d, and begins at zero",
                     *place,

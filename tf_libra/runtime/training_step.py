@@ -265,11 +265,11 @@ class TrainingFunction:
         if not is_step:
             return call.run()
         session = self._session_of(control, call)
+        run = self._run if self._watch is None else partial(self._run_if_finite, self._watch)
+        execute = partial(run, control, session, call, num_steps)
         if is_weighted() and not gradient_weight().value:
-            return self._run_without_batch(control, session, call, num_steps)
-        if self._watch is None:
-            return self._run(control, session, call, num_steps)
-        return self._run_if_finite(self._watch, control, session, call, num_steps)
+            return self._without_batch(call, execute)
+        return execute()
 
     def _join(self) -> None:
         """Meets the other ranks, if there are any."""
@@ -288,9 +288,7 @@ class TrainingFunction:
         session.record_graph(self._step, call.concrete.graph)
         return result
 
-    def _run_without_batch(
-        self, control: Control, session: TuningSession, call: StepCall, num_steps: int
-    ) -> Any:
+    def _without_batch(self, call: StepCall, execute: Callable[[], Any]) -> Any:
         """Takes part in a step of the ranks that have a batch.
 
         Variables that are computed from this rank's examples, such as moving averages and metrics,
@@ -299,10 +297,7 @@ class TrainingFunction:
         touched = call.touched()
         local = self._variables.rank_local(call.trace.flow(call.concrete, touched), touched)
         before = finite_check.VariableSnapshot(local)
-        if self._watch is None:
-            result = self._run(control, session, call, num_steps)
-        else:
-            result = self._run_if_finite(self._watch, control, session, call, num_steps)
+        result = execute()
         before.restore()
         return result
 
