@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.cost_model import CostModel
+from tf_libra.internal import formatting
 from tf_libra.runtime.step_hooks import active_hooks
 from tf_libra.runtime.strategy_kinds import (
     DATA_PARALLELISM,
@@ -27,8 +28,6 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 if TYPE_CHECKING:
     from tf_libra.runtime.protocol import TrainingStep
-
-_COLUMNS = 100
 
 
 @config.with_option_signature(all_options())
@@ -277,5 +276,5 @@ class Optimized:
         """Returns the facts known so far as text (100 columns): model, plan, times, background."""
         lines = [self._training.explain()]
         for hook in active_hooks():
-            lines += textwrap.wrap(hook.explain(), _COLUMNS)
+            lines += textwrap.wrap(hook.explain(), formatting.COLUMNS)
         return "\n".join(lines)

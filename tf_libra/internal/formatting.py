@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 NONE = "-"
+COLUMNS = 100
+"""Columns of text that users read, at most."""
 # Result of interleaved trials whose difference may be noise.
 NO_DIFFERENCE = "no significant difference"
 # Confidence limits that allow almost any ratio.

@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 
 from tf_libra.cost_model import CostModel, Evidence
 from tf_libra.internal import validation
-from tf_libra.internal.formatting import difference, percent, size, time
+from tf_libra.internal.formatting import COLUMNS, difference, percent, size, time
 from tf_libra.planning.plan_changes import SAME_SECONDS, PlanChange, PlanChanges
 from tf_libra.simulation import GroupSpan, Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
-
-_COLUMNS = 100
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,12 @@ class Explanation:
         """Format the explanation as text of at most 100 columns."""
         paragraphs = [self.summary, *([self.one_group] if self.one_group else [])]
         paragraphs += [f"Note: {note}." for note in (self.plan.loss, *self.plan.notes) if note]
-        lines = [line for text in paragraphs for line in textwrap.wrap(text, _COLUMNS)]
+        lines = [line for text in paragraphs for line in textwrap.wrap(text, COLUMNS)]
         for entry in self.groups:
             first, last = map(_shortened, entry.tensors)
             group = entry.group
             names = first if group.stop - group.start == 1 else f"{first} .. {last}"
-            lines += ["", f"group {entry.index}: {names}"[:_COLUMNS]]
+            lines += ["", f"group {entry.index}: {names}"[:COLUMNS]]
             lines.append(
                 f"  tensors {group.start}-{group.stop - 1}, "
                 f"{size(entry.num_bytes)}, r = {group.num_threads}, "
@@ -91,11 +89,9 @@ class Explanation:
             if group.cuts_tensors:
                 lines.append(f"  {_cut_at(group)}")
             for text in (entry.starts, entry.merged, entry.threads):
-                lines += textwrap.wrap(
-                    text, _COLUMNS, initial_indent="  ", subsequent_indent="    "
-                )
+                lines += textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent="    ")
             lines += [
-                f"    {difference(alternative.seconds):>12}  {alternative.change}"[:_COLUMNS]
+                f"    {difference(alternative.seconds):>12}  {alternative.change}"[:COLUMNS]
                 for alternative in entry.alternatives
             ]
         return "\n".join(lines)

@@ -20,7 +20,6 @@ from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.run_history import RunSnapshot
 
-WIDTH = 100
 # Names for readers, by the values of `PlanSource`.
 ORIGIN_NAMES = {"made": "tuned", "kept": "cached", "given": "user-provided"}
 # A rate by which the largest sample takes less than this share of the startup overhead is noise.
@@ -106,7 +105,10 @@ def summary_line(run: RunSnapshot) -> str:
 
 def _wrapped(text: str) -> list[str]:
     wrapper = textwrap.TextWrapper(
-        WIDTH, subsequent_indent=" " * 5, break_long_words=False, break_on_hyphens=False
+        formatting.COLUMNS,
+        subsequent_indent=" " * 5,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return [part for line in text.splitlines() for part in wrapper.wrap(line)]
 

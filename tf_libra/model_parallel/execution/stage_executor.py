@@ -29,16 +29,7 @@ from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 
 
 class StageExecutor:
-    """Execution of a step under a layout, on one rank.
-
-    Attributes:
-        layout: the replicas of each stage, and the order of tasks.
-        stages: stages of this rank.
-        task_spans: computations of the last step.
-        reduction_span: start and stop, in seconds since the last step began, of the all-reduces
-            after the backward computation; None if there were none.
-        update_span: start and stop of the update, in the same way.
-    """
+    """See `StepExecutor`; runs the stages of this rank, task by task."""
 
     def __init__(
         self,

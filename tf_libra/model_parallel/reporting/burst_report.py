@@ -15,7 +15,6 @@ from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.scaling_profile import ScalingProfile
 
 _BAR = 8
-_COLUMNS = 100
 
 
 def in_a_line(plan: BurstPlan) -> str:
@@ -83,7 +82,7 @@ def explained(
     for picture in pictures(plan, both):
         idle = ", ".join(map(formatting.time, picture.idle_seconds))
         text = f"{picture.title}: from rank 0 on, ranks are idle for {idle}"
-        lines += textwrap.wrap(text, _COLUMNS)
+        lines += textwrap.wrap(text, formatting.COLUMNS)
     busy = sum(
         task_span.stop_seconds - task_span.start_seconds for task_span in execution.task_spans
     )
@@ -97,8 +96,8 @@ def explained(
     else:
         lines.append("this rank has no layer: it only updates what no layer has")
     for note in plan.notes:
-        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
-    return "\n".join(line[:_COLUMNS] for line in lines)
+        lines += textwrap.wrap(f"note: {note}", formatting.COLUMNS)
+    return "\n".join(line[: formatting.COLUMNS] for line in lines)
 
 
 _NAMES = ("burst", "scaling")

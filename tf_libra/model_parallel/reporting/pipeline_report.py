@@ -27,7 +27,6 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan
 
-_COLUMNS = 100
 _CHART_COLUMNS = 80
 
 
@@ -86,7 +85,7 @@ def explained(
         ("" if measured is None else f"measured iteration: {formatting.time(measured.seconds)}, ")
         + f"predicted{' iteration' if measured is None else ''}:"
         f" {formatting.time(plan.predicted_seconds)}",
-        *textwrap.wrap(bottleneck(layers, plan, cluster), _COLUMNS),
+        *textwrap.wrap(bottleneck(layers, plan, cluster), formatting.COLUMNS),
         "",
         *_table(plan, layers),
         *_reductions(num_groups),
@@ -94,8 +93,8 @@ def explained(
         *_charts(plan, layers, cluster, measured),
     ]
     for note in plan.notes:
-        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
-    return "\n".join(line[:_COLUMNS] for line in lines)
+        lines += textwrap.wrap(f"note: {note}", formatting.COLUMNS)
+    return "\n".join(line[: formatting.COLUMNS] for line in lines)
 
 
 def compare_with_one_worker(
@@ -118,12 +117,16 @@ def compare_with_one_worker(
 
 def against_one_worker(compared: OneWorkerComparison | None) -> list[str]:
     """Return the lines that compare with one worker."""
-    return [] if compared is None else textwrap.wrap(f"one worker: {compared.describe()}", _COLUMNS)
+    return (
+        []
+        if compared is None
+        else textwrap.wrap(f"one worker: {compared.describe()}", formatting.COLUMNS)
+    )
 
 
 def wrapped_row(columns: str, text: str) -> list[str]:
     """Return the lines of a table row whose last column is wrapped text."""
-    found = textwrap.wrap(text, _COLUMNS - len(columns), break_on_hyphens=False)
+    found = textwrap.wrap(text, formatting.COLUMNS - len(columns), break_on_hyphens=False)
     return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
 
 

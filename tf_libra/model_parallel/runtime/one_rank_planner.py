@@ -18,7 +18,6 @@ from tf_libra.specs.one_rank import OneRankPlan
 
 # Steps of each rank, of which the first instantiates functions and is not measured.
 _STEPS = 3
-_COLUMNS = 100
 
 
 class OneRankPlanner:
@@ -105,7 +104,7 @@ class OneRankPlanner:
                 f"last step: {waited} until the examples of all ranks were here, then {computed} of"
                 " computation"
             )
-        return "\n".join(part for line in lines for part in textwrap.wrap(line, _COLUMNS))
+        return "\n".join(part for line in lines for part in textwrap.wrap(line, formatting.COLUMNS))
 
 
 def _described(plan: OneRankPlan) -> str:
