@@ -199,6 +199,19 @@ def wait_until(true: Callable[[], bool], deadline_seconds: float) -> None:
         time.sleep(0.05)
 
 
+def stat(pid: int) -> list[str]:
+    """As /proc has it, from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    """T is stopped, Z has ended; empty where there is no such process."""
+    try:
+        return stat(pid)[0]
+    except FileNotFoundError:
+        return ""
+
+
 def wait_for_output(workers: Workers, rank: int, text: str, deadline_seconds: float) -> None:
     """Returns once a rank has printed `text`."""
     path = workers.folder / f"output.{rank}.txt"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import worker_processes
+from tests.worker_processes import stat, state
 from tf_libra.background_jobs.process import BackgroundProcess
 
 # Counts into a file, and says under which policy.
@@ -35,19 +36,6 @@ def counted(path: Path) -> tuple[int, int, int]:
         return 0, -1, 0
     count, policy, pid = path.read_text().split()
     return int(count), int(policy), int(pid)
-
-
-def stat(pid: int) -> list[str]:
-    """As /proc has it, from the state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def state(pid: int) -> str:
-    """T is stopped; empty where there is no such process."""
-    try:
-        return stat(pid)[0]
-    except FileNotFoundError:
-        return ""
 
 
 def processor_seconds(pid: int) -> float:

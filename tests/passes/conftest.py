@@ -4,23 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.passes.traced_steps import Model
-from tf_libra.backends import engine
+from tests.passes.traced_steps import Model, engine_of_one
 
 
 @pytest.fixture(scope="module")
 def one_rank() -> Iterator[None]:
-    address = engine.listen("127.0.0.1")
-    running = engine.connect(
-        rank=0,
-        addresses=[address],
-        secret=bytes(engine.SECRET_BYTES),
-        num_lanes=4,
-        timeout_seconds=60.0,
-        stall_warning_seconds=30.0,
-    )
-    yield
-    running.close()
+    with engine_of_one():
+        yield
 
 
 @pytest.fixture(scope="module")

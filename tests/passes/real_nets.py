@@ -15,14 +15,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
 from tests.passes.graphs import Group, config, reasons, register, report
-from tf_libra.backends import engine
-from tf_libra.internal import native
+from tests.passes.traced_steps import all_reduce, engine_of_one
 
 layers = tf.keras.layers
-
-
-def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
-    return native.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
 
 
 @dataclass(frozen=True)
@@ -311,22 +306,13 @@ def run(net: Net) -> dict:
 
 
 def main() -> None:
-    address = engine.listen("127.0.0.1")
-    running = engine.connect(
-        rank=0,
-        addresses=[address],
-        secret=bytes(engine.SECRET_BYTES),
-        num_lanes=4,
-        timeout_seconds=60.0,
-        stall_warning_seconds=30.0,
-    )
-    for make in NETS:
-        try:
-            result = run(make())
-        except (tf.errors.OpError, AssertionError) as error:
-            result = {"error": str(error)}
-        print(json.dumps({"net": make.__name__, **result}), flush=True)
-    running.close()
+    with engine_of_one():
+        for make in NETS:
+            try:
+                result = run(make())
+            except (tf.errors.OpError, AssertionError) as error:
+                result = {"error": str(error)}
+            print(json.dumps({"net": make.__name__, **result}), flush=True)
 
 
 if __name__ == "__main__":

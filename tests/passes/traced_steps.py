@@ -16,9 +16,26 @@ from tests.passes.graphs import (
     joined,
     nodes,
 )
+from tf_libra.backends import engine
 from tf_libra.internal import native
 from tf_libra.profiling.executed_graph import GraphCapture
 from tf_libra.runtime import grappler
+
+
+@contextmanager
+def engine_of_one() -> Iterator[None]:
+    """Steps within execute, on an engine of one rank."""
+    address = engine.listen("127.0.0.1")
+    running = engine.connect(
+        rank=0,
+        addresses=[address],
+        secret=bytes(engine.SECRET_BYTES),
+        num_lanes=4,
+        timeout_seconds=60.0,
+        stall_warning_seconds=30.0,
+    )
+    yield
+    running.close()
 
 
 @contextmanager

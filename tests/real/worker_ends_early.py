@@ -1,7 +1,6 @@
 """The last rank has fewer batches, and ends right after training; rank 0 goes on by itself."""
 
 import os
-import time
 from pathlib import Path
 
 import keras
@@ -9,22 +8,10 @@ import numpy as np
 
 import tf_libra
 import tf_libra.keras
+from tests.worker_processes import state, wait_until
 
 FOLDER = Path(os.environ["TF_LIBRA_JOB_FOLDER"])
 SECONDS = 120.0
-
-
-def wait_for_end(pid: int) -> None:
-    """Returns when a process has ended."""
-    until = time.monotonic() + SECONDS
-    while True:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except FileNotFoundError:
-            return
-        assert time.monotonic() < until, f"process {pid} has not ended"
-        time.sleep(0.05)
 
 
 def main() -> None:
@@ -42,11 +29,9 @@ def main() -> None:
         pid.with_suffix(".new").write_text(str(os.getpid()))
         pid.with_suffix(".new").replace(pid)
         return
-    until = time.monotonic() + SECONDS
-    while not pid.exists():
-        assert time.monotonic() < until, "rank 1 has not ended its training"
-        time.sleep(0.05)
-    wait_for_end(int(pid.read_text()))
+    wait_until(pid.exists, SECONDS)
+    other = int(pid.read_text())
+    wait_until(lambda: state(other) in ("", "Z"), SECONDS)
     loss = model.evaluate(inputs, labels, batch_size=8, verbose=0)
     model.save(FOLDER / "model.keras")
     assert np.isfinite(loss)
