@@ -1,5 +1,6 @@
 # make setup | horovod | test | test-under-load | check | docs | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
+# make nightly                    builds and tests with TensorFlow's nightly wheel, in build/tried
 # make launchers                  Ray Train and torchrun start two workers, and start them again
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -43,7 +44,7 @@ IN_FOUR := -n 4 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak launchers gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -167,6 +168,11 @@ $(LAUNCHERS_VENV)/.ready: pyproject.toml $(VENV)/.ready
 	$(BIN)/python -c '$(SITE)' \
 	  > $$($(LAUNCHERS_VENV)/bin/python -c '$(SITE)')/tf_libra_environment.pth
 	@touch $@
+
+# The next TensorFlow, or any other, in an environment and a copy of the tree of its own.
+NIGHTLY ?= tf-nightly-cpu
+nightly:
+	$(PYTHON) tools/try_tensorflow.py "$(NIGHTLY)"
 
 launchers: build $(LAUNCHERS_VENV)/.ready
 	$(LAUNCHERS_VENV)/bin/python tools/try_launchers.py

@@ -32,6 +32,9 @@ from setuptools.command.build_ext import build_ext
 
 VERSION = "0.1.0"
 SUPPORTED = ("2.18", "2.21")
+# Set to 1, it builds for any TensorFlow: tools/try_tensorflow.py tries releases before they are
+# supported.
+ANY_TENSORFLOW = "TF_LIBRA_ANY_TENSORFLOW"
 
 # Prints the folder, version and package of the installed TensorFlow without importing it.
 FIND_TENSORFLOW = """
@@ -258,14 +261,16 @@ def main() -> None:
         return
     folder, version, package = json.loads(answer)
     minor = ".".join(version.split(".")[:2])
-    if minor not in SUPPORTED:
+    is_supported = minor in SUPPORTED
+    if not is_supported and os.environ.get(ANY_TENSORFLOW) != "1":
         raise SystemExit(
             f"tf-libra: TensorFlow {version} is not supported; supported are"
             f" {' and '.join(f'{v}.x' for v in SUPPORTED)}."
         )
     setup(
         version=f"{VERSION}+tf{version.replace('+', '.')}",
-        install_requires=[*required, f"{package}=={minor}.*"],
+        # Builds before a release differ in their interface from day to day.
+        install_requires=[*required, f"{package}=={f'{minor}.*' if is_supported else version}"],
         ext_modules=[
             TensorFlowLibrary(
                 "_tf_libra", folder, version, ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")

@@ -21,10 +21,10 @@ def bare_venv(tmp_path: Path) -> Path:
     return site_packages
 
 
-def run_setup(site_packages: Path) -> subprocess.CompletedProcess[str]:
+def run_setup(site_packages: Path, **env: str) -> subprocess.CompletedProcess[str]:
     python = site_packages.parents[2] / "bin" / "python"
     return subprocess.run(
-        [python, ROOT / "setup.py", "--version"], capture_output=True, text=True, env={}
+        [python, ROOT / "setup.py", "--version"], capture_output=True, text=True, env=env
     )
 
 
@@ -67,3 +67,12 @@ def test_another_tensorflow_is_rejected_with_the_supported_ones(
     assert done.stderr.strip().splitlines()[-1] == (
         f"tf-libra: TensorFlow {version} is not supported; supported are 2.18.x and 2.21.x."
     )
+
+
+@pytest.mark.parametrize("version", ["2.20.0", "2.22.0.dev20260905"])
+def test_any_tensorflow_can_be_tried_on_request(bare_venv: Path, version: str) -> None:
+    add_tensorflow(bare_venv, version)
+    assert run_setup(bare_venv).returncode != 0
+    done = run_setup(bare_venv, TF_LIBRA_ANY_TENSORFLOW="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith(f"+tf{version}")
