@@ -100,8 +100,8 @@ def copy_tree(source: Path, target: Path) -> None:
     )
     names = {name for name in listed.stdout.split("\0") if name and (source / name).is_file()}
     for old in [path for path in target.rglob("*") if path.is_file()]:
-        name = old.relative_to(target)
-        if name.parts[0] != "build" and str(name) not in names:
+        place = old.relative_to(target)
+        if place.parts[0] != "build" and str(place) not in names:
             old.unlink()
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,15 @@ def install(folder: Path, requirement: str) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True, symlinks=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--upgrade"]
+    pip: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--quiet",
+        "install",
+        "--upgrade",
+    ]
     required = known["tool"]["tf-libra"]["dependencies"]
     subprocess.run([*pip, requirement, *required, *wanted, "setuptools<81", "ninja"], check=True)
     return python
@@ -147,7 +155,8 @@ def find_missing(python: Path, tree: Path, variables: dict[str, str]) -> Outcome
 def build(python: Path, tree: Path, variables: dict[str, str]) -> Outcome:
     """Builds the extension in the copied tree."""
     started = time.monotonic()
-    command = [python, "setup.py", "--quiet", "egg_info", "build_ext", "--inplace"]
+    build_here = ("egg_info", "build_ext", "--inplace")
+    command: list[str | Path] = [python, "setup.py", "--quiet", *build_here]
     done = subprocess.run(command, cwd=tree, env=variables | {"TF_LIBRA_ANY_TENSORFLOW": "1"})
     text = f"{'built' if done.returncode == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s"
     return Outcome("extension", done.returncode == 0, text)
@@ -155,7 +164,8 @@ def build(python: Path, tree: Path, variables: dict[str, str]) -> Outcome:
 
 def test(part: str, python: Path, tree: Path, variables: dict[str, str]) -> Outcome:
     """Runs the tests of a part."""
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS[part]]
+    options = ("-q", "-p", "no:cacheprovider", *TESTS[part])
+    command: list[str | Path] = [python, "-m", "pytest", *options]
     closing = "no output"
     with running(command, tree, variables) as process:
         assert process.stdout is not None
