@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.reporting.tensorboard import examples
+from tests.reporting.tensorboard.plugin_backend import RECORD, RUN, Backend
 from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.reporting.records.event_writer import RecordWriter
@@ -59,6 +60,20 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_raw(logdir / "broken", "no text", b"\xff\xfe\x00", plugin_content("plan"))
     write_raw(logdir / "broken", "no json", b"{}", b"\x00")
     return logdir
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
+    """The plugin on the log directory of a run with `RECORD`."""
+    logdir = tmp_path_factory.mktemp("logdir")
+    write(logdir / "first", RECORD)
+    return Backend(logdir)
+
+
+@pytest.fixture
+def plan() -> dict[str, str]:
+    """Parameters of a request for `RECORD`."""
+    return {"run": RUN, "tag": RECORD.tag}
 
 
 def write(logdir: Path, record: examples.PlanRecord) -> None:

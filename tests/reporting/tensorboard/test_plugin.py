@@ -1,6 +1,5 @@
-"""The backend's routes, over TensorBoard's own data provider in this process."""
+"""The views of a plan that the backend's routes answer, over TensorBoard's own data provider."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
-from tensorboard.plugins import base_plugin
-from werkzeug.test import Client
 
 from tests.reporting.tensorboard import examples
-from tests.reporting.tensorboard.conftest import HOSTILE_RUN, write
+from tests.reporting.tensorboard.conftest import write
+from tests.reporting.tensorboard.plugin_backend import RECORD, RUN, Backend, write_alone
 from tf_libra import strategies
 from tf_libra.autotune.search.result import START, Search
 from tf_libra.autotune.trial_comparison import Candidate, Race
@@ -23,67 +21,9 @@ from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import CommConfig
 from tf_libra.planning.explain import explain
-from tf_libra.reporting.records import record_types
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.tensorboard import routes
-from tf_libra.reporting.tensorboard.loader import LibraLoader
 from tf_libra.reporting.tensorboard.plugin import DataProviderSource
-
-RECORD = examples.plan_record()
-RUN = "first/rank_0"
-
-
-class Backend:
-    """Plugin on a log directory."""
-
-    def __init__(self, logdir: Path) -> None:
-        multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
-        multiplexer.AddRunsFromDirectory(str(logdir))
-        multiplexer.Reload()
-        data = MultiplexerDataProvider(multiplexer, str(logdir))
-        self.plugin = LibraLoader().load(base_plugin.TBContext(data_provider=data))
-        self._apps = self.plugin.get_plugin_apps()
-
-    def get(self, route: str, **parameters: Any) -> tuple[int, Any]:
-        """Returns status and answer of a route."""
-        response = Client(self._apps[f"/{route}"]).get("/", query_string=parameters)
-        return response.status_code, json.loads(response.data)
-
-    def answer(self, route: str, **parameters: Any) -> Any:
-        """Returns the answer of a successful request."""
-        status, value = self.get(route, **parameters)
-        assert status == 200, value
-        return value
-
-    def static(self, path: str, method: str = "GET") -> Any:
-        """Returns the response of the route of static files."""
-        return Client(self._apps["/static/*"]).open(f"/data/plugin/libra{path}", method=method)
-
-
-@pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
-    logdir = tmp_path_factory.mktemp("logdir")
-    write(logdir / "first", RECORD)
-    return Backend(logdir)
-
-
-@pytest.fixture(scope="module")
-def odd(hostile: Path) -> Backend:
-    return Backend(hostile)
-
-
-@pytest.fixture
-def plan() -> dict[str, str]:
-    return {"run": RUN, "tag": RECORD.tag}
-
-
-def test_runs_lists_plans_by_run(backend: Backend) -> None:
-    listed = backend.answer("runs")
-    assert listed["problems"] == []
-    [heading] = listed["plans"]
-    assert heading["run"] == RUN
-    assert heading["fingerprint"] == RECORD.plan.fingerprint
-    assert (heading["step"], heading["strategy"]) == (61, "libra")
 
 
 def test_plan_view_equals_explain(backend: Backend, plan: dict[str, str]) -> None:
@@ -277,169 +217,6 @@ def test_history_has_steps_plans_and_prediction_errors(
     assert view["drifts"][0]["expected_seconds"] == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize(
-    ("route", "parameters", "reason"),
-    [
-        ("plan", {}, "run must be given once, got 0"),
-        ("plan", {"run": RUN}, "tag must be given once, got 0"),
-        ("plan", {"run": [RUN, RUN], "tag": "x"}, "run must be given once, got 2"),
-        ("plan", {"run": "x" * 70_000, "tag": "x"}, "run must have at most"),
-        ("group", {"run": RUN, "tag": RECORD.tag}, "group must be given once"),
-        ("group", {"run": RUN, "tag": RECORD.tag, "group": "-1"}, "group must be an integer"),
-        ("group", {"run": RUN, "tag": RECORD.tag, "group": "99"}, "group must be from 0 to"),
-        ("group", {"run": RUN, "tag": RECORD.tag, "group": "9" * 90}, "group must be an integer"),
-        ("group", {"run": RUN, "tag": RECORD.tag, "group": "٣"}, "group must be an integer"),
-        ("timeline", {"run": RUN, "tag": RECORD.tag, "show": "all"}, "show must be one of"),
-        (
-            "timeline",
-            {"run": RUN, "tag": RECORD.tag, "show": "wfbp", "threads": 3},
-            "threads must be one of 1, 2, 4",
-        ),
-        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 3}, "workers must be one of"),
-        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 4096}, "workers must be one of"),
-        ("strategies", {"run": RUN, "tag": RECORD.tag, "strategy": "sgd"}, "strategy must be one"),
-        ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "step")}, "format must be"),
-    ],
-)
-def test_bad_parameters_are_errors_with_a_reason(
-    backend: Backend, route: str, parameters: dict[str, Any], reason: str
-) -> None:
-    status, value = backend.get(route, **parameters)
-    assert status == 400
-    assert reason in value["error"]
-
-
-@pytest.mark.parametrize(
-    "route", ["plan", "group", "timeline", "contention", "strategies", "steps"]
-)
-@pytest.mark.parametrize("name", [*examples.HOSTILE, "/etc/passwd", ".", "", "\0"])
-def test_names_cannot_reach_other_files(backend: Backend, route: str, name: str) -> None:
-    for parameters in ({"run": name, "tag": RECORD.tag}, {"run": RUN, "tag": name}):
-        status, value = backend.get(route, **parameters, group=0, show="predicted")
-        assert status == 404
-        assert value == {"error": value["error"]}
-        assert "no such plan" in value["error"]
-
-
-def test_only_get_is_supported(backend: Backend) -> None:
-    app = backend.plugin.get_plugin_apps()["/runs"]
-    assert Client(app).post("/").status_code == 405
-
-
-@pytest.mark.parametrize("name", ["index.js", "style.css", "plotly.min.js"])
-def test_static_files(backend: Backend, name: str) -> None:
-    response = backend.static(f"/static/{name}")
-    assert response.status_code == 200
-    assert response.mimetype in ("text/javascript", "application/javascript", "text/css")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/static/",
-        "/static/../plugin.py",
-        "/static/..%2fplugin.py",
-        "/static//etc/passwd",
-        "/static/%2e%2e/plugin.py",
-        "/static/index.js%00",
-        "/static/" + "x" * 10_000,
-    ],
-)
-def test_other_static_files_are_not_found(backend: Backend, path: str) -> None:
-    assert backend.static(path).status_code == 404
-
-
-def test_hostile_names_are_unchanged(odd: Backend) -> None:
-    plans = [one for one in odd.answer("runs")["plans"] if one["run"] == f"{HOSTILE_RUN}/rank_0"]
-    assert sorted(one["function"] for one in plans) == sorted(examples.HOSTILE)
-    for one in plans:
-        view = odd.answer("plan", run=one["run"], tag=one["tag"])
-        assert view["function"] == one["function"]
-        names = odd.answer("group", run=one["run"], tag=one["tag"], group=0)["names"]
-        assert names[0] == examples.HOSTILE[0]
-
-
-def test_unreadable_summaries_are_listed_with_reasons(odd: Backend) -> None:
-    problems = {one["tag"]: one["message"] for one in odd.answer("runs")["problems"]}
-    assert problems.keys() == {"future", "newer document", "cut", "no text", "no json"}
-    assert "version of tf-libra summary must be 1, got 2" in problems["future"]
-    assert "version of tf-libra plan record must be 1, got 7" in problems["newer document"]
-    assert "not valid JSON" in problems["cut"]
-    for tag in problems:
-        status, value = odd.get("plan", run="broken", tag=tag)
-        assert (status, bool(value["error"])) == (400, True)
-
-
-def test_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
-    backend = Backend(tmp_path)
-    known = backend.answer("runs")
-    assert [one["name"] for one in known.pop("strategies")] == list(strategies.BY_NAME)
-    assert known == {
-        "plans": [],
-        "pipelines": [],
-        "bursts": [],
-        "backgrounds": [],
-        "measuring": [],
-        "stamps": {},
-        "problems": [],
-    }
-    assert backend.plugin.is_active()
-
-
-def test_runs_list_pipelines(tmp_path: Path) -> None:
-    record = examples.pipeline_record(names=examples.HOSTILE[:1])
-    _write_alone(tmp_path, record)
-    listed = Backend(tmp_path).answer("runs")
-    assert (listed["plans"], listed["problems"]) == ([], [])
-    [shown] = listed["pipelines"]
-    assert shown["run"] == "rank_0"
-    assert (shown["function"], shown["strategy"]) == ("train_step", "spp")
-    assert [stage["ranks"] for stage in shown["stages"]] == [
-        list(stage.devices) for stage in record.plan.stages
-    ]
-    predicted, measured = shown["charts"]
-    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
-    assert predicted["seconds"] == pytest.approx(record.plan.predicted_seconds)
-    assert measured["seconds"] == record.seconds
-    assert len(measured["bars"]) == len(record.bars)
-    for chart in (predicted, measured):
-        for row in chart["ranks"]:
-            assert 0 < row["idle_share"] < 1
-            assert row["longest"]["seconds"] > 0
-    assert shown["bottleneck"].startswith("the bottleneck is stage")
-
-
-def test_runs_list_bursts_and_background_jobs(tmp_path: Path) -> None:
-    record = examples.burst_record(names=examples.HOSTILE[:1])
-    _write_alone(tmp_path, record)
-    for rank in range(2):
-        writer = RecordWriter(tmp_path, rank)
-        writer.record(64, examples.background_record(rank))
-        writer.close()
-    listed = Backend(tmp_path).answer("runs")
-    assert (listed["plans"], listed["problems"]) == ([], [])
-    [shown] = listed["bursts"]
-    counts = [layer["num_devices"] for layer in shown["layers"]]
-    assert counts == list(record.plan.num_devices) and len(set(counts)) == 2
-    assert [layer["name"] for layer in shown["layers"]] == list(record.plan.layer_names)
-    assert record.profile is not None
-    assert [layer["measured"] for layer in shown["layers"]] == (
-        record.profile.compute_seconds.tolist()
-    )
-    assert shown["layers"][2]["comes_in"] == pytest.approx(record.plan.transition_seconds[2])
-    measured, predicted = shown["charts"]
-    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
-    assert predicted["idle_seconds"] == pytest.approx(record.plan.idle_seconds)
-    assert measured["seconds"] == record.seconds
-    assert len(measured["bars"]) == len(record.bars)
-    backgrounds = listed["backgrounds"]
-    assert [(background["rank"], background["job"]) for background in backgrounds] == [
-        (0, ""),
-        (1, ""),
-    ]
-    assert [background["steps_per_second"] for background in backgrounds] == [200 / 8, 300 / 8]
-
-
 class Noting(MultiplexerDataProvider):
     """Records the runs whose records are read."""
 
@@ -471,7 +248,7 @@ def test_plan_views_do_not_read_other_runs(tmp_path: Path, route: str) -> None:
 
 def test_user_provided_plan_has_no_predictions(tmp_path: Path) -> None:
     record = examples.given_record(RECORD.plan, strategies.Libra())
-    _write_alone(tmp_path, record)
+    write_alone(tmp_path, record)
     backend = Backend(tmp_path)
     plan = {"run": "rank_0", "tag": record.tag}
     assert backend.answer("plan", **plan)["bottleneck"] is None
@@ -482,11 +259,3 @@ def test_user_provided_plan_has_no_predictions(tmp_path: Path) -> None:
     assert backend.answer("plan", **plan)["strategies"] == []
     assert backend.answer("strategies", **plan)["rows"] == []
     assert backend.answer("history", **plan)["errors"] == []
-
-
-def _write_alone(logdir: Path, record: record_types.Record) -> None:
-    from tf_libra.reporting.records.event_writer import RecordWriter
-
-    writer = RecordWriter(logdir, 0)
-    writer.record(record.step, record)
-    writer.close()
