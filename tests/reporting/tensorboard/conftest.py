@@ -1,6 +1,6 @@
 """Fixtures: log directories, a job, and a browser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from tests.worker_processes import Job
 from tf_libra import strategies
 from tf_libra.reporting.records.event_writer import RecordWriter
 from tf_libra.reporting.records.record_types import plugin_content
+from tf_libra.specs.plan import Plan
+from tools import tensorboard_tab
+from tools.tensorboard_tab import Tab, answer
 
 HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 
@@ -74,6 +77,36 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
 def plan() -> dict[str, str]:
     """Parameters of a request for `RECORD`."""
     return {"run": RUN, "tag": RECORD.tag}
+
+
+@pytest.fixture(scope="session")
+def address(trained: Trained) -> Iterator[str]:
+    """A TensorBoard of both jobs."""
+    with tensorboard_tab.serving(trained.logdir) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def made(trained: Trained, address: str) -> dict[str, Any]:
+    """Returns the plan that the job has tuned, its listing, and its explanation."""
+    explained = trained.made
+    plan = Plan.from_json(explained["plan"])
+    assert explained["fitted"], explained["explain"]
+    [heading] = [
+        listed
+        for listed in answer(address, "runs")["plans"]
+        if listed["fingerprint"] == plan.fingerprint
+    ]
+    return {"plan": plan, "explained": explained["explain"], "heading": heading}
+
+
+@pytest.fixture
+def tab(browser: Tab, address: str, made: dict[str, Any]) -> Iterator[Tab]:
+    """Opens the tab at the tuned plan; the browser may log no errors."""
+    browser.open(address)
+    browser.choose("#version", "tuned")
+    yield browser
+    assert browser.trouble() == []
 
 
 def write(logdir: Path, record: examples.PlanRecord) -> None:
