@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.model_parallel.models import Trained
 from tests.model_parallel.threads import Threads
+from tests.model_parallel.trained_model import Trained
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor

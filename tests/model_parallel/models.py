@@ -1,124 +1,23 @@
 """Models for tests of pipelines and bursts, each with its step for one device."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from tests.model_parallel.stateful_models import (
+    dropping,
+    dropping_twice,
+    generating,
+    iterated,
+    normalized,
+    running_mean,
+    spectral,
+)
+from tests.model_parallel.trained_model import Trained, cross_entropy, from_keras
 from tf_libra.model_parallel.capture.trace_hooks import boundary
 
 keras = tf.keras
-
-
-@dataclass
-class Trained:
-    """A model with its optimizer.
-
-    Attributes:
-        call: returns the logits of inputs.
-        loss: returns the loss for labels and logits: a mean over examples, plus terms of weights.
-        variables: trained variables.
-        optimizer: updates the trained variables.
-        metric: metric of labels and logits; None if the step has none.
-        norms: metric of the norm of all gradients and of the number of updates, or None.
-        state: other variables that a step writes.
-        scaled: returns the loss to differentiate, for a loss.
-    """
-
-    call: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Any]
-    variables: list[Any]
-    optimizer: Any
-    metric: Any = None
-    norms: Any = None
-    state: tuple[Any, ...] = ()
-    scaled: Callable[[Any], Any] = lambda loss: loss
-
-    @property
-    def every_variable(self) -> list[Any]:
-        """All variables that a step writes: trained variables, state, slots, metrics."""
-        counted = getattr(self.metric, "variables", [])
-        return [*self.variables, *self.state, *self.optimizer.variables, *counted]
-
-    def step(self, images: Any, labels: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            logits = self.call(images)
-            loss = self.loss(labels, logits)
-            scaled = self.scaled(loss)
-        gradients = tape.gradient(scaled, self.variables)
-        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
-        result = {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
-        if self.metric is not None:
-            self.metric.update_state(labels, logits)
-            result["metric"] = self.metric.result()
-        if self.norms is not None:
-            self._measure(gradients)
-            result["norms"] = self.norms.result()
-        return result
-
-    def flagged(self, images: Any, labels: Any, training: bool = True) -> dict[str, Any]:
-        """Runs a step, or an evaluation if `training` is false."""
-        if training:
-            return self.step(images, labels)
-        logits = self.call(images)
-        result = {"loss": self.loss(labels, logits), "logits": logits}
-        if self.metric is not None:
-            self.metric.update_state(labels, logits)
-            result["metric"] = self.metric.result()
-        return result
-
-    def _measure(self, gradients: list[Any]) -> None:
-        self.norms.update_state(tf.linalg.global_norm(gradients))
-        self.norms.update_state(self.optimizer.iterations)
-
-    def accumulated(self, images: Any, labels: Any, num_microbatches: int) -> dict[str, Any]:
-        """Returns the outputs of one process that accumulates the same microbatches."""
-        losses, logits, sums = [], [], None
-        pairs = zip(
-            tf.split(images, num_microbatches), tf.split(labels, num_microbatches), strict=True
-        )
-        for inputs, wanted in pairs:
-            with tf.GradientTape() as tape:
-                logits.append(self.call(inputs))
-                losses.append(self.loss(wanted, logits[-1]))
-                scaled = self.scaled(losses[-1])
-            gradients = [
-                tf.convert_to_tensor(gradient) for gradient in tape.gradient(scaled, self.variables)
-            ]
-            if self.metric is not None:
-                self.metric.update_state(wanted, logits[-1])
-            sums = (
-                gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
-            )
-        means = [total / num_microbatches for total in sums or []]
-        self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
-        result = {
-            "loss": tf.add_n(losses) / num_microbatches,
-            "logits": tf.concat(logits, 0),
-            "updates": self.optimizer.iterations,
-        }
-        if self.metric is not None:
-            result["metric"] = self.metric.result()
-        if self.norms is not None:
-            self._measure(means)
-            result["norms"] = self.norms.result()
-        return result
-
-
-_cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def _of_keras(model: Any, optimizer: Any, training: bool = True, **fields: Any) -> Trained:
-    def loss(labels: Any, logits: Any) -> Any:
-        found = _cross_entropy(labels, logits)
-        return found + tf.add_n(model.losses) if model.losses else found
-
-    return Trained(
-        lambda inputs: model(inputs, training=training),
-        loss, model.trainable_variables, optimizer,
-        state=tuple(model.non_trainable_variables), **fields,
-    )  # fmt: skip
 
 
 def convolutional() -> Trained:
@@ -137,112 +36,10 @@ def convolutional() -> Trained:
     )
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
     norms = keras.metrics.Mean("norms")
-    trained = _of_keras(
+    trained = from_keras(
         model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy(), norms=norms
     )
     return replace(trained, state=(*trained.state, *norms.variables))
-
-
-def normalized() -> Trained:
-    """A model with batch normalization, which sees the examples of one device at a time."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Input([8, 8, 1]),
-            layers.Conv2D(4, 3),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.Flatten(),
-            layers.Dense(16, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9))
-
-
-def dropping() -> Trained:
-    """A model with dropout, whose seeds are variables of the layers."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Input([8, 8, 1]),
-            layers.Flatten(),
-            layers.Dense(16, activation="relu"),
-            layers.Dropout(0.5, seed=3),
-            layers.Dense(16, activation="relu"),
-            layers.Dropout(0.25, seed=5),
-            layers.Dense(10),
-        ]
-    )
-    return _of_keras(model, keras.optimizers.SGD(0.1))
-
-
-def dropping_twice() -> Trained:
-    """A model with a dropout layer that is called twice: it reads its seed after a write."""
-    layers = keras.layers
-    drop = layers.Dropout(0.5, seed=3)
-    x = inputs = layers.Input([8, 8, 1])
-    x = layers.Flatten()(x)
-    for _ in range(2):
-        x = drop(layers.Dense(16, activation="relu")(x))
-    outputs = layers.Dense(10)(layers.Dense(16, activation="relu")(x))
-    metric = keras.metrics.SparseCategoricalAccuracy()
-    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), metric=metric)
-
-
-def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
-    """A model whose layers write a weight and a state, and then compute with them."""
-    weights = [
-        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"kernel{i}")
-        for i in range(len(states))
-    ]
-    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
-
-    def call(images: Any) -> Any:
-        x = tf.reshape(images, [-1, 64])
-        for weight, state in zip(weights, states, strict=True):
-            x = boundary(of(x, weight, state))
-        return x @ head
-
-    optimizer = keras.optimizers.SGD(0.1)
-    return Trained(call, _cross_entropy, [*weights, head], optimizer, state=tuple(states))
-
-
-def iterated() -> Trained:
-    """A model with power iterations, whose vectors are read after they are written."""
-
-    def of(x: Any, weight: Any, vector: Any) -> Any:
-        other = tf.math.l2_normalize(vector @ tf.transpose(weight))
-        vector.assign(tf.stop_gradient(tf.math.l2_normalize(other @ weight)))
-        scale = tf.stop_gradient(other) @ weight @ tf.transpose(vector)
-        return tf.tanh(x @ (2 * weight / scale))
-
-    vectors = [
-        tf.Variable(tf.random.stateless_normal([1, 64], [i, 2]), trainable=False, name=f"vector{i}")
-        for i in range(3)
-    ]
-    return _stateful(of, vectors)
-
-
-def spectral() -> Trained:
-    """A model with spectral normalization in every microbatch, and weight decay."""
-    layers = keras.layers
-    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten()])
-    for _ in range(3):
-        model.add(layers.SpectralNormalization(layers.Dense(16, activation="tanh")))
-    model.add(layers.Dense(10))
-    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01))
-
-
-def running_mean() -> Trained:
-    """A model that subtracts running means, which it reads after it has written them."""
-
-    def of(x: Any, weight: Any, mean: Any) -> Any:
-        mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))
-        return tf.tanh((x - mean) @ weight)
-
-    means = [tf.Variable(tf.zeros([64]), trainable=False, name=f"mean{i}") for i in range(3)]
-    return _stateful(of, means)
 
 
 def conditional() -> Trained:
@@ -256,7 +53,7 @@ def conditional() -> Trained:
     every = {"gradient_accumulation_steps": 2, "use_ema": True, "ema_overwrite_frequency": 3}
     inner = keras.optimizers.Adam(1e-2, global_clipnorm=0.5, ema_momentum=0.5, **every)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, 8.0, dynamic_growth_steps=2)
-    return _of_keras(model, optimizer, scaled=optimizer.scale_loss)
+    return from_keras(model, optimizer, scaled=optimizer.scale_loss)
 
 
 def embedded() -> Trained:
@@ -264,7 +61,7 @@ def embedded() -> Trained:
     layers = keras.layers
     table, dense = layers.Embedding(12, 6), [layers.Dense(16, activation="relu") for _ in range(2)]
     model = keras.Sequential([layers.Input([8]), table, layers.Flatten(), *dense, layers.Dense(10)])
-    trained = _of_keras(model, keras.optimizers.Adam(1e-2))
+    trained = from_keras(model, keras.optimizers.Adam(1e-2))
 
     def call(images: Any) -> Any:
         return model(tf.cast(tf.abs(images[:, :, 0, 0]) * 6, tf.int32) % 12)
@@ -283,7 +80,7 @@ def branching() -> Trained:
     late = layers.Conv2D(4, 3, padding="same")(joined)
     added = layers.Add()([late, first])
     outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(added))
-    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.AdamW(1e-2))
+    return from_keras(keras.Model(inputs, outputs), keras.optimizers.AdamW(1e-2))
 
 
 def transformer() -> Trained:
@@ -315,7 +112,7 @@ def transformer() -> Trained:
     parts = [embed, *(layer for block in blocks for layer in block), head]
     variables = [position, *(v for part in parts for v in part.trainable_variables)]
     # Not Adam: keys have a bias without effect, and it would follow what rounding leaves of that.
-    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+    return Trained(call, cross_entropy, variables, keras.optimizers.SGD(0.1))
 
 
 class _Counts:
@@ -395,7 +192,7 @@ def tied() -> Trained:
         return x @ tf.transpose(table)
 
     variables = [table, *hidden]
-    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
+    return Trained(call, cross_entropy, variables, keras.optimizers.SGD(0.5))
 
 
 def permuted() -> Trained:
@@ -412,7 +209,7 @@ def permuted() -> Trained:
             x = boundary(tf.tanh(tf.gather(x @ weight, order, axis=1)))
         return x[:, :10]
 
-    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
+    return Trained(call, cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
 
 
 def recurrent() -> Trained:
@@ -428,7 +225,7 @@ def recurrent() -> Trained:
         ]
     )
     # They have seeds for dropout, of which there is none.
-    return replace(_of_keras(model, keras.optimizers.SGD(0.1)), state=())
+    return replace(from_keras(model, keras.optimizers.SGD(0.1)), state=())
 
 
 def deep(num_layers: int = 8) -> Trained:
@@ -442,7 +239,7 @@ def deep(num_layers: int = 8) -> Trained:
             layers.Dense(10),
         ]
     )
-    return _of_keras(model, keras.optimizers.SGD(0.1))
+    return from_keras(model, keras.optimizers.SGD(0.1))
 
 
 def deepest() -> Trained:
@@ -482,29 +279,7 @@ def two_optimizers() -> Trained:
     layers = keras.layers
     dense = [layers.Dense(16, activation="relu") for _ in range(3)]
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
-    return _of_keras(model, _TwoOptimizers())
-
-
-def generating() -> Trained:
-    """A model with noise of random generators."""
-    generators = [tf.random.Generator.from_seed(seed) for seed in range(3)]
-    weights = [
-        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"noisy{i}")
-        for i in range(3)
-    ]
-    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
-
-    def call(images: Any) -> Any:
-        x = tf.reshape(images, [-1, 64])
-        for weight, generator in zip(weights, generators, strict=True):
-            noise = generator.normal([64], stddev=0.1)
-            x = tf.tanh(x @ weight)
-            x = boundary(x + noise + generator.normal(tf.shape(x), stddev=0.1))
-        return x @ head
-
-    states = tuple(generator.state for generator in generators)
-    variables = [*weights, head]
-    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1), state=states)
+    return from_keras(model, _TwoOptimizers())
 
 
 def calling() -> Trained:
@@ -533,14 +308,14 @@ def calling() -> Trained:
         return (tf.math.real(waves) + tf.math.imag(waves)) @ head
 
     variables = [*inner.trainable_variables, called, head]
-    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+    return Trained(call, cross_entropy, variables, keras.optimizers.SGD(0.1))
 
 
 def shallow() -> Trained:
     """A model of one layer."""
     layers = keras.layers
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), layers.Dense(10)])
-    return _of_keras(model, keras.optimizers.SGD(0.1))
+    return from_keras(model, keras.optimizers.SGD(0.1))
 
 
 def plain() -> Trained:
@@ -550,7 +325,7 @@ def plain() -> Trained:
     def call(images: Any) -> Any:
         return tf.tanh(tf.reshape(images, [-1, 64]) @ weights[0]) @ weights[1]
 
-    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.1))
+    return Trained(call, cross_entropy, weights, keras.optimizers.SGD(0.1))
 
 
 def vgg() -> Trained:
@@ -566,7 +341,7 @@ def vgg() -> Trained:
         model.add(layers.Dense(32, activation="relu"))
     model.add(layers.Dense(10))
     metric = keras.metrics.SparseCategoricalAccuracy()
-    return _of_keras(model, keras.optimizers.SGD(0.05, momentum=0.9), metric=metric)
+    return from_keras(model, keras.optimizers.SGD(0.05, momentum=0.9), metric=metric)
 
 
 def inception() -> Trained:
@@ -587,7 +362,7 @@ def inception() -> Trained:
         ]
         x = layers.Concatenate()(branches)
     outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
-    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1))
+    return from_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1))
 
 
 class _Labels(keras.metrics.Sum):
@@ -603,7 +378,9 @@ def mlp() -> Trained:
 
 
 COUNTED = {make.__name__: make for make in (counted, mixed, greatest)}
+
 BURSTS = {make.__name__: make for make in (mlp, vgg, inception)}
+
 EVERY = {
     make.__name__: make
     for make in (

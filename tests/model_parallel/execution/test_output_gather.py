@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.model_parallel.job import batches, build_model, trace
-from tests.model_parallel.models import Trained, convolutional
+from tests.model_parallel.models import convolutional
 from tests.model_parallel.partition.test_batch_sharding import make_layout
+from tests.model_parallel.trained_model import Trained
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.output_gather import GatheredOutput, resize_axis

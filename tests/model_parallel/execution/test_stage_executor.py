@@ -19,7 +19,8 @@ from tests.model_parallel.job import (
     train_alone,
     train_with_layout,
 )
-from tests.model_parallel.models import BURSTS, COUNTED, EVERY, Trained
+from tests.model_parallel.models import BURSTS, COUNTED, EVERY
+from tests.model_parallel.trained_model import Trained
 from tf_libra.capture.variables import plain
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
