@@ -10,8 +10,8 @@ from keras import layers
 
 import tf_libra
 import tf_libra.keras
+from tests.real.dense_network import FEATURES, Network, cross_entropy, descend, rows
 from tests.real.running import By, Scripts
-from tests.real.training_patterns import FEATURES, Network, cross_entropy, descend, rows
 
 SCRIPTS = Scripts()
 

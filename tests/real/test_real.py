@@ -16,9 +16,15 @@ from tf_libra.runtime.plan_activation import NOT_EXECUTED
 # No rank waits as long as this while all goes well.
 TIMEOUT = {"TF_LIBRA_TIMEOUT_SECONDS": "120"}
 JOBS = {
-    "pictures": ("images", "generative", "horovod_examples"),
-    "sequences": ("sequences", "text", "fields"),
-    "training_patterns": ("training_patterns", "unequal_data"),
+    "pictures": ("images", "image_representations", "generative", "horovod_examples"),
+    "sequences": ("sequences", "text", "fields", "reinforcement_learning"),
+    "training_patterns": (
+        "gradient_patterns",
+        "control_flow",
+        "variables_and_callables",
+        "keras_training",
+        "unequal_data",
+    ),
     "rejected": ("rejected",),
 }
 TRAINED = {

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 import tf_libra
+from tests.real.dense_network import CLASSES, FEATURES, Network, cross_entropy, descend, rows
 from tests.real.running import By, Scripts, use_float64
-from tests.real.training_patterns import CLASSES, FEATURES, Network, cross_entropy, descend, rows
 
 SCRIPTS = Scripts()
 # Batches in the file of each rank.
