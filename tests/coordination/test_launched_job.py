@@ -13,11 +13,18 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.rendezvous_env import free_addresses
-from tf_libra.coordination import launched_job, rendezvous_frames, rendezvous_server
+from tf_libra.coordination import (
+    current_job,
+    launched_job,
+    rendezvous_client,
+    rendezvous_frames,
+    rendezvous_server,
+)
 from tf_libra.coordination.control_plane import EngineError, LostRankError
 from tf_libra.coordination.launched_job import LaunchedJob, _Places
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
 from tf_libra.coordination.launcher_variables import split_address
+from tf_libra.coordination.rendezvous_server import RendezvousServer
 from tf_libra.coordination.world import World
 
 SECONDS = 60.0
@@ -83,6 +90,66 @@ def test_missing_rank_0_is_named_with_its_address(place: LauncherEnvironment) ->
     [error] = on_ranks(place, lambda job: exchanged(job, 0.3), ranks=[1])
     assert isinstance(error, LostRankError)
     assert f"rank 0 at 127.0.0.1:{place.port}" in str(error)
+
+
+def test_ranks_that_others_wait_for_are_logged(
+    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in (rendezvous_server, rendezvous_client):
+        monkeypatch.setattr(module, "STALL_SECONDS", 0.0)
+    assert on_ranks(place, lambda job: type(exchanged(job, 0.3)), [0, 2]) != []
+    on_ranks(replace(place, port=place.port - 1), lambda job: exchanged(job, 0.1), [1])
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert any(one.startswith("rank 0 ") and "for rank" in one for one in warnings)
+    assert any(one.startswith("rank 1 ") and "for rank 0 at" in one for one in warnings)
+
+
+def test_address_of_another_host_is_named_if_ranks_are_missing() -> None:
+    """Rank 0 then listens at all addresses."""
+    server = RendezvousServer(
+        [socket.create_server(("", 0))], 2, "", "1", b"", "head.example", "me"
+    )
+    hello = {"rank": 0, "size": 2, "who": "me", "version": "1"}
+    ports = range(server.port, server.port + 1)
+    job = rendezvous_client.JobId("", "")
+    client = rendezvous_client.connect(server.own_host, ports, hello, job, b"", SECONDS)
+    with pytest.raises(LostRankError, match=r"no address head\.example"):
+        client.exchange("here", 0.2)
+    client.close()
+    server.close()
+
+
+def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
+    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rendezvous_server.is_of_this_host(place.address)
+    assert not rendezvous_server.is_of_this_host("192.0.2.1")
+    on_ranks(place, launched, ranks=[0])
+    monkeypatch.setattr(rendezvous_server, "is_of_this_host", lambda address: False)
+    [error] = on_ranks(replace(place, local_world_size=2), launched, ranks=[0])
+    assert isinstance(error, ValueError) and "two processes are rank 0" in str(error)
+
+
+def test_second_rank_0_is_told_before_the_first_has_met_anybody(
+    place: LauncherEnvironment,
+) -> None:
+    listeners = rendezvous_server.listen(place.address, place.ports, True)
+    version = launched_job.metadata.version("tf-libra")
+    server = RendezvousServer(listeners, 3, place.job_id, version, b"", place.address, "the first")
+    [error] = on_ranks(place, launched, ranks=[0])
+    assert isinstance(error, ValueError) and "two processes are rank 0: the first" in str(error)
+    server.close()
+
+
+def test_equal_local_ranks_of_one_host_are_logged(
+    place: LauncherEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(job: LaunchedJob) -> World:
+        return LaunchedJob(replace(job.environment, local_rank=0)).world(SECONDS)
+
+    assert on_ranks(place, run) == [World(r, 3, 3) for r in range(3)]
+    [warning] = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert (warning.args or ())[-1] == 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -281,3 +348,18 @@ def test_one_process_meets_nobody() -> None:
 def test_lost_rank_is_what_collectives_of_tensorflow_raise() -> None:
     error = LaunchedJob(LauncherEnvironment("none", 0, 1)).lost("rank 1 is gone")
     assert isinstance(error, tf.errors.UnavailableError)
+
+
+def test_what_misleads_in_the_variables_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("TF_LIBRA_LAUNCHED", raising=False)
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.setenv("MASTER_ADDR", "h")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    current_job._log_once(LauncherEnvironment("torchrun", 0, 2, address="h", port=1, job_id="a"))
+    current_job._log_once(LauncherEnvironment("none", 0, 1, job_id="a"))
+    disagreement, alone = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert {"torchrun", "mpi", "TF_LIBRA_LAUNCHER"} < set(disagreement.args or ())
+    assert (alone.args or ())[0] == "4"

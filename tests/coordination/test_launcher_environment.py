@@ -8,6 +8,7 @@ import pytest
 from tf_libra.coordination.launcher_environment import (
     LauncherEnvironment,
     detect,
+    disagreements,
     launched_rank,
 )
 
@@ -73,6 +74,7 @@ def described(found: LauncherEnvironment | None) -> tuple[object, ...]:
         (tf_config("worker", 1), ("tf-config", (2, 3), (0, 1), "a", 1)),
         (tf_config("worker", "1"), ("tf-config", (2, 3), (0, 1), "a", 1)),
         (tf_config("evaluator", 0), ("tf-config", (0, 1), (None, None), "", 0)),
+        (tf_config("worker", 1, CLUSTER | {"ps": ["d:5"]}), ("tf-config", (2, 3), (0, 1), "a", 1)),
         (
             tf_config("worker", 1, {"worker": ["h:1", "h:2"]}),
             ("tf-config", (1, 2), (1, 2), "h", 1),
@@ -83,6 +85,15 @@ def described(found: LauncherEnvironment | None) -> tuple[object, ...]:
             ("slurm", (5, 6), (1, None), "head", 7),
         ),
         (SLURM | {"SLURM_STEP_NODELIST": "gpu1"}, ("slurm", (5, 6), (1, 6), "gpu1", None)),
+        (
+            SLURM | {"SLURM_STEP_NODELIST": "r[0-1]n[07,9]-ib,login", "PMIX_RANK": "5"},
+            ("slurm", (5, 6), (1, None), "r0n07-ib", None),
+        ),
+        # As in scripts of sbatch, which leave the rank to srun.
+        (
+            SLURM | {"WORLD_SIZE": "6", "MASTER_ADDR": "gpu07", "MASTER_PORT": "7"},
+            ("slurm", (5, 6), (1, None), "gpu07", 7),
+        ),
         (OPEN_MPI, ("mpi", (1, 2), (1, 2), "127.0.0.1", None)),
         (OPEN_MPI | SLURM, ("mpi", (1, 2), (1, 2), "127.0.0.1", None)),
         (MPICH | {"MASTER_ADDR": "[fd00::2]"}, ("mpi", (2, 4), (0, 2), "fd00::2", None)),
@@ -107,7 +118,10 @@ def test_variables_tell_the_place(env: Mapping[str, str], expected: tuple[object
     [
         {},
         {"RANK": "1"},
+        {"MASTER_ADDR": "h", "MASTER_PORT": "1"},
+        {"WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
         {"TF_CONFIG": "{}"},
+        {"TF_CONFIG": '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},  # the batch script itself
         TORCHRUN | {"HOROVOD_RANK": "0"},
         TORCHRUN | {"TF_LIBRA_LAUNCHER": "horovod"},
@@ -132,7 +146,15 @@ def test_other_processes_were_started_by_no_launcher(env: Mapping[str, str]) -> 
         (TORCHRUN | {"MASTER_PORT": "70000"}, ["MASTER_PORT", "'70000'", "65535"]),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, ["MASTER_ADDR"]),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, ["MASTER_PORT"]),
+        ({"RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, ["WORLD_SIZE", "RANK"]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "h"}, ["WORLD_SIZE", "RANK"]),
+        (TORCHRUN | {"MASTER_ADDR": "tcp://h"}, ["MASTER_ADDR", "'tcp://h'"]),
+        (TORCHRUN | {"MASTER_ADDR": "h:29500"}, ["MASTER_ADDR", "'h:29500'"]),
+        (TORCHRUN | {"MASTER_ADDR": "[::1]:29500"}, ["MASTER_ADDR", "'[::1]:29500'"]),
+        (TORCHRUN | {"MASTER_ADDR": "h1,h2"}, ["MASTER_ADDR", "'h1,h2'"]),
+        (TORCHRUN | {"MASTER_ADDR": " "}, ["MASTER_ADDR"]),
         ({"TF_CONFIG": "{"}, ["TF_CONFIG", "JSON"]),
+        (tf_config("ps", 0, CLUSTER | {"ps": ["d:5"]}), ["TF_CONFIG", "'ps'", "worker"]),
         (tf_config("worker", 2), ["TF_CONFIG", "index", "2"]),
         (tf_config("worker", "x"), ["TF_CONFIG", "index", "'x'"]),
         (tf_config("master", 0), ["TF_CONFIG", "type", "master"]),
@@ -143,6 +165,8 @@ def test_other_processes_were_started_by_no_launcher(env: Mapping[str, str]) -> 
         (SLURM | {"SLURM_STEP_NODELIST": "gpu[7-"}, ["SLURM_STEP_NODELIST", "gpu[7-"]),
         (OPEN_MPI | {"PMIX_RANK": "0"}, ["OMPI_COMM_WORLD_RANK=1", "PMIX_RANK=0"]),
         (MPICH, ["MASTER_ADDR", "rank 0"]),  # on several hosts
+        ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "prte"}, ["OMPI_COMM_WORLD_SIZE", "PMIX_SIZE"]),
+        ({"KERAS_DISTRIBUTION_JOB_ADDRESSES": "h:1,h:2"}, ["PROCESS_ID", "not set"]),
         (KERAS | {"KERAS_DISTRIBUTION_NUM_PROCESSES": "3"}, ["NUM_PROCESSES=3", "2 addresses"]),
         (KERAS | {"KERAS_DISTRIBUTION_JOB_ADDRESSES": ""}, ["JOB_ADDRESSES"]),
     ],
@@ -151,6 +175,28 @@ def test_invalid_variables_are_named(env: Mapping[str, str], parts: list[str]) -
     with pytest.raises(ValueError) as raised:
         detect(env)
     assert [part for part in parts if part not in str(raised.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("env", "others"),
+    [
+        (TORCHRUN, []),
+        (TORCHRUN | {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "n"}, []),
+        (TORCHRUN | {"PMI_RANK": "x", "PMI_SIZE": "4"}, []),  # an invalid one does not decide
+        (TORCHRUN | OPEN_MPI, [("mpi", 1, 2)]),
+        (TORCHRUN | tf_config("worker", 0), [("tf-config", 1, 3)]),
+        # torchrun is started once per host.
+        (TORCHRUN | SLURM | {"TORCHELASTIC_RUN_ID": "none"}, []),
+        (OPEN_MPI | {"TF_LIBRA_LAUNCHER": "none"}, []),
+    ],
+)
+def test_other_launchers_that_disagree_are_known(
+    env: Mapping[str, str], others: list[tuple[str, int, int]]
+) -> None:
+    found = detect(env)
+    assert found is not None
+    named = [(one.name, one.rank, one.world_size) for one in disagreements(found, env)]
+    assert named == others
 
 
 def test_all_ranks_of_a_slurm_step_meet_at_the_same_ports() -> None:

@@ -93,10 +93,24 @@ def _log_once(found: LauncherEnvironment) -> None:
         return
     _logged().add(found)
     log = log_utils.logger(found.rank)
+    is_ours = LAUNCHED_VARIABLE in os.environ
+    for other in () if is_ours else launcher_environment.disagreements(found):
+        log.warning(
+            "job: the variables of %s name rank %d of %d, and those of %s rank %d of %d: %s"
+            " decides; %s selects another",
+            *(found.name, found.rank, found.world_size),
+            *(other.name, other.rank, other.world_size),
+            *(found.name, SELECT_VARIABLE),
+        )
     if found.world_size == 1:
         log.debug("job: one process (launcher %s)", found.name)
+        tasks = os.environ.get("SLURM_NTASKS", "1")
+        if tasks != "1" and not os.environ.get(SELECT_VARIABLE):
+            log.warning(
+                "job: one process, though SLURM_NTASKS=%s: srun python train.py starts all ranks",
+                tasks,
+            )
         return
-    is_ours = LAUNCHED_VARIABLE in os.environ
     log.info(
         "job: rank %d of %d by %s; ranks meet at %s",
         found.rank,

@@ -22,7 +22,7 @@ from tf_libra.coordination.launcher_variables import join_address
 from tf_libra.coordination.rendezvous_client import JobId, NotFoundError, RendezvousClient
 from tf_libra.coordination.rendezvous_server import RendezvousServer
 from tf_libra.coordination.world import World, host_identity, local_place
-from tf_libra.internal import log_utils
+from tf_libra.internal import formatting, log_utils
 from tf_libra.internal.process_state import STATE
 from tf_libra.launcher import SECRET_VARIABLE
 
@@ -113,7 +113,7 @@ class _Places:
     addresses: tuple[str, ...]
 
     @classmethod
-    def from_messages(cls, messages: list[dict[str, str]]) -> _Places:
+    def from_messages(cls, messages: list[dict[str, Any]]) -> _Places:
         """Returns the places that the ranks have described to each other."""
         machines = tuple(message["machine"] for message in messages)
         # Ranks on the host of rank 0 may reach it by loopback. Other hosts reach it at these.
@@ -129,6 +129,23 @@ class _Places:
                 address = reached[0]
             addresses.append("" if ip_address(address).is_loopback else address)
         return cls(machines, tuple(addresses))
+
+
+def _warn_of_equal_local_ranks(messages: list[dict[str, Any]]) -> None:
+    """Logs two ranks of one host whose launcher gives them the same local rank."""
+    first: dict[tuple[str, int], int] = {}
+    for rank, message in enumerate(messages):
+        local_rank = message["local_rank"]
+        if local_rank is None:
+            continue
+        other = first.setdefault((message["machine"], local_rank), rank)
+        if other != rank:
+            log_utils.logger(0).warning(
+                "ranks %d and %d run on one host, and the launcher gives both local rank %d: a"
+                " script that selects a GPU by it lets them share one",
+                *(other, rank, local_rank),
+            )
+            return
 
 
 class _Meeting:
@@ -149,8 +166,12 @@ class _Meeting:
                 "machine": host_identity() or platform.node(),
                 "address": client.local_address,
                 "server": client.server_address,
+                "local_rank": self._environment.local_rank,
             }
-            self._known = _Places.from_messages(client.exchange(mine, timeout_seconds))
+            messages = client.exchange(mine, timeout_seconds)
+            if self._environment.rank == 0:
+                _warn_of_equal_local_ranks(messages)
+            self._known = _Places.from_messages(messages)
         return self._known
 
     def client(self, timeout_seconds: float) -> RendezvousClient:
@@ -207,8 +228,11 @@ def _serve(
 ) -> RendezvousServer:
     """Starts the server; waits while another program, such as the last job, uses its port."""
     until = time.monotonic() + timeout_seconds
+    has_logged = False
+    # Another process may be rank 0 at another port, or on the host that has the address.
+    looks_first = one.num_ports > 1 or not rendezvous_server.is_of_this_host(one.address)
     while True:
-        if one.num_ports > 1:
+        if looks_first:
             _reject_second_server(one, hello, secret, until)
         try:
             listeners = rendezvous_server.listen(
@@ -221,8 +245,18 @@ def _serve(
                 raise EngineError(
                     f"rank 0 cannot listen at {join_address(one.address, one.ports)}: {error}"
                 ) from error
+            if not has_logged:
+                log_utils.logger(0).info(
+                    "rank 0 waits up to %s for the port of %s, which another program uses",
+                    formatting.time(timeout_seconds),
+                    join_address(one.address, one.ports),
+                )
+                has_logged = True
         time.sleep(_PAUSE_SECONDS)
-    server = RendezvousServer(listeners, one.world_size, one.job_id, str(hello["version"]), secret)
+    server = RendezvousServer(
+        *(listeners, one.world_size, one.job_id, str(hello["version"]), secret, one.address),
+        str(hello["who"]),
+    )
     if not secret:
         log_utils.logger(0).info(
             "rendezvous at %s without a secret: a process that reaches this port could take part"

@@ -5,38 +5,37 @@ Each parser reads the variables of one environment. Nothing here connects to ano
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tf_libra.coordination.launcher_variables import (
     MAX_PORT,
+    PORT_CANDIDATES,
     Env,
+    main_address,
     number,
     rank_below,
     required,
     same,
     split_address,
 )
+from tf_libra.coordination.mpi_launch import first_host, launching_process
 from tf_libra.coordination.node_list import expand_nodes
 from tf_libra.launcher import SELECT_VARIABLE
 
 # Values of TF_LIBRA_LAUNCHER that name no parser.
 AUTO, HOROVOD, ONE_PROCESS = "auto", "horovod", "none"
 _HOROVOD_RANK = "HOROVOD_RANK"
-# Ports derived from a job's id. They lie below those that Linux assigns by itself.
-_FIRST_PORT, _LAST_PORT = 20_000, 32_000
-# Candidates if the launcher names no port, or holds the port that it names.
-_PORT_CANDIDATES = 16
+_TORCHRUN_ID = "TORCHELASTIC_RUN_ID"
 _LOCALHOST = "127.0.0.1"
 # Task types of TF_CONFIG that train together, in the order of their ranks.
 TRAINING_TASKS = ("chief", "worker")
-# Programs that start the ranks of one host. All ranks of the host descend from one of them.
-_MPI_PROGRAMS = ("mpirun", "mpiexec", "orted", "prted", "prterun", "hydra")
+# Task type of TF_CONFIG that runs the script alone, while the others train.
+_EVALUATOR = "evaluator"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,28 @@ def detect(env: Env = os.environ) -> LauncherEnvironment | None:
     for parser in _PARSERS.values():
         if parser.applies(env):
             return _checked(parser.parse(env))
+    _reject_half_of_torchrun(env)
     return None
+
+
+def disagreements(found: LauncherEnvironment, env: Env = os.environ) -> list[LauncherEnvironment]:
+    """Returns the places that variables of other launchers give this process, if they differ.
+
+    Variables exported in a shell, for example, are inherited by all ranks that it starts.
+
+    Args:
+        found: place of this process, from `detect`.
+        env: environment variables.
+    """
+    if found.name not in _PARSERS or env.get(_TORCHRUN_ID) is not None:
+        return []  # torchrun itself is started once per host, by Slurm for example
+    others = []
+    for name, parser in _PARSERS.items():
+        with contextlib.suppress(ValueError):  # not the one that decides
+            if name != found.name and parser.applies(env):
+                others.append(parser.parse(env))
+    place = (found.rank, found.world_size)
+    return [one for one in others if (one.rank, one.world_size) != place]
 
 
 def launched_rank(env: Env = os.environ) -> int:
@@ -119,6 +139,21 @@ def launched_rank(env: Env = os.environ) -> int:
         return 0
 
 
+def _reject_half_of_torchrun(env: Env) -> None:
+    """Raises `ValueError` if an address is set, but only one of rank and world size.
+
+    The process would train alone, and so would the others.
+    """
+    halves = [name for name in ("RANK", "WORLD_SIZE") if name in env]
+    has_address = "MASTER_ADDR" in env or "MASTER_PORT" in env
+    if len(halves) == 1 and has_address and env.get("WORLD_SIZE", "").strip() != "1":
+        [missing] = {"RANK", "WORLD_SIZE"} - set(halves)
+        raise ValueError(
+            f"{missing} is not set, but {halves[0]} and an address of rank 0 are: set both, or"
+            f" {SELECT_VARIABLE}={ONE_PROCESS} to train in one process"
+        )
+
+
 def is_horovod_selected(env: Env = os.environ) -> bool:
     """Returns whether the user has selected Horovod's own job."""
     return env.get(SELECT_VARIABLE) == HOROVOD
@@ -136,28 +171,6 @@ def _checked(found: LauncherEnvironment) -> LauncherEnvironment:
     return found
 
 
-def _port_of(job_id: str) -> int:
-    span = (_LAST_PORT - _FIRST_PORT) // _PORT_CANDIDATES
-    return _FIRST_PORT + zlib.crc32(job_id.encode()) % span * _PORT_CANDIDATES
-
-
-def _master(env: Env, name: str, default: str, job_id: str) -> tuple[str, int, int]:
-    """Returns address, first port and number of ports: MASTER_ADDR and MASTER_PORT, if set.
-
-    Raises:
-        ValueError: there is no address, or the port is invalid.
-    """
-    address = env.get("MASTER_ADDR", "").strip().strip("[]") or default
-    if not address:
-        raise ValueError(
-            f"MASTER_ADDR is not set, and {name} does not tell where rank 0 runs: set MASTER_ADDR"
-            " on every rank to the host name or IP address of rank 0"
-        )
-    if "MASTER_PORT" in env:
-        return address, number(env, "MASTER_PORT", 1, MAX_PORT), 1
-    return address, _port_of(job_id), _PORT_CANDIDATES
-
-
 # Environments.
 
 
@@ -169,15 +182,15 @@ def _parse_torchrun(env: Env) -> LauncherEnvironment:
         return LauncherEnvironment("torchrun", rank, size, *local)
     if "MASTER_PORT" not in env:
         number(env, "MASTER_PORT", 1, MAX_PORT)  # raises
-    address, port, num_ports = _master(env, "RANK and WORLD_SIZE", "", "")
+    address, port, num_ports = main_address(env, "RANK and WORLD_SIZE", "", "")
     if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # torchrun itself listens at MASTER_PORT.
-        port, num_ports = min(port + 1, MAX_PORT - _PORT_CANDIDATES), _PORT_CANDIDATES
+        port, num_ports = min(port + 1, MAX_PORT - PORT_CANDIDATES), PORT_CANDIDATES
     restart = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-    job_id = f"{env.get('TORCHELASTIC_RUN_ID', '')}/{restart}"
+    job_id = f"{env.get(_TORCHRUN_ID, '')}/{restart}"
     return LauncherEnvironment(
         *("torchrun", rank, size, *local, address, port, num_ports, job_id),
-        "TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT",
+        f"{_TORCHRUN_ID} and TORCHELASTIC_RESTART_COUNT",
     )
 
 
@@ -211,8 +224,14 @@ def _parse_tf_config(env: Env) -> LauncherEnvironment:
             f"TF_CONFIG: task index must be below the number of tasks of type {kind!r},"
             f" {len(cluster[kind])}, got {index}"
         )
-    if kind not in TRAINING_TASKS:  # such as an evaluator, which is alone
+    if kind == _EVALUATOR:
         return LauncherEnvironment("tf-config", 0, 1)
+    if kind not in TRAINING_TASKS:
+        allowed = ", ".join((*TRAINING_TASKS, _EVALUATOR))
+        raise ValueError(
+            f"TF_CONFIG: a task that runs the script must have one of the types {allowed}, got"
+            f" {kind!r}: gradients are averaged without parameter servers"
+        )
     tasks = [(k, i) for k in TRAINING_TASKS for i in range(len(cluster.get(k, ())))]
     addresses = [str(address) for k in TRAINING_TASKS for address in cluster.get(k, ())]
     return _of_addresses("tf-config", tasks.index((kind, index)), addresses, "TF_CONFIG")
@@ -250,7 +269,7 @@ def _parse_slurm(env: Env) -> LauncherEnvironment:
     nodes = expand_nodes(listed, "SLURM_STEP_NODELIST")
     parts = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     job_id = ".".join(env.get(part, "") for part in parts)
-    address, port, num_ports = _master(env, "Slurm", nodes[0], job_id)
+    address, port, num_ports = main_address(env, "Slurm", nodes[0], job_id)
     local_size = size if len(nodes) == 1 else None
     return LauncherEnvironment(
         *("slurm", rank, size, local, local_size, address, port, num_ports, job_id),
@@ -262,13 +281,6 @@ _MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _MPI_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE")
 _MPI_LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK")
 _MPI_LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMIX_LOCAL_SIZE")
-# Files whose first line names the first host, which runs rank 0.
-_MPI_HOST_FILE = (
-    "OMPI_MCA_orte_default_hostfile",
-    "PRTE_MCA_prte_default_hostfile",
-    "HYDRA_HOST_FILE",
-    "I_MPI_HYDRA_HOST_FILE",
-)
 _MPI_JOB_ID = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
 
 
@@ -283,39 +295,10 @@ def _parse_mpi(env: Env) -> LauncherEnvironment:
     job_id = env[source] if source else ""
     is_one_host = local[1] == size
     if is_one_host and not job_id:
-        job_id = _launching_process()
-    first = _LOCALHOST if is_one_host else _first_host(env)
-    address, port, num_ports = _master(env, "MPI", first, job_id)
+        job_id = launching_process()
+    first = _LOCALHOST if is_one_host else first_host(env)
+    address, port, num_ports = main_address(env, "MPI", first, job_id)
     return LauncherEnvironment("mpi", rank, size, *local, address, port, num_ports, job_id, source)
-
-
-def _first_host(env: Env) -> str:
-    """Returns the first host of the host file that MPI's variables name; "" if none is found."""
-    for name in _MPI_HOST_FILE:
-        try:
-            lines = Path(env[name]).read_text().splitlines() if env.get(name) else []
-        except (OSError, UnicodeDecodeError):  # the file may exist on the launcher's host alone
-            continue
-        for line in lines:
-            host = re.split(r"[\s:]", line.partition("#")[0].strip())[0]
-            if host:
-                return host
-    return ""
-
-
-def _launching_process() -> str:
-    """Returns the number of the MPI program that this process descends from; "" if unknown."""
-    pid = os.getppid()
-    while pid > 1:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return ""
-        program = stat[stat.index("(") + 1 : stat.rindex(")")]
-        if program.startswith(_MPI_PROGRAMS):
-            return str(pid)
-        pid = int(stat[stat.rindex(")") + 2 :].split()[1])
-    return ""
 
 
 def _parse_keras(env: Env) -> LauncherEnvironment:
@@ -347,7 +330,8 @@ def _parse_keras(env: Env) -> LauncherEnvironment:
 
 
 def _is_tf_config(env: Env) -> bool:
-    return bool(env.get("TF_CONFIG", "").strip()) and "cluster" in _tf_config(env)
+    # An empty cluster is TensorFlow's way to say that there is none.
+    return bool(_tf_config(env).get("cluster"))
 
 
 def _is_slurm(env: Env) -> bool:
@@ -361,7 +345,12 @@ def _is_slurm(env: Env) -> bool:
 
 
 def _is_mpi(env: Env) -> bool:
-    return any(name in env for name in _MPI_RANK) and any(name in env for name in _MPI_SIZE)
+    return any(name in env for name in _MPI_RANK)
+
+
+def _is_keras(env: Env) -> bool:
+    names = ("PROCESS_ID", "JOB_ADDRESSES", "NUM_PROCESSES")
+    return any(f"KERAS_DISTRIBUTION_{name}" in env for name in names)
 
 
 @dataclass(frozen=True)
@@ -383,5 +372,5 @@ _PARSERS: dict[str, _Parser] = {
     "tf-config": _Parser(_is_tf_config, _parse_tf_config),
     "slurm": _Parser(_is_slurm, _parse_slurm),
     "mpi": _Parser(_is_mpi, _parse_mpi),
-    "keras": _Parser(lambda env: "KERAS_DISTRIBUTION_PROCESS_ID" in env, _parse_keras),
+    "keras": _Parser(_is_keras, _parse_keras),
 }

@@ -1,9 +1,14 @@
 """Values of a launcher's variables: numbers and addresses, checked with the variable's name."""
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 
 MAX_PORT = 65_535
+# Ports derived from a job's id. They lie below those that Linux assigns by itself.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+# Candidates if the launcher names no port, or holds the port that it names.
+PORT_CANDIDATES = 16
 
 Env = Mapping[str, str]
 
@@ -41,6 +46,8 @@ def same(env: Env, names: Sequence[str], low: int = 0) -> int | None:
 def required(env: Env, names: Sequence[str], low: int = 0) -> int:
     """Returns the number of these variables; errors as for `same`, and if none is set."""
     value = same(env, names, low)
+    if value is None and len(names) > 1:
+        raise ValueError(f"one of {', '.join(names)} must be set to a whole number from {low}")
     return number(env, names[0], low) if value is None else value
 
 
@@ -53,6 +60,43 @@ def rank_below(env: Env, names: Sequence[str], world_size: int, size_name: str) 
             f"{name} must be below {size_name}={world_size}, from 0 to {world_size - 1}, got {rank}"
         )
     return rank
+
+
+def host_without_port(env: Env, name: str) -> str:
+    """Returns the host name or IP address that a variable has; "" if it is not set.
+
+    Raises:
+        ValueError: the value has a port, a scheme or several hosts.
+    """
+    text = env.get(name, "").strip()
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if re.search(r"[\s,/\[\]]", host) or host.count(":") == 1:
+        raise ValueError(
+            f"{name} must be a host name or an IP address, without scheme and port, got {text!r}"
+        )
+    return host
+
+
+def _port_of(job_id: str) -> int:
+    span = (_LAST_PORT - _FIRST_PORT) // PORT_CANDIDATES
+    return _FIRST_PORT + zlib.crc32(job_id.encode()) % span * PORT_CANDIDATES
+
+
+def main_address(env: Env, name: str, default: str, job_id: str) -> tuple[str, int, int]:
+    """Returns address, first port and number of ports: MASTER_ADDR and MASTER_PORT, if set.
+
+    Raises:
+        ValueError: there is no address, or the port is invalid.
+    """
+    address = host_without_port(env, "MASTER_ADDR") or default
+    if not address:
+        raise ValueError(
+            f"MASTER_ADDR is not set, and {name} does not tell where rank 0 runs: set MASTER_ADDR"
+            " on every rank to the host name or IP address of rank 0"
+        )
+    if "MASTER_PORT" in env:
+        return address, number(env, "MASTER_PORT", 1, MAX_PORT), 1
+    return address, _port_of(job_id), PORT_CANDIDATES
 
 
 def split_address(text: str, name: str) -> tuple[str, int]:

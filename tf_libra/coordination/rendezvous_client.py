@@ -15,7 +15,13 @@ from typing import Any
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import LostRankError, waited_too_long
 from tf_libra.coordination.launcher_variables import join_address
-from tf_libra.coordination.rendezvous_server import INVALID, resolve, start_remedy
+from tf_libra.coordination.rendezvous_server import (
+    INVALID,
+    STALL_SECONDS,
+    resolve,
+    start_remedy,
+)
+from tf_libra.internal import formatting, log_utils
 from tf_libra.launcher import SECRET_VARIABLE
 
 # How long to wait for the greeting of a server that accepts connections.
@@ -139,8 +145,10 @@ def connect(
         ValueError: the server rejects this process.
         LostRankError: the server does not answer in time, or has lost a rank.
     """
-    until = time.monotonic() + timeout_seconds
+    started = time.monotonic()
+    until = started + timeout_seconds
     pause = _FIRST_PAUSE_SECONDS
+    has_logged = False
     answered: NotFoundError | None = None
     while True:
         try:
@@ -148,10 +156,17 @@ def connect(
         except NotFoundError as error:
             if isinstance(error, OtherServerError):
                 answered = error  # says more than the last refusal, after that server has ended
-            left = until - time.monotonic()
+            now = time.monotonic()
+            left = until - now
+            place = join_address(address, ports)
+            whom = f"rank 0 at {place} ({answered or error})"
+            if now - started >= STALL_SECONDS and not has_logged:
+                waited = formatting.time(now - started)
+                log_utils.logger(hello["rank"]).warning(
+                    "rank %d has waited %s for %s", hello["rank"], waited, whom
+                )
+                has_logged = True
             if left <= 0.0:
-                place = join_address(address, ports)
-                whom = f"rank 0 at {place} ({answered or error})"
                 remedy = start_remedy(place, resolve(address))
                 raise LostRankError(
                     waited_too_long(hello["rank"], timeout_seconds, whom, remedy)

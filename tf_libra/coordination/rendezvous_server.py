@@ -20,13 +20,18 @@ from typing import Any
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import EngineError, waited_too_long
 from tf_libra.coordination.launcher_variables import join_address
+from tf_libra.internal import formatting, log_utils
 from tf_libra.launcher import SECRET_VARIABLE
 
 LOST, INVALID = "lost", "invalid"
+# After how long to log which ranks are missing.
+STALL_SECONDS = 30.0
 _HANDSHAKE_SECONDS = 20.0
 _BACKLOG = 1024
 # Characters of what a process of another job says of itself.
 _MAX_STRANGER = 300
+# Missing ranks that a message names.
+_MAX_RANKS_SHOWN = 16
 
 
 def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket.socket]:
@@ -95,6 +100,16 @@ def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
     return [socket.create_server(("", port), backlog=_BACKLOG)]
 
 
+def is_of_this_host(address: str) -> bool:
+    """Returns whether this host can listen at one of the IP addresses of a host name."""
+    for one in resolve(address):
+        family = socket.AF_INET6 if ":" in one else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
+            probe.bind((one, 0))
+            return True
+    return False
+
+
 def start_remedy(place: str, hosts: Sequence[str]) -> str:
     """Returns what a user can do if ranks have not met at the start.
 
@@ -146,6 +161,8 @@ class RendezvousServer:
         job_id: str,
         version: str,
         secret: bytes,
+        address: str,
+        who: str,
     ) -> None:
         """Starts to serve.
 
@@ -155,8 +172,10 @@ class RendezvousServer:
             job_id: identity of the job.
             version: version of TF-Libra, which every rank must have.
             secret: secret of the job; b"" for none.
+            address: host name or IP address at which other ranks look for this server.
+            who: description of this process, which is rank 0.
         """
-        self._listeners = list(listeners)
+        self._listeners, self._address, self._who = list(listeners), address, who
         self._size, self._job_id, self._version, self._secret = size, job_id, version, secret
         self._state = _State()
         self._is_closing = False
@@ -265,8 +284,9 @@ class RendezvousServer:
             )
         elif not 0 <= rank < self._size:
             text = f"rank must be from 0 to {self._size - 1}, got {rank} from {who}"
-        elif rank in state.peers or rank in state.gone:
-            other = state.peers[rank].who if rank in state.peers else state.gone[rank]
+        elif rank in state.peers or rank in state.gone or (rank == 0 and who != self._who):
+            known = state.gone | {0: self._who} | {r: peer.who for r, peer in state.peers.items()}
+            other = known[rank]
             text = f"two processes are rank {rank}: {other}, and {who}"
         else:
             return None
@@ -281,6 +301,8 @@ class RendezvousServer:
             peer.send(state.failure)
             return
         number = int(message["exchange"])
+        if number not in state.pending and peer.rank not in state.gone:
+            self._loop.call_later(STALL_SECONDS, self._warn_of_stall, number)
         pending = state.pending.setdefault(number, {})
         if "late" in message:
             self._fail(LOST, self._why_late(peer.rank, message["late"], pending))
@@ -297,18 +319,39 @@ class RendezvousServer:
             for other in sorted(state.peers.values(), key=lambda one: one.rank, reverse=True):
                 other.send(answer)
 
-    def _why_late(self, rank: int, seconds: float, pending: dict[int, Any]) -> str:
+    def _warn_of_stall(self, number: int) -> None:
+        """Logs which ranks an exchange still waits for."""
+        state = self._state
+        if number in state.pending and state.failure is None:
+            log_utils.logger(0).warning(
+                "rank 0 has waited %s for %s",
+                formatting.time(STALL_SECONDS),
+                self._missing(state.pending[number]),
+            )
+
+    def _missing(self, pending: dict[int, Any]) -> str:
+        """Returns the ranks that are missing in an exchange, and what came in their place."""
         missing = [str(other) for other in range(self._size) if other not in pending]
-        whom = f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)} at the rendezvous"
+        shown = ", ".join(
+            [*missing[:_MAX_RANKS_SHOWN], *(["..."] if missing[_MAX_RANKS_SHOWN:] else [])]
+        )
+        whom = f"rank{'s' if len(missing) > 1 else ''} {shown} at the rendezvous"
         if self._state.rejected:
             whom += f" (it rejected {self._state.rejected[-1]}, which has another secret)"
         if self._state.stranger:
             whom += f" (it met {self._state.stranger})"
+        return whom
+
+    def _why_late(self, rank: int, seconds: float, pending: dict[int, Any]) -> str:
+        whom = self._missing(pending)
         if self._state.num_done:
             return waited_too_long(rank, seconds, whom)
+        place = join_address(self._address, range(self.port, self.port + 1))
         hosts = [str(listener.getsockname()[0]).partition("%")[0] for listener in self._listeners]
-        place = join_address(hosts[0], range(self.port, self.port + 1))
-        return waited_too_long(rank, seconds, whom, start_remedy(place, hosts))
+        remedy = start_remedy(place, hosts)
+        if any(ipaddress.ip_address(host).is_unspecified for host in hosts):
+            remedy += f"; the host of rank 0 has no address {self._address} itself"
+        return waited_too_long(rank, seconds, whom, remedy)
 
     def _on_close(self, peer: _Peer) -> None:
         state = self._state
