@@ -199,6 +199,19 @@ class Exchange {
     return text;
   }
 
+  // Looks for bytes of any peer, if all share memory with this rank and little is exchanged.
+  bool FindBytesInMemory() {
+    const bool looks = in_memory_.size() == peers_.size() &&
+                       options_.slice.size() <= AdaptiveLook::kMostBytes &&
+                       AdaptiveLook::HasCores(options_.peers->size());
+    return looks && options_.watch->look()->Find([this] {
+      return std::any_of(peers_.begin(), peers_.end(), [](const ExchangePeer& peer) {
+        return !peer.is_through && (peer.memory->incoming_parts()->HasMoved() ||
+                                    peer.memory->incoming_sums()->HasMoved());
+      });
+    });
+  }
+
   bool AwaitPeersInMemory() {
     return std::all_of(in_memory_.begin(), in_memory_.end(), [this](size_t i) {
       return peers_[i].is_through || moves_.AwaitInMemory(peers_[i]);
@@ -241,6 +254,7 @@ class Exchange {
       }
     }
     if (options_.watch->has_trouble() && CheckPeerHealth() == Step::kFailed) return false;
+    if (FindBytesInMemory()) return true;
     if (!AwaitPeersInMemory()) return moves_.result()->status.ok();
     const Status status = options_.watch->Wait(After(limit - silent), &news_);
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();

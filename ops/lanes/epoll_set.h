@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/lanes/adaptive_look.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/connection.h"
 #include "ops/lanes/socket.h"
@@ -28,6 +29,9 @@ class EpollSet {
   // An error: the system cannot say.
   Status Wait(TimePoint deadline, std::vector<int>* places);
 
+  // What waits do before they sleep.
+  AdaptiveLook* look() { return &look_; }
+
   // Lasting observations: the peer writes no more; the link has broken.
   bool has_ended(int place) const { return has_ended_[place]; }
   bool is_link_broken(int place) const { return is_link_broken_[place]; }
@@ -39,6 +43,7 @@ class EpollSet {
       : set_(std::move(set)), has_ended_(num_places), is_link_broken_(num_places) {}
 
   Socket set_;
+  AdaptiveLook look_;
   std::vector<bool> has_ended_, is_link_broken_;  // [place]
   bool has_trouble_ = false;
 };

@@ -18,6 +18,8 @@ namespace {
 constexpr int kTurnsPerPoll = 8;
 constexpr uint64_t kWaker = UINT64_MAX;
 
+bool IsLarge(const Transfer& transfer) { return transfer.num_bytes > AdaptiveLook::kMostBytes; }
+
 // Ends a transfer on the first call. Returns an error if its callback throws.
 Status Finish(const TransferPtr& transfer, const Status& status) noexcept {
   const auto done = std::exchange(transfer->done, nullptr);
@@ -170,7 +172,10 @@ Status Messenger::WatchPeers() {
     peer.fd = connections_[rank].socket.fd();
     peer.memory = connections_[rank].memory.get();
     if (peer.fd < 0) continue;
-    if (peer.memory != nullptr) GiveTurn(&peer);  // to wait for it
+    if (peer.memory != nullptr) {
+      ++num_in_memory_;
+      GiveTurn(&peer);  // to wait for it
+    }
     event.data.u64 = rank;
     event.events = EPOLLIN;
     bool watched = epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, peer.fd, &event) == 0;
@@ -198,6 +203,9 @@ Status Messenger::Turn() {
   if (!thrown_.ok()) return thrown_;
   epoll_event events[64];
   const int wait = active_.empty() ? -1 : PollMilliseconds(next_check_);
+  if (turns_.empty() && !turns_again_) {
+    if (Status status = AwaitIdlePeers(); !status.ok()) return status;
+  }
   const bool sleeps = turns_.empty() && !std::exchange(turns_again_, false);
   if (!sleeps && ++turns_without_poll_ < kTurnsPerPoll) return Status();
   turns_without_poll_ = 0;
@@ -234,6 +242,7 @@ Status Messenger::TakePosted() {
   }
   for (const TransferPtr& transfer : taken_) {
     active_.insert(transfer);
+    num_large_ += IsLarge(*transfer);
     ++peers_[transfer->peer].num_active;
   }
   for (const TransferPtr& transfer : std::exchange(taken_, {})) {
@@ -255,6 +264,7 @@ void Messenger::GiveTurn(Peer* peer) {
 
 void Messenger::Complete(const TransferPtr& transfer) noexcept {
   active_.erase(transfer);
+  num_large_ -= IsLarge(*transfer);
   Peer& peer = peers_[transfer->peer];
   if (transfer->way == Transfer::Way::kSend) {
     peer.on_credit.erase(transfer->request_id);

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/lanes/adaptive_look.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/connection.h"
 #include "ops/lanes/event_fd.h"
@@ -104,6 +105,7 @@ class Messenger {
 
     SendQueue outgoing;
     bool has_turn = false, awaits_room = false;
+    bool is_idle = false;  // with memory: nothing moved in its last turn
     std::string ended;     // with memory: why the peer writes no more
     bool is_deaf = false;  // the peer reads no more
 
@@ -158,6 +160,8 @@ class Messenger {
   Step AwaitInPlace(Peer* peer);
   // Returns whether bytes of the peer wait in memory until they are consumed.
   static bool HoldsInPlace(const Peer& peer);
+  // Before the thread sleeps: looks for bytes of the peers in memory, and then requests wake-ups.
+  Status AwaitIdlePeers();
   // Requests a wake-up by the peer. kProgress: bytes can be moved now.
   Step AwaitInMemory(Peer* peer);
   // Receives a wake-up, or the end of the peer.
@@ -184,6 +188,9 @@ class Messenger {
   // Each incomplete transfer is in one of posted_, taken_ and active_.
   std::vector<TransferPtr> taken_;  // from posted_ to active_
   std::unordered_set<TransferPtr> active_;
+  size_t num_large_ = 0;      // of active_: those for which no look pays
+  size_t num_in_memory_ = 0;  // peers
+  AdaptiveLook look_;
   TimePoint next_check_;      // for stalled transfers
   std::vector<int> turns_;    // of peers, by rank
   bool turns_again_ = false;  // takes another turn before it sleeps

@@ -285,9 +285,33 @@ Status Messenger::MoveInMemory(Peer* peer) {
   if (!received && !peer->ended.empty() && !HoldsInPlace(*peer))
     return OnPeerGone(peer, peer->ended);
   moved = moved || received;
-  const Step step = moved ? Step::kProgress : AwaitInMemory(peer);
-  if (step == Step::kFailed) return InvalidMemory(peer->rank);
-  if (step == Step::kProgress) GiveTurn(peer);
+  peer->is_idle = !moved;
+  if (moved) GiveTurn(peer);
+  return Status();
+}
+
+Status Messenger::AwaitIdlePeers() {
+  const bool looks =
+      !active_.empty() && num_large_ == 0 && AdaptiveLook::HasCores(num_in_memory_ + 1);
+  const bool found = looks && look_.Find([this] {
+    bool has_moved = false;
+    for (Peer& peer : peers_) {
+      if (!peer.is_idle || peer.num_active == 0 || !peer.gone.empty()) continue;
+      const bool parts = peer.memory->incoming_parts()->HasMoved();
+      const bool sums = peer.num_in_place > 0 && peer.memory->incoming_sums()->HasMoved();
+      if (!parts && !sums) continue;
+      GiveTurn(&peer);
+      has_moved = true;
+    }
+    return has_moved;
+  });
+  if (found) return Status();
+  for (Peer& peer : peers_) {
+    if (!std::exchange(peer.is_idle, false) || !peer.gone.empty()) continue;
+    const Step step = AwaitInMemory(&peer);
+    if (step == Step::kFailed) return InvalidMemory(peer.rank);
+    if (step == Step::kProgress) GiveTurn(&peer);
+  }
   return Status();
 }
 

@@ -47,9 +47,14 @@ bool RingEnd::Look(size_t* num_bytes) {
   const uint64_t theirs = *theirs_;
   const uint64_t in_ring = reads_ ? theirs - position_ : position_ - theirs;
   if (in_ring > capacity_ || theirs < seen_) return false;
-  seen_ = theirs;
+  seen_ = noticed_ = theirs;
   *num_bytes = static_cast<size_t>(reads_ ? in_ring : capacity_ - in_ring);
   return true;
+}
+
+bool RingEnd::HasMoved() {
+  const uint64_t theirs = *theirs_;
+  return std::exchange(noticed_, theirs) != theirs;
 }
 
 // The waiting side publishes its position, checks again, and sleeps. The advancing side publishes

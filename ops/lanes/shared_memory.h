@@ -43,6 +43,8 @@ class RingEnd {
   // The bytes that can be read here, or written; from `here` on. False: the other side claims what
   // cannot be: more than there is room for, or less than before.
   bool Look(size_t* num_bytes);
+  // Returns whether the other side has claimed another position since the last call, or since Look.
+  bool HasMoved();
   char* here() const { return bytes_ + position_ % capacity_; }
   // Marks bytes as read or written. Returns true if the other side waits for them and must be
   // woken.
@@ -60,7 +62,8 @@ class RingEnd {
   // State of this end, and of the other: positions, and awaited positions.
   std::atomic<uint64_t>*const mine_, *const theirs_, *const wanted_by_me_, *const wanted_by_them_;
   uint64_t position_ = 0;
-  uint64_t seen_ = 0;  // the position of the other side, which never goes back
+  uint64_t seen_ = 0;     // the position of the other side, which never goes back
+  uint64_t noticed_ = 0;  // the same, unchecked
 };
 
 class SharedMemory {

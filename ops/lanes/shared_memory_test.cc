@@ -42,6 +42,20 @@ size_t There(RingEnd* end) {
   return there;
 }
 
+// Each movement is noticed once, by Look or before it.
+TEST_CASE("MovementIsNoticedOnce") {
+  Pair pair;
+  RingEnd* const out = pair.maker->outgoing_parts();
+  RingEnd* const in = pair.taker->incoming_parts();
+  CHECK(!in->HasMoved());
+  for (const bool looks : {false, true}) {
+    static_cast<void>(out->Advance(1));
+    if (looks) CHECK(There(in) > 0);
+    CHECK_EQ(in->HasMoved(), !looks);
+    CHECK(!in->HasMoved());
+  }
+}
+
 // Random amounts through both rings, by turns: as a queue of bytes would give them.
 TEST_CASE("BytesComeAsTheyWent") {
   Pair pair;
