@@ -232,6 +232,16 @@ int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** receiv
   });
 }
 
+int TfLibraAwaitRead(double seconds, int* peer, const char** name) {
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    const Status status = engine->AwaitRead(seconds, peer, &returned_text);
+    *name = returned_text.c_str();
+    return status;
+  });
+}
+
 int TfLibraSetStep(int64_t step) {
   return Guarded([&] {
     const auto engine = ActiveEngine();

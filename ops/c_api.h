@@ -51,6 +51,9 @@ int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
 int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** received,
                      int64_t* received_num_bytes);
 
+// Waits at most `seconds` for a one-sided receive of another rank; `peer` is -1 if there was none.
+int TfLibraAwaitRead(double seconds, int* peer, const char** name);
+
 // Sets the step number of later telemetry and messages.
 int TfLibraSetStep(int64_t step);
 

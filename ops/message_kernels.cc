@@ -36,7 +36,7 @@ std::string ContentOf(const Tensor& tensor) {
 char* BytesOf(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
 
 // Returns the request that moves a tensor to or from a rank; `pending` is notified when it has.
-MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor,
+MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor, bool is_read,
                          const std::shared_ptr<Pending>& pending) {
   MessageRequest request;
   request.peer = peer;
@@ -44,6 +44,7 @@ MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor
   request.content = ContentOf(tensor);
   request.data = BytesOf(tensor);
   request.num_bytes = tensor.TotalBytes();
+  request.is_read = is_read;
   request.done = [pending](const Status& status) { pending->End(status); };
   return request;
 }
@@ -85,6 +86,7 @@ class LibraSendKernel : public Starting {
  public:
   explicit LibraSendKernel(OpKernelConstruction* context) : Starting(context, kSend) {
     OP_REQUIRES_OK(context, context->GetAttr("to_rank", &to_rank_));
+    OP_REQUIRES_OK(context, context->GetAttr("one_sided", &is_read_));
   }
 
  protected:
@@ -96,18 +98,20 @@ class LibraSendKernel : public Starting {
     std::memset(sent->data(), 0, sent->TotalBytes());
     const Tensor& tensor = context->input(0);
     const auto pending = std::make_shared<Pending>(std::vector<Tensor>{tensor});
-    engine->Send(RequestOf(to_rank_, name_, tensor, pending));
+    engine->Send(RequestOf(to_rank_, name_, tensor, is_read_, pending));
     return ToTensorFlow(op_, pending->status());  // what is known by now
   }
 
  private:
   int to_rank_ = 0;
+  bool is_read_ = false;
 };
 
 class LibraReceiveStartKernel : public Starting {
  public:
   explicit LibraReceiveStartKernel(OpKernelConstruction* context) : Starting(context, kReceive) {
     OP_REQUIRES_OK(context, context->GetAttr("from_rank", &from_rank_));
+    OP_REQUIRES_OK(context, context->GetAttr("one_sided", &is_read_));
   }
 
  protected:
@@ -120,12 +124,13 @@ class LibraReceiveStartKernel : public Starting {
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &buffer));
     const auto pending = std::make_shared<Pending>(std::vector<Tensor>{*buffer});
     TF_RETURN_IF_ERROR(PutOut(context, 1, pending));
-    engine->Receive(RequestOf(from_rank_, name_, *buffer, pending));
+    engine->Receive(RequestOf(from_rank_, name_, *buffer, is_read_, pending));
     return ToTensorFlow(op_, pending->status());
   }
 
  private:
   int from_rank_ = 0;
+  bool is_read_ = false;
 };
 
 CollectiveKind KindNamed(const std::string& name) {

@@ -52,6 +52,7 @@ REGISTER_OP("LibraSend")
     .Attr(TF_LIBRA_MESSAGE_TYPES)
     .Attr("to_rank: int >= 0")
     .Attr("tensor_name: string")
+    .Attr("one_sided: bool = false")
     .Input("tensor: T")
     .Output("sent: T")
     .SetIsStateful()
@@ -64,12 +65,14 @@ Sends a tensor to another rank, which receives it by the same name. Does not wai
 
 sent: zero.
 tensor_name: of what is under way at once between two ranks in one direction, the only one.
+one_sided: the answer to a receive of which TfLibraAwaitRead told this rank.
 )doc");
 
 REGISTER_OP("LibraReceiveStart")
     .Attr(TF_LIBRA_MESSAGE_TYPES)
     .Attr("from_rank: int >= 0")
     .Attr("tensor_name: string")
+    .Attr("one_sided: bool = false")
     .Input("shape: int64")
     .Output("started: T")
     .Output("pending: variant")
@@ -81,6 +84,7 @@ Begins to receive a tensor from another rank, and does not wait.
 shape: of the tensor, which has to be that of what is sent.
 started: what LibraMessageWait puts out when the tensor has come; of no use before.
 pending: what to wait for.
+one_sided: the other rank learns of it by TfLibraAwaitRead, and then sends.
 )doc");
 
 REGISTER_OP("LibraCollectiveStart")

@@ -36,6 +36,9 @@ struct MessageRequest {
   std::string content;   // as "float32 [8, 16]": the same on both sides
   char* data = nullptr;  // of `num_bytes`, alive until `done` is called; what is sent is only read
   size_t num_bytes = 0;
+  // A one-sided read: the sender sends when AwaitRead has named it. Without bytes it is a notice,
+  // which ends alone, and not the engine, if the sender is gone.
+  bool is_read = false;
   std::function<void(const Status&)> done;
 };
 
@@ -64,6 +67,9 @@ class Engine {
   virtual void Send(MessageRequest request) noexcept = 0;
   virtual void Receive(MessageRequest request) noexcept = 0;
   virtual void Run(CollectiveRequest request) noexcept = 0;
+  // Waits at most `seconds` for a rank to begin a Receive `is_read`; returns its rank and name,
+  // each once, and rank -1 if there was none.
+  virtual Status AwaitRead(double seconds, int* peer, std::string* name) noexcept = 0;
   // Waits for a while, at an end that is a good one, until what was sent has arrived.
   virtual void Flush() noexcept = 0;
 

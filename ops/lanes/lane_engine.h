@@ -63,6 +63,7 @@ class LaneEngine : public Engine {
   void Send(MessageRequest request) noexcept override;
   void Receive(MessageRequest request) noexcept override;
   void Run(CollectiveRequest request) noexcept override;
+  Status AwaitRead(double seconds, int* peer, std::string* name) noexcept override;
   void Flush() noexcept override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;

@@ -36,7 +36,7 @@ void LaneEngine::Exchange(Transfer::Way way, MessageRequest request) noexcept {
     const auto transfer = std::make_shared<Transfer>();
     transfer->way = way;
     transfer->peer = request.peer;
-    transfer->key = "m" + request.name;
+    transfer->key = (request.is_read ? Transfer::kRead : 'm') + request.name;
     transfer->content = std::move(request.content);
     transfer->data = request.data;
     transfer->num_bytes = request.num_bytes;
@@ -57,6 +57,15 @@ void LaneEngine::Run(CollectiveRequest request) noexcept {
   PostMessages(request.done, [&](bool* is_over) {
     return RunCollective(messenger_.get(), rank_, world_size_, request, is_over);
   });
+}
+
+Status LaneEngine::AwaitRead(double seconds, int* peer, std::string* name) noexcept {
+  if (Status status = failure(); !status.ok()) return status;
+  try {
+    return messenger_->AwaitRead(seconds, peer, name);
+  } catch (...) {
+    return CaughtStatus("the wait for a read failed");
+  }
 }
 
 void LaneEngine::Flush() noexcept {

@@ -127,6 +127,48 @@ TEST_CASE("WhatFollowsARefusalMayThrow") {
   CHECK_EQ(later.Wait(), testing::StatusIs(StatusCode::kInternal, "the user's trouble"));
 }
 
+// The sender posts nothing before it learns of the read; ranks that are gone end notices alone.
+TEST_CASE("ReadsAreOneSided") {
+  testing::OverAll();
+  Engines engines = MakeEngines(ConnectAll(3, 1));
+  Message notice, last;
+  MessageRequest request;
+  int peer = -1;
+  std::string name;
+  for (int i = 0; i < 3; ++i) {  // the sender sleeps in between
+    Message read{"    ", {}}, sent{"data", {}};
+    request = read.Request(0, "x");
+    request.is_read = true;
+    engines[1]->Receive(std::move(request));
+    CHECK_EQ(engines[0]->AwaitRead(testing::kGenerousSeconds, &peer, &name), testing::IsOk());
+    CHECK_EQ(peer, 1);
+    CHECK_EQ(name, std::string("x"));
+    MessageRequest answer = sent.Request(1, "x");
+    answer.is_read = true;
+    engines[0]->Send(std::move(answer));
+    CHECK_EQ(read.Wait(), testing::IsOk());
+    CHECK_EQ(sent.Wait(), testing::IsOk());
+    CHECK_EQ(read.bytes, std::string("data"));
+    CHECK_EQ(engines[0]->AwaitRead(0.01, &peer, &name), testing::IsOk());
+    CHECK_EQ(peer, -1);
+  }
+  request = notice.Request(2, "done");
+  request.is_read = true;
+  engines[0]->Receive(std::move(request));
+  CHECK_EQ(engines[2]->AwaitRead(testing::kGenerousSeconds, &peer, &name), testing::IsOk());
+  CHECK_EQ(name, std::string("done"));
+  engines[2] = nullptr;
+  CHECK_EQ(notice.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 is gone"));
+  request = last.Request(2, "done");
+  request.is_read = true;
+  engines[0]->Receive(std::move(request));
+  CHECK_EQ(last.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 is gone"));
+  CHECK_EQ(engines[1]->AwaitRead(0, &peer, &name), testing::IsOk());
+  engines[1]->Abort(Status(StatusCode::kUnavailable, "closed"));
+  CHECK_EQ(engines[1]->AwaitRead(0, &peer, &name),
+           testing::StatusIs(StatusCode::kUnavailable, "closed"));
+}
+
 TEST_CASE("AFlushSaysWhatIsLeft") {
   testing::OverBoth();
   std::mutex mutex;  // any thread warns

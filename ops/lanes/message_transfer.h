@@ -19,6 +19,9 @@ namespace tf_libra {
 // Transfers of one key and direction match in the order in which they were posted.
 struct Transfer {
   enum class Way { kSend, kReceive };
+  // First letter of the keys of one-sided reads: a receive of which the sender learns by
+  // Messenger::AwaitRead. One without bytes is a notice.
+  static constexpr char kRead = 'r';
 
   Way way = Way::kSend;
   int peer = 0;
@@ -42,6 +45,9 @@ struct Transfer {
   std::function<void(const Status&)> done;  // exactly once, on any thread
 
   std::string name() const { return key.substr(1); }
+  bool is_read() const { return way == Way::kReceive && key[0] == kRead; }
+  // A receive that ends alone, and not the engine, if its peer is gone.
+  bool is_notice() const { return is_read() && num_bytes == 0; }
 
   // For the messenger's thread alone.
   bool is_matched = false;  // of a send: the receiver has requested it

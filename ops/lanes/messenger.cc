@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "ops/lanes/descriptors.h"
@@ -52,12 +53,7 @@ Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!has_ended_) {
-      if (!thread_.joinable()) {
-        Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &poll_);
-        if (status.ok()) status = waker_.Open();
-        if (!status.ok()) return status;
-        thread_ = std::thread([this] { Main(); });
-      }
+      if (Status status = Start(); !status.ok()) return status;
       posted_.insert(posted_.end(), transfers.begin(), transfers.end());
       waker_.Wake();
       return Status();
@@ -66,6 +62,14 @@ Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
   }
   for (const TransferPtr& transfer : transfers) Finish(transfer, end);
   return Status();
+}
+
+Status Messenger::Start() {
+  if (thread_.joinable()) return Status();
+  Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &poll_);
+  if (status.ok()) status = waker_.Open();
+  if (status.ok()) thread_ = std::thread([this] { Main(); });
+  return status;
 }
 
 void Messenger::Release(TransferPtr transfer, size_t num_ready) {
@@ -112,6 +116,19 @@ std::string Messenger::Flush(double seconds) noexcept {
   }
 }
 
+Status Messenger::AwaitRead(double seconds, int* peer, std::string* name) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (has_ended_) return end_;
+  if (Status status = Start(); !status.ok()) return status;
+  read_.wait_until(lock, After(seconds), [this] { return !reads_.empty() || has_ended_; });
+  if (has_ended_) return end_;
+  *peer = -1;
+  if (reads_.empty()) return Status();
+  std::tie(*peer, *name) = std::move(reads_.front());
+  reads_.pop_front();
+  return Status();
+}
+
 void Messenger::End(const Status& cause) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (std::exchange(has_ended_, true)) return;
@@ -119,6 +136,7 @@ void Messenger::End(const Status& cause) noexcept {
   for (Connection& connection : connections_) connection.Shutdown();
   waker_.Wake();
   flushed_.notify_all();
+  read_.notify_all();
 }
 
 void Messenger::Main() noexcept {
@@ -244,6 +262,7 @@ Status Messenger::TakePosted() {
     active_.insert(transfer);
     num_large_ += IsLarge(*transfer);
     ++peers_[transfer->peer].num_active;
+    if (transfer->is_read()) ++peers_[transfer->peer].num_reads;
   }
   for (const TransferPtr& transfer : std::exchange(taken_, {})) {
     if (Status status = Begin(transfer); !status.ok()) return status;
@@ -262,7 +281,7 @@ void Messenger::GiveTurn(Peer* peer) {
   turns_.push_back(peer->rank);
 }
 
-void Messenger::Complete(const TransferPtr& transfer) noexcept {
+void Messenger::Complete(const TransferPtr& transfer, const Status& status) noexcept {
   active_.erase(transfer);
   num_large_ -= IsLarge(*transfer);
   Peer& peer = peers_[transfer->peer];
@@ -276,7 +295,8 @@ void Messenger::Complete(const TransferPtr& transfer) noexcept {
     }
   }
   --peer.num_active;
-  if (const Status thrown = Finish(transfer, Status()); !thrown.ok()) thrown_ = thrown;
+  if (transfer->is_read()) --peer.num_reads;
+  if (const Status thrown = Finish(transfer, status); !thrown.ok()) thrown_ = thrown;
 }
 
 }  // namespace tf_libra

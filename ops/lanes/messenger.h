@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -84,6 +85,11 @@ class Messenger {
   // `seconds`. Says what is still under way; "" is nothing.
   std::string Flush(double seconds) noexcept;
 
+  // Waits for a peer to post a receive whose key begins with Transfer::kRead, for at most
+  // `seconds`. Returns its peer and name, each receive once; peer -1 if there was none. After End:
+  // its cause.
+  Status AwaitRead(double seconds, int* peer, std::string* name);
+
   // Ends all transfers, present and future, with `cause`. The first call counts.
   void End(const Status& cause) noexcept;
 
@@ -99,6 +105,7 @@ class Messenger {
     std::unordered_map<uint64_t, TransferPtr> on_credit;  // sends with a window, until complete
     uint64_t next_id = 0;
     int num_active = 0;  // transfers
+    int num_reads = 0;   // active one-sided reads, for which the peer is woken
     bool has_sent = false;
     bool awaits_confirmation = false, has_confirmed = false;  // the flush of this rank
     bool must_confirm = false;
@@ -130,6 +137,8 @@ class Messenger {
     }
   };
 
+  // Starts the thread unless it runs. Requires mutex_.
+  Status Start();
   void Main() noexcept;
   Status WatchPeers();
   // Takes posted transfers, moves bytes, checks for stalls and waits for events.
@@ -171,12 +180,14 @@ class Messenger {
   Status Handle(Peer* peer, const Frame& frame, const char* text);
   static Status UnexpectedFrame(const Peer& peer);
   Status OnPeerGone(Peer* peer, const std::string& why);
+  // The error of a transfer whose peer is gone.
+  Status PeerGone(const Peer& peer, const Transfer& transfer) const;
   void ConfirmFlush();
   double SecondsToNextCheck() const;
   Status CheckWaits();
   // "rank 1 to send 'x' (float32 [4])", and what the peer announced instead.
   std::string DescribeWait(const Transfer& transfer) const;
-  void Complete(const TransferPtr& transfer) noexcept;
+  void Complete(const TransferPtr& transfer, const Status& status = Status()) noexcept;
   void EndAll() noexcept;
 
   const MessengerOptions options_;
@@ -208,6 +219,8 @@ class Messenger {
   bool flushes_ = false, is_flushed_ = false;
   std::string unflushed_ = "messages that its thread has not started";
   std::condition_variable flushed_;
+  std::deque<std::pair<int, std::string>> reads_;  // peers and names, for AwaitRead
+  std::condition_variable read_;
   Status end_;
 };
 

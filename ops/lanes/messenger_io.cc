@@ -113,7 +113,8 @@ Status Messenger::WriteInMemory(Peer* peer, bool* moved) {
   if (!status.ok()) return status;
   bool wrote = false;
   status = WriteTo(memory->outgoing_parts(), &peer->outgoing, peer, &wrote);
-  if (peer->awaits_confirmation && wrote) send(peer->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const bool wakes = peer->awaits_confirmation || peer->num_reads > 0;
+  if (wakes && wrote) send(peer->fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   *moved = *moved || wrote;
   return status;
 }
@@ -258,7 +259,7 @@ Status Messenger::ReadInMemory(Peer* peer, bool* moved) {
 Step Messenger::AwaitInMemory(Peer* peer) {
   Step step = Step::kBlocked;
   // Announcements wait in memory until this rank has transfers with the peer. The peer wakes this
-  // rank for a kConfirm, which is answered at any time.
+  // rank for a kConfirm and for one-sided reads, which are answered at any time.
   if (peer->num_active > 0 || peer->awaits_confirmation) {
     const size_t expected = std::clamp<size_t>(peer->incoming.num_expected(), 1, kMemoryTurnBytes);
     step = AwaitRing(peer->memory->incoming_parts(), expected);

@@ -52,8 +52,10 @@ Status Messenger::Begin(const TransferPtr& transfer) {
   transfer->num_ready = std::min(transfer->num_ready, sends ? transfer->num_bytes : window);
   next_check_ = std::min(next_check_, After(SecondsToNextCheck()));
   if (!peer.gone.empty()) {
-    return Status(StatusCode::kUnavailable,
-                  DescribeWait(*transfer) + ": " + RankText(peer.rank) + " is gone: " + peer.gone);
+    Status status = PeerGone(peer, *transfer);
+    if (!transfer->is_notice()) return status;
+    Complete(transfer, status);
+    return Status();
   }
   const uint64_t id = peer.next_id++;
   Frame frame;
@@ -180,6 +182,11 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       std::string key;
       Announced announced{frame.id, frame.num_bytes, ""};
       SplitText(text, frame.num_text_bytes, &key, &announced.content);
+      if (sends && key[0] == Transfer::kRead) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        reads_.emplace_back(peer->rank, key.substr(1));
+        read_.notify_one();
+      }
       (sends ? peer->sends : peer->receives).Announce(key, std::move(announced));
       return Match(peer, key, sends);
     }
@@ -234,13 +241,21 @@ Status Messenger::OnPeerGone(Peer* peer, const std::string& why) {
   if (!peer->gone.empty()) return Status();
   peer->gone = why;
   epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, peer->fd, nullptr);
+  std::vector<TransferPtr> notices;
+  for (const TransferPtr& transfer : active_) {
+    if (transfer->peer == peer->rank && transfer->is_notice()) notices.push_back(transfer);
+  }
+  for (const TransferPtr& notice : notices) Complete(notice, PeerGone(*peer, *notice));
   if (peer->num_active == 0) return Status();  // it may have ended regularly
   for (const TransferPtr& transfer : active_) {
-    if (transfer->peer != peer->rank) continue;
-    return Status(StatusCode::kUnavailable,
-                  DescribeWait(*transfer) + ": " + RankText(peer->rank) + " is gone: " + why);
+    if (transfer->peer == peer->rank) return PeerGone(*peer, *transfer);
   }
   return Status();
+}
+
+Status Messenger::PeerGone(const Peer& peer, const Transfer& transfer) const {
+  return Status(StatusCode::kUnavailable,
+                DescribeWait(transfer) + ": " + RankText(peer.rank) + " is gone: " + peer.gone);
 }
 
 // Sends kConfirm after the last message to each peer.

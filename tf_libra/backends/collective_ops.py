@@ -17,10 +17,15 @@ from tf_libra.specs.telemetry import UNPLANNED
 _HOST = "/cpu:0"
 
 
-def send(tensor: Any, to_rank: int, name: str) -> Any:
-    """Sends to another rank without waiting; returns a scalar zero of the tensor's dtype."""
+def send(tensor: Any, to_rank: int, name: str, one_sided: bool = False) -> Any:
+    """Sends to another rank without waiting; returns a scalar zero of the tensor's dtype.
+
+    `one_sided` answers a receive that `Engine.await_read` has returned.
+    """
     with tf.device(_HOST):
-        return native.load().ops.libra_send(tensor=tensor, to_rank=to_rank, tensor_name=name)
+        return native.load().ops.libra_send(
+            tensor=tensor, to_rank=to_rank, tensor_name=name, one_sided=one_sided
+        )
 
 
 def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
@@ -28,11 +33,17 @@ def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
     return received(receive_start(dtype, shape, from_rank, name))
 
 
-def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
-    """Starts to receive without waiting; pass the result to `received`."""
+def receive_start(
+    dtype: Any, shape: Any, from_rank: int, name: str, one_sided: bool = False
+) -> Any:
+    """Starts to receive without waiting; pass the result to `received`.
+
+    The other rank learns of a `one_sided` receive by `Engine.await_read`. One without elements is a
+    notice: it fails alone, and not with the engine, if the other rank is gone.
+    """
     with tf.device(_HOST):
         return native.load().ops.libra_receive_start(
-            shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
+            shape=shape, T=dtype, from_rank=from_rank, tensor_name=name, one_sided=one_sided
         )
 
 

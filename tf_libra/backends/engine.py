@@ -205,6 +205,19 @@ class Engine:
         )
         return replace(self, num_lanes=num_lanes)
 
+    def await_read(self, seconds: float) -> tuple[int, str] | None:
+        """Returns rank and name of a one-sided receive of another rank, each once.
+
+        Args:
+            seconds: how long to wait at most; then it returns None.
+
+        Raises:
+            EngineError: the engine has ended.
+        """
+        peer, name = ctypes.c_int(), ctypes.c_char_p()
+        _check(native.load().c.TfLibraAwaitRead(seconds, ctypes.byref(peer), ctypes.byref(name)))
+        return None if peer.value < 0 else (peer.value, (name.value or b"").decode())
+
     def set_step(self, step: int) -> None:
         """Sets the step number in telemetry and messages."""
         _check(native.load().c.TfLibraSetStep(step))

@@ -34,6 +34,7 @@ _PROTOTYPES = {
     "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS, _INTS]),
     "TfLibraAllGather": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
+    "TfLibraAwaitRead": (_INT, [ctypes.c_double, _INTS, _TEXT_OUT]),
     "TfLibraSetStep": (_INT, [ctypes.c_int64]),
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
