@@ -84,6 +84,11 @@ class Interrupts:
         """Removes a callback."""
         self._last_words.discard(speak)
 
+    @property
+    def is_in_call(self) -> bool:
+        """True while a call of `during` lasts."""
+        return not self._over.is_set()
+
     def during(self, call: Callable[[], _Result]) -> _Result:
         """Makes a call, and ends its waits on a signal. Other threads only make the call."""
         if threading.current_thread() is not threading.main_thread():

@@ -7,6 +7,7 @@ Others are replaced for longer:
 - `hvd.join` while an engine runs;
 - commits of elastic states from the first step on;
 - saved values of elastic states from the first model-parallel step on;
+- accesses of variables from the first step on one rank on;
 - Horovod's shutdown from the first query for the ranks on.
 
 A fitted model gets methods of its own (`keras/`), and the launcher changes Horovod in another
@@ -273,6 +274,28 @@ RESTORING = tuple(
     for state in ("TensorFlowState", "TensorFlowKerasState")
 )
 
+VARIABLE_HANDLE = Patch(
+    module="tensorflow.python.ops.resource_variable_ops",
+    path="BaseResourceVariable._handle",
+    why="every eager read and write of a variable takes it: values that only another rank has are"
+    " read there first",
+    since=_TENSORFLOW,
+    adds=True,
+)
+FUNCTION_CALL = Patch(
+    module=f"{_EAGER}.polymorphic_function.atomic_function",
+    path="AtomicFunction.call_flat",
+    why=f"a function reads the variables that it has captured: as {VARIABLE_HANDLE.path}",
+    since=_TENSORFLOW,
+)
+DATASET_FUNCTION = Patch(
+    module="tensorflow.python.data.ops.structured_function",
+    path="StructuredFunctionWrapper.__init__",
+    why="functions of tf.data read the variables that they have captured at any time: these get"
+    " their values after every step",
+    since=_TENSORFLOW,
+)
+
 OF_TENSORFLOW = (
     GRADIENT,
     JACOBIAN,
@@ -297,8 +320,37 @@ OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
     CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING,
-    *RESTORING,
+    *RESTORING, VARIABLE_HANDLE, FUNCTION_CALL, DATASET_FUNCTION,
 )  # fmt: skip
+
+
+@contextlib.contextmanager
+def observed(patch: Patch, on_read: Callable[[Any], Any]) -> Iterator[None]:
+    """Passes an attribute of a class's instances through a function while the context lasts.
+
+    Args:
+        patch: of the table; an attribute that instances have, and their class has not.
+        on_read: called with the attribute at each read; returns what the reader gets.
+    """
+    owner, name = patch.find_owner(), patch.name
+
+    def read(instance: Any) -> Any:
+        try:
+            value = vars(instance)[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        return on_read(value)
+
+    def write(instance: Any, value: Any) -> None:
+        vars(instance)[name] = value
+
+    ours = property(read, write)
+    setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        if vars(owner).get(name) is ours:
+            delattr(owner, name)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils, patches
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.sharded_variables import shard_registry
+from tf_libra.variable_sync.variable_access import variable_access
 
 _PLACE, _CALLER = "an elastic commit", "the state"
 
@@ -110,8 +111,9 @@ def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:
     def restore(state: Any, *args: Any, **kwargs: Any) -> Any:
-        get_ready(_committed(state))
-        return original(state, *args, **kwargs)
+        with variable_access().unobserved():  # which may be missing, and are assigned here
+            get_ready(_committed(state))
+            return original(state, *args, **kwargs)
 
     return restore
 
