@@ -1,5 +1,6 @@
-"""Cases of steps on one rank: results, variables, reads on rank 0 alone, and other functions."""
+"""Cases of steps on one rank: results, variables, reads by single ranks, and other functions."""
 
+import gc
 from unittest import mock
 
 import harness
@@ -56,7 +57,7 @@ def measured():
 
 
 def given(make):
-    """Reads and saves variables on rank 0 alone, without synchronization; then on all ranks."""
+    """Reads variables on all ranks, without synchronization, and saves them on rank 0 alone."""
     trained = build_model(make)
     step = tf_libra.optimize(OneRank(rank=0))(tf.function(trained.step))
     returned = [plain(step(*own(batch))) for batch in batches(3, SAMPLES)]
@@ -74,6 +75,100 @@ def given(make):
     equal = all(np.array_equal(values[name], value) for name, value in at_once.items())
     cases.save(**values)
     return {"returned": returned, "was_current": equal}
+
+
+def read_alone(root, reader):
+    """Reads variables on one rank alone after every step, each time by other means."""
+    trained = build_model(models.counted)
+    variables = list(map(plain_variable, trained.every_variable))
+    step = tf_libra.optimize(OneRank(rank=root))(tf.function(trained.step))
+    in_function = tf.function(lambda: [tf.identity(variable) for variable in variables])
+    in_function()  # traced before the variables are missing
+    checkpoint = tf.train.Checkpoint(variables=variables)
+    path = str(harness.FOLDER / f"checkpoint {root} {reader}")
+
+    def saved():
+        written = checkpoint.write(path)
+        names = [f"variables/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(len(variables))]
+        return [tf.train.load_variable(written, name) for name in names]
+
+    def exported():
+        module = tf.Module()
+        module.function = tf.function(in_function, input_signature=[])
+        module.variables_of_step = variables
+        tf.saved_model.save(module, f"{path} module")
+        loaded = tf.saved_model.load(f"{path} module")
+        return loaded.function()
+
+    means = {
+        "eager": lambda: [variable.numpy() for variable in variables],
+        "function": in_function,
+        "checkpoint": saved,
+        "module": exported,
+        "operator": lambda: [tf.add(variable, tf.zeros_like(variable)) for variable in variables],
+        "raw": lambda: [tf.raw_ops.Identity(input=variable) for variable in variables],
+    }
+    found = {}
+    for batch, (name, read) in zip(batches(len(means), SAMPLES), means.items(), strict=True):
+        step(*own(batch))
+        if reader == harness.RANK:
+            found |= {f"{name} {i}": np.array(value) for i, value in enumerate(read())}
+    cases.save(**found)
+    return list(means)
+
+
+def plain_variable(variable):
+    return variable.value if hasattr(variable, "path") else variable
+
+
+def changed_between():
+    """Changes variables on the training rank before others have read them."""
+    weight = tf.Variable(tf.ones([4]))
+    captured = tf.data.Dataset.range(1).map(lambda _: weight + 0.0)
+
+    @tf_libra.optimize(OneRank(rank=0))
+    @tf.function
+    def step(values):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * values)
+        weight.assign_sub(4 * tape.gradient(loss, weight))
+        return loss
+
+    def double(is_owner):
+        if (harness.RANK == 0) is is_owner:
+            before = weight.numpy().tolist()
+            weight.assign(2 * weight)
+            weight.scatter_add(tf.IndexedSlices([1.0], [0]))
+            read.append([before, weight.numpy().tolist()])
+        harness.barrier()
+
+    read, in_dataset = [], []
+    for _ in range(2):
+        step(tf.ones([2, 4]))
+        in_dataset.append(next(iter(captured)).numpy().tolist())
+        double(is_owner=True)
+        double(is_owner=False)
+    return {"read": read, "in_dataset": in_dataset}
+
+
+def dropped():
+    """Reads variables whose function and model the training rank has dropped."""
+
+    def train():
+        trained = build_model(models.mlp)
+        step = tf_libra.optimize(OneRank(rank=0))(tf.function(trained.step))
+        for batch in batches(2, SAMPLES):
+            step(*own(batch))
+        return trained
+
+    trained = train()
+    if harness.RANK == 0:
+        del trained
+        gc.collect()
+    harness.barrier()
+    if harness.RANK == LAST:
+        cases.save(**every_value(trained))
+    harness.barrier()
 
 
 def alternating():
@@ -97,10 +192,11 @@ def compared(make, chosen="one-rank", **options):
     """
     trained = build_model(make)
     strategy = Auto(families=("one-rank",), threads=(1,), streams=(1,))
+    steady = tf_libra.Tuning(retune_overhead=0.0)
     with mock.patch.object(
         family_step, "choose_fastest", lambda seconds: chosen if chosen in seconds else FIRST
     ):
-        step = tf_libra.optimize(strategy, max_tuning_steps=20, **options)(
+        step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
             tf.function(trained.step)
         )
         phases = []
@@ -179,5 +275,9 @@ cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense
 cases.add("compared sparse", lambda: compared(models.embedded))
 cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
 cases.add("compared normalized", lambda: compared(models.normalized))
+cases.add("read on the last rank", lambda: read_alone(0, LAST))
+cases.add("read on rank 0", lambda: read_alone(LAST, 0))
+cases(changed_between)
+cases(dropped)
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -1,5 +1,6 @@
 """One rank trains the joint batch of several workers, from an unchanged script."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, cached_model, train_alone
-from tests.worker_processes import Job
+from tests.worker_processes import Job, launched
 from tf_libra.model_parallel.planning.one_rank import OneRank, fastest_rank_plan
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
@@ -52,14 +53,45 @@ def check_variables(job: Job, case: str, expected: dict[str, np.ndarray]) -> Non
 
 @pytest.mark.parametrize("model", GIVEN)
 def test_one_rank_trains_like_one_process(trained: Job, model: str) -> None:
-    """Rank 0 computes, and reads, saves and restores current values without the other ranks."""
+    """Rank 0 computes, saves and restores alone; all ranks read without synchronization."""
     expected, variables = train_alone(getattr(models, model), 3, SAMPLES, 1)
     check_results(trained, f"given {model}", expected)
     check_variables(trained, f"given {model}", variables)
-    was_current = [
-        trained.value(f"given {model}", rank)["was_current"] for rank in range(trained.world_size)
-    ]
-    assert was_current == [True] + [False] * (trained.world_size - 1)
+    for rank in range(trained.world_size):
+        assert trained.value(f"given {model}", rank)["was_current"]
+
+
+@pytest.mark.parametrize("case", ["read on the last rank", "read on rank 0"])
+def test_one_rank_alone_reads_values_after_the_last_step(trained: Job, case: str) -> None:
+    reader = 0 if case == "read on rank 0" else trained.world_size - 1
+    found = trained.arrays(case, reader)
+    means = trained.value(case, reader)
+    assert len(means) == 6
+    for num_steps, name in enumerate(means, start=1):
+        _, expected = train_alone(models.counted, num_steps, SAMPLES, 1)
+        for number, (variable, value) in enumerate(expected.items()):
+            assert_close(found[f"{name} {number}"], value, f"{case}: {name}: {variable}")
+
+
+def test_reads_ignore_what_the_training_rank_changes_after_the_step(trained: Job) -> None:
+    """A function of tf.data, which reads at any time, gets values after every step."""
+    for rank in range(trained.world_size):
+        value = trained.value("changed_between", rank)
+        assert value["read"] == [
+            [[0.0] * 4, [1.0, 0, 0, 0]],
+            [[0.0, -1, -1, -1], [1.0, -2, -2, -2]],
+        ]
+        assert value["in_dataset"] == [[0.0] * 4, [0.0, -1, -1, -1]]
+
+
+def test_variables_outlive_the_function_on_the_training_rank(trained: Job) -> None:
+    last = trained.world_size - 1
+    assert trained.case("dropped", 0)["error"] is None
+    _, expected = train_alone(models.mlp, 2, SAMPLES, 1)
+    found = trained.arrays("dropped", last)
+    for name, value in expected.items():
+        number, _, _ = name.partition(" ")
+        assert_close(found[number], value, name)
 
 
 def test_steps_measure_every_rank_and_train(trained: Job) -> None:
@@ -78,6 +110,22 @@ def test_steps_measure_every_rank_and_train(trained: Job) -> None:
     computing = trained.value("measured", plan.rank)["explained"].splitlines()
     assert f"rank {plan.rank} trains the joint batch" in computing[0]
     assert computing[-1].startswith("last step: ")
+
+
+@pytest.mark.parametrize("how", ["end", "fail", "kill"])
+def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) -> None:
+    """A script that ends hands its values over. After a failure every read raises, and names it."""
+    job = run_job("one_rank_ends.py", 2, how, check=False, meet=launched)
+    assert job.returncodes[1] == 0, job.output(1)
+    result = json.loads((job.folder / "result.1.json").read_text())
+    if how == "end":
+        assert result == {"errors": [], "values": [[-2.0, -1.0], [-2.0, -1.0], 3]}
+        return
+    assert result["values"] == []
+    kinds = [kind for kind, _ in result["errors"]]
+    assert kinds == ["UnavailableError", "FailedPreconditionError", "UnavailableError"]
+    for _, message in result["errors"]:
+        assert "rank 0" in message
 
 
 def test_other_functions_continue_with_current_variables(trained: Job) -> None:

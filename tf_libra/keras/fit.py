@@ -16,7 +16,7 @@ from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
 from tf_libra.keras.uneven_fit import UnevenEpochs
-from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged
+from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged, serves_reads
 from tf_libra.specs.backward_profile import BackwardProfile
 
 
@@ -38,6 +38,7 @@ class OptimizedFit:
         model: keras.Model,
         decorate: Callable[..., decorator.Optimized],
         is_staged: bool = False,
+        serves_reads: bool = True,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
 
@@ -45,11 +46,14 @@ class OptimizedFit:
             model: model to train.
             decorate: returns the optimized step of a step.
             is_staged: whether ranks run stages of the model.
+            serves_reads: whether variables can be read at any time without synchronization.
         """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
-        self._up_to_date = StagedFitSync(model, self._synchronize) if is_staged else None
+        self._up_to_date = (
+            StagedFitSync(model, self._synchronize, serves_reads) if is_staged else None
+        )
         self._uneven = None if is_staged else UnevenEpochs(model)
         multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
@@ -215,7 +219,7 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    return OptimizedFit(model, decorate, is_staged(strategy))
+    return OptimizedFit(model, decorate, is_staged(strategy), serves_reads(strategy))
 
 
 def _check(model: keras.Model) -> None:

@@ -95,13 +95,17 @@ def _is_keras(kind: type) -> bool:
 class StagedFitSync:
     """Synchronizes the variables of a model before `fit` or a callback reads them."""
 
-    def __init__(self, model: keras.Model, synchronize: Callable[[], None]) -> None:
+    def __init__(
+        self, model: keras.Model, synchronize: Callable[[], None], serves_reads: bool = False
+    ) -> None:
         """Replaces methods of `model` until `leave`.
 
         Args:
             model: trained as a pipeline.
             synchronize: synchronizes all its variables; all ranks must call it.
+            serves_reads: whether variables can be read at any time without synchronization.
         """
+        self._serves_reads = serves_reads
         self._model = model
         self._synchronize = synchronize
         self._is_stale = False
@@ -124,6 +128,8 @@ class StagedFitSync:
 
     def on_batches_trained(self, num_batches: int) -> None:
         """Synchronizes if a callback after these batches reads weights; all ranks call it."""
+        if self._serves_reads:
+            return
         self._is_stale = True
         if not self._is_fitting:
             return

@@ -68,6 +68,7 @@ ONE_RANK = StrategyKind(
     OneRankOptions,
     _make_one_rank_step,
     is_staged=True,
+    serves_reads=True,
     joins_trials=True,
 )
 for kind in (PIPELINES, BURSTS, ONE_RANK):

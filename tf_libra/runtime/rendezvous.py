@@ -26,6 +26,7 @@ from tf_libra.runtime.fingerprint import package_version
 from tf_libra.runtime.plan_activation import check_plan_can_run
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync import elastic_hooks
+from tf_libra.variable_sync.one_sided_reads import read_service
 from tf_libra.variable_sync.sharded_variables import shard_registry
 
 
@@ -245,6 +246,7 @@ class Rendezvous:
 
     def _on_reset(self) -> None:
         """Leaves the job: Horovod's elastic mode begins another with the present workers."""
+        read_service().settle()
         for running in control_plane.running():
             self._close(running, control_plane.LEFT)
         self._was_reset = True

@@ -40,6 +40,8 @@ class StrategyKind:
             `TrainingFunction`.
         is_staged: True if ranks update different variables, and every object of a decorated method
             has a step of its own.
+        serves_reads: True if every read of a variable, on any rank, has the value after the last
+            step, without synchronization.
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
     """
@@ -49,6 +51,7 @@ class StrategyKind:
     options: type[Options]
     make_step: Callable[[Callable[..., Any], Any], TrainingStep] | None = None
     is_staged: bool = False
+    serves_reads: bool = False
     joins_trials: bool = False
 
 
@@ -127,3 +130,9 @@ def is_staged(strategy: AnyStrategy | str) -> bool:
     """Returns True if ranks may update different variables under a strategy."""
     kind, resolved = resolve_strategy(strategy)
     return kind.is_staged or bool(getattr(resolved, "families", ()))
+
+
+def serves_reads(strategy: AnyStrategy | str) -> bool:
+    """Returns True if scripts may read variables at any time under a strategy."""
+    kind, _ = resolve_strategy(strategy)
+    return kind.serves_reads or not kind.is_staged

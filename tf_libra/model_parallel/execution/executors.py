@@ -1,6 +1,7 @@
 """Choice of what runs a rank's part of a step."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 
 from tf_libra.model_parallel.execution.stage_executor import StageExecutor
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
@@ -15,9 +16,18 @@ def make_executor(
     partitions: Mapping[int, SizedPartition],
     examples_per_rank: int,
     transport: Transport,
+    computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> StepExecutor:
-    """Returns the executor of a layout; see `StageExecutor` for arguments and errors."""
+    """Returns the executor of a layout; see `StageExecutor` for other arguments and errors.
+
+    Args:
+        layout: the layout.
+        partitions: the partitions by number of examples.
+        examples_per_rank: number of examples that each rank passes.
+        transport: transport to the other ranks.
+        computing: returns a context for the computation of a whole step.
+    """
     if layout.is_whole:
         [sized] = partitions.values()
-        return WholeStepExecutor(layout, sized, examples_per_rank, transport)
+        return WholeStepExecutor(layout, sized, examples_per_rank, transport, computing)
     return StageExecutor(layout, partitions, examples_per_rank, transport)

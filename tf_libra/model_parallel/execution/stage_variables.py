@@ -4,8 +4,9 @@ Values that a rank holds of other stages become stale with every step. The ranks
 synchronize them when they are needed; until then the rank may release them.
 """
 
+import contextlib
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tf_libra.model_parallel.execution.metrics import is_replica_sum
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.variable_sync import bound_variables as variables_lib
 from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.one_sided_reads import TrainedVariable, VariableReads
 from tf_libra.variable_sync.sharded_variables import shard_registry
 
 
@@ -122,6 +124,10 @@ class StageVariables:
         # must split a sum before each of them adds to it.
         self._complete: set[int] = set()
         self._world: tuple[int, Transport] | None = None
+        self._reads = VariableReads(function)
+        self._root: int | None = None  # the rank that trains all variables, and serves reads
+        self._numbers: dict[int, int] = {}  # by key; equal on all ranks
+        self._written: list[TrainedVariable] | None = None  # made by `_served_variables`
         shard_registry().register(function, self, owner)
 
     # The protocol `ShardOwner`.
@@ -139,6 +145,7 @@ class StageVariables:
     def on_owner_collected(self) -> None:
         """See `ShardOwner`; after this no rank can synchronize the function's variables alone."""
         self._is_collected = True
+        self._reads.release()
 
     def warn(self) -> None:
         """See `ShardOwner`."""
@@ -146,7 +153,11 @@ class StageVariables:
             return
         rank = self._world[1].rank
         existing = self._existing(self._stale | self._released)
-        stale = [variable for variable in existing if rank not in variable.ranks]
+        stale = [
+            variable
+            for variable in existing
+            if rank not in variable.ranks and not self._is_served(variable)
+        ]
         if stale:
             self._has_warned = True
             log_utils.logger(rank).warning(
@@ -203,6 +214,7 @@ class StageVariables:
         self._stale -= synchronized
         self._released -= synchronized
         self._complete |= synchronized
+        self._reads.forget(synchronized)
         return synchronized
 
     def _synchronize(self, variable: OwnedVariable, held: BoundVariable) -> None:
@@ -221,7 +233,10 @@ class StageVariables:
                 ]
                 held.assign(tf.add_n([held.read_value(), *parts]))
         if own != root:
-            held.assign(transport.receive(held.dtype, held.shape, root, message))
+            value = transport.receive(held.dtype, held.shape, root, message)
+            # A value that this rank has read, and perhaps changed, since the last step counts.
+            if not self._is_served(variable) or self._reads.is_missing(variable.key):
+                held.assign(value)
             return
         for rank in range(world_size):
             if rank != root:
@@ -230,6 +245,8 @@ class StageVariables:
     def forget_ranks(self) -> None:
         """See `ShardOwner`; after this, this rank's values of all variables count."""
         self._owned, self._stale, self._released, self._world = {}, set(), set(), None
+        self._written = None
+        self._reads.forget_all()
 
     # Before the first step with a trace.
 
@@ -284,7 +301,11 @@ class StageVariables:
         self._complete |= shard_registry().synchronize(captured, but=self)
 
     def set_owners(
-        self, variables: Iterable[OwnedVariable], world_size: int, transport: Transport
+        self,
+        variables: Iterable[OwnedVariable],
+        world_size: int,
+        transport: Transport,
+        root: int | None = None,
     ) -> None:
         """Records the owned variables of a trace, and combines uses and writes of all traces.
 
@@ -292,9 +313,12 @@ class StageVariables:
             variables: owned variables of the trace.
             world_size: number of ranks.
             transport: transport to the other ranks.
+            root: the rank that trains all variables; None if there are several.
         """
         self._world = (world_size, transport)
+        self._written, self._root = None, root
         for variable in variables:
+            self._numbers.setdefault(variable.key, len(self._numbers))
             before = self._owned.get(variable.key, variable)
             self._owned[variable.key] = replace(
                 variable,
@@ -304,7 +328,7 @@ class StageVariables:
 
     def clear_owners(self) -> None:
         """Forgets the owners of all variables, for a step with a new layout."""
-        self._owned = {}
+        self._owned, self._written = {}, None
 
     # In every step.
 
@@ -335,4 +359,38 @@ class StageVariables:
 
     def mark_stale(self) -> None:
         """Records that a step has trained the owned variables."""
+        assert self._world is not None
         self._stale |= {key for key, variable in self._owned.items() if variable.is_written}
+        if self._root not in (None, self._world[1].rank):
+            self._reads.miss(self._served_variables(), self._root)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Wraps the computation of a step on the root, whose variables others read in between."""
+        with self._reads.computing(self._served_variables()):
+            yield
+
+    def _served_variables(self) -> list[TrainedVariable]:
+        """Returns the variables that a step changes and other ranks can read."""
+        if self._written is None:
+            self._written = [
+                TrainedVariable(
+                    self._numbers[key],
+                    key,
+                    variable.name,
+                    variable.dtype,
+                    variable.shape,
+                    self._references[key],
+                )
+                for key, variable in self._owned.items()
+                if self._is_served(variable)
+            ]
+        return self._written
+
+    def _is_served(self, variable: OwnedVariable) -> bool:
+        """Returns whether other ranks read the variable while one rank trains it."""
+        if self._root is None or not variable.is_written:
+            return False
+        dtype = variable.dtype
+        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+        return bool(is_number and variable.shape.is_fully_defined())

@@ -4,6 +4,7 @@ No tensor leaves the function between forward, backward and update, so that a st
 in one process, plus the transfers of examples and results.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -54,6 +55,7 @@ class WholeStepExecutor:
         sized: SizedPartition,
         examples_per_rank: int,
         transport: Transport,
+        computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         """Builds the function on the rank that computes.
 
@@ -62,6 +64,7 @@ class WholeStepExecutor:
             sized: the step, traced for the joint batch.
             examples_per_rank: number of examples that each rank passes.
             transport: transport to the other ranks.
+            computing: returns a context for the computation of a step.
 
         Raises:
             ValueError: a result cannot be sent to the other ranks.
@@ -70,6 +73,7 @@ class WholeStepExecutor:
         self.stages = layout.rank_stages(transport.rank)
         self.task_spans: tuple[TaskSpan, ...] = ()
         self._transport = transport
+        self._computing = computing
         self._graph = graph = sized.partition.graph
         self._root = layout.ranks[0][0]
         check_outputs(graph)
@@ -120,7 +124,8 @@ class WholeStepExecutor:
         if self._run is not None:
             examples = inputs.get(self.layout.ranks[0], 0)
             start = time.perf_counter()
-            computed = self._run([examples[name] for name in self._arguments])
+            with self._computing():
+                computed = self._run([examples[name] for name in self._arguments])
             stop = time.perf_counter()
             self.task_spans = (TaskSpan("step", 0, start - began, stop - began),)
         results = [

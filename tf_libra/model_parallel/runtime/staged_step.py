@@ -335,7 +335,8 @@ class StagedTraining:
         }
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
-        execution = make_executor(layout, traced, traces.examples_per_rank, lanes)
+        count, computing = traces.examples_per_rank, self._holding.computing
+        execution = make_executor(layout, traced, count, lanes, computing)
         self._warn_of_averages(execution)
         variables = find_owned_variables(
             traces.microbatch_graph,
@@ -352,7 +353,8 @@ class StagedTraining:
                 variables = [
                     variable for variable in variables if trained.get(variable.key, 0) is not None
                 ]
-        self._holding.set_owners(variables, self._control.world_size, lanes)
+        root = layout.ranks[0][0] if layout.is_whole else None
+        self._holding.set_owners(variables, self._control.world_size, lanes, root)
         return execution
 
     def _trained(self, layout: Layout) -> dict[int, int | None]:

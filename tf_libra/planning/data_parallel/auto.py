@@ -42,8 +42,7 @@ class Auto(ChosenThreads):
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
     families: Names = argument(
         (),
-        'other strategies that join the trials: "one-rank". Results are then of the joint batch,'
-        " and other ranks' variables stale until `synchronize_variables()`.",
+        'other strategies that join the trials: "one-rank". Results are then of the joint batch.',
         in_training=True,
     )
 
