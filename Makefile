@@ -44,7 +44,7 @@ IN_FOUR := -n 4 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -190,8 +190,8 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-# C++ tests without TensorFlow: each *_test.cc of these folders is a program, linked with the rest
-# of its folder and with doctest. They are built plainly, and with each set of sanitizers.
+# C++ tests without TensorFlow under sanitizers: each *_test.cc of these folders is a program, linked
+# with the rest of its folder and with doctest. Without sanitizers setup.py builds them.
 CXX ?= g++
 CC_DIRS := ops/lanes ops/nccl_tuner
 cc_tests = $(notdir $(basename $(wildcard $(1)/*_test.cc)))
@@ -199,43 +199,34 @@ cc_objects = $(patsubst $(1)/%.cc,%.o,$(filter-out %_test.cc,$(wildcard $(1)/*.c
 CC_TESTS := $(foreach dir,$(CC_DIRS),$(call cc_tests,$(dir)))
 # Lines, for the stacks that sanitizers print; more takes a fifth longer to compile.
 CC_FLAGS := -std=c++17 -I. -pthread -g1 -Wall -Wextra
-# Units as they are shipped, so that benchmarks may use these, too; of a test much less is run often.
+# The lanes of a checkout that a benchmark compares with another one.
 CC_FLAGS_plain := -O3
-CC_TEST_FLAGS_plain := -O0 -g0
 # Without vptr, which opens pipes to look at objects: a test leaves no descriptors for that.
 CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=vptr \
   -fno-sanitize-recover=all
 CC_FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
 
-# Where tests have flags of their own, they have a precompiled header of their own, too. doctest is
-# in neither: units would not link without it.
-cc_test_header = $(if $(CC_TEST_FLAGS_$(1)),tests.h,units.h)
+# The precompiled header has no doctest: units would not link without it.
 
 # Of a set of flags and a folder.
 define cc_programs
 build/cc/$(1)/%.o: $(2)/%.cc build/cc/$(1)/units.h.gch Makefile
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -include build/cc/$(1)/units.h -MMD -MP -c $$< -o $$@
 
-build/cc/$(1)/%_test.o: $(2)/%_test.cc build/cc/$(1)/$(call cc_test_header,$(1)).gch Makefile
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) \
-	  -include build/cc/$(1)/$(call cc_test_header,$(1)) -MMD -MP -c $$< -o $$@
-
 $(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
 endef
 
 # The header itself is for a compiler that does not use the precompiled one.
-define cc_header
-build/cc/$(1)/$(2).gch: ops/testing/precompiled.h Makefile
-	@mkdir -p $$(@D)
-	@cp $$< build/cc/$(1)/$(2)
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(3) -MMD -MP -MF $$(@:.gch=.d) -x c++-header $$< -o $$@
-endef
-
 define cc_variant
+build/cc/$(1)/units.h.gch: ops/testing/precompiled.h Makefile
+	@mkdir -p $$(@D)
+	@cp $$< build/cc/$(1)/units.h
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -MF $$(@:.gch=.d) -x c++-header $$< -o $$@
+
 build/cc/$(1)/testing/main.o: ops/testing/main.cc Makefile
 	@mkdir -p $$(@D)
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 
 .PHONY: cc-run-$(1)
 cc-run-$(1): $(CC_TESTS:%=build/cc/$(1)/%)
@@ -244,18 +235,14 @@ endef
 CC_VARIANTS := plain asan tsan
 $(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
 $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
-$(foreach variant,$(CC_VARIANTS),$(eval $(call cc_header,$(variant),units.h)))
-$(eval $(call cc_header,plain,tests.h,$(CC_TEST_FLAGS_plain)))
 .SECONDARY:
 -include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d)
 
-cc-tests: $(CC_TESTS:%=build/cc/plain/%)
-
-# The lanes without TensorFlow, for the benchmarks that are C++ alone.
+# Without TensorFlow, for a benchmark that compares checkouts.
 cc-lanes: $(patsubst %,build/cc/plain/%,$(call cc_objects,ops/lanes))
 
-# Those of passes and ops are compiled against TensorFlow: setup.py knows how.
-cc-test: cc-run-plain $(VENV)/.ready
+# Linked with the units of the extension, some against TensorFlow: setup.py knows how.
+cc-test: $(VENV)/.ready
 	@for program in $$($(BIN)/python setup.py --quiet cc_tests); do \
 	  echo "$$program" && $$program || exit 1; done
 

@@ -13,6 +13,7 @@ where it is loaded. Patch releases keep it.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import filecmp
 import hashlib
@@ -35,6 +36,9 @@ SUPPORTED = ("2.18", "2.21")
 # Set to 1, it builds for any TensorFlow: tools/try_tensorflow.py tries releases before they are
 # supported.
 ANY_TENSORFLOW = "TF_LIBRA_ANY_TENSORFLOW"
+
+# Lane tests that replace functions of the C library, so each is a program of its own.
+TESTS_ALONE = ("exhaustion_test", "system_calls_test")
 
 # Prints the folder, version and package of the installed TensorFlow without importing it.
 FIND_TENSORFLOW = """
@@ -71,6 +75,23 @@ def rule(name: str, command: str) -> list[str]:
     return [f"rule {name}", f"  command = {command}", *description]
 
 
+@dataclasses.dataclass(frozen=True)
+class TestProgram:
+    """A program of C++ tests, compiled as one unit.
+
+    Attributes:
+        path: the program.
+        sources: files of tests.
+        units: beginning of the paths of the units that it is linked with.
+        header: precompiled header of the tests; None: they include no TensorFlow.
+    """
+
+    path: Path
+    sources: tuple[Path, ...]
+    units: str = ""
+    header: Path | None = None
+
+
 class Library(Extension):
     """A shared library, its sources, and where its objects are kept between builds."""
 
@@ -79,7 +100,7 @@ class Library(Extension):
         self.build_dir = build_dir
         self.patterns = patterns
         self.output = build_dir / f"{name}.so"
-        self.tests: dict[Path, list[Path]] = {}  # program -> its sources
+        self.tests: list[TestProgram] = []
 
     def flags(self) -> tuple[list[str], list[str]]:
         """What its compiler and its linker need beside the flags of all libraries."""
@@ -118,40 +139,60 @@ class Library(Extension):
                 lines.append(f"  include = -include {self.build_dir / header}")
         lines.append(f"build {self.output}: link {' '.join(objects.values())}")
         lines += self.test_edges(objects, link_flags)
-        lines += [f"build cc_tests: phony {shlex.join(map(str, self.tests))}"]
+        tests = shlex.join(str(test.path) for test in self.tests)
+        lines.append(f"build cc_tests: phony {tests}")
+        lines.append(f"build lanes: phony {' '.join(lanes_of(objects))}")
         lines.append(f"default {self.output}")
         return "\n".join(lines) + "\n"
 
     def test_edges(self, objects: dict[str, str], link_flags: list[str]) -> list[str]:
         """Returns edges that build the programs of tests, linked with the units they may need.
 
-        Nearly all of a test's compilation would be TensorFlow's headers, even precompiled. So a
-        program compiles all its tests as one unit. Their own code is not worth optimizing.
+        Nearly all of a test's compilation would be headers, even precompiled. So a program
+        compiles all its tests as one unit. Their own code is not worth optimizing.
         """
         folders = [flag[2:] for flag in link_flags if flag.startswith("-L")]
         run_paths = [f"-Wl,-rpath,{folder}" for folder in folders]
         lines = [
-            f"testflags = -pthread {shlex.join([*link_flags, *run_paths])}",
             *rule("compile_test", "$cxx $cxxflags -O0 $include -MMD -MF $out.d -c $in -o $out"),
             "rule link_test",
-            "  command = $cxx $in $testflags -o $out",
+            "  command = $cxx $in -pthread $testflags -o $out",
             "  description = link $out",
         ]
-        shared, runner = "ops/testing/tensorflow.h", self.build_dir / "ops/testing/main.o"
-        if self.tests:
-            lines.append(f"build {self.build_dir / shared}.gch: precompile {shared}")
+        runner = self.build_dir / "ops/testing/main.o"
+        for header in sorted({test.header for test in self.tests if test.header}):
+            lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
             lines.append("  level = -O0")
+        if self.tests:
             lines.append(f"build {runner}: compile_test ops/testing/main.cc")
-        for program, sources in self.tests.items():
-            unit = program.with_suffix(".cc")
-            write_if_changed(unit, "".join(f'#include "{source}"\n' for source in sources))
-            # Those of `passes` need nothing else.
-            within = "passes" if program.name == "passes_test" else ""
-            units = [out for source, out in objects.items() if source.startswith(within)]
-            lines.append(f"build {program}.o: compile_test {unit} | {self.build_dir / shared}.gch")
-            lines.append(f"  include = -include {self.build_dir / shared}")
-            lines.append(f"build {program}: link_test {program}.o {runner} {' '.join(units)}")
+        for test in self.tests:
+            unit = test.path.with_suffix(".cc")
+            write_if_changed(unit, "".join(f'#include "{source}"\n' for source in test.sources))
+            units = [out for source, out in objects.items() if source.startswith(test.units)]
+            after = f" | {self.build_dir / test.header}.gch" if test.header else ""
+            lines.append(f"build {test.path}.o: compile_test {unit}{after}")
+            if test.header:
+                lines.append(f"  include = -include {self.build_dir / test.header}")
+            lines.append(f"build {test.path}: link_test {test.path}.o {runner} {' '.join(units)}")
+            if test.header:
+                lines.append(f"  testflags = {shlex.join([*link_flags, *run_paths])}")
         return lines
+
+
+def lanes_of(objects: dict[str, str]) -> list[str]:
+    """Returns the objects of `ops/lanes`, from a dictionary of objects by source."""
+    return [out for source, out in objects.items() if source.startswith("ops/lanes/")]
+
+
+class NcclTunerLibrary(Library):
+    """The plugin that NCCL loads."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)
+        )
+        sources = tuple(sorted(Path("ops/nccl_tuner").glob("*_test.cc")))
+        self.tests = [TestProgram(self.build_dir / "nccl_tuner_test", sources)]
 
 
 class TensorFlowLibrary(Library):
@@ -160,8 +201,16 @@ class TensorFlowLibrary(Library):
     def __init__(self, name: str, folder: str, version: str, patterns: tuple[str, ...]) -> None:
         key = hashlib.sha256(folder.encode()).hexdigest()[:8]
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
-        for tested in ("passes", "ops"):
-            self.tests[self.build_dir / f"{tested}_test"] = sorted(Path(tested).glob("*_test.cc"))
+        header = Path("ops/testing/tensorflow.h")
+        # Those of `passes` need nothing else.
+        for tested, units in (("passes", "passes/"), ("ops", "")):
+            sources = tuple(sorted(Path(tested).glob("*_test.cc")))
+            program = self.build_dir / f"{tested}_test"
+            self.tests.append(TestProgram(program, sources, units, header))
+        lanes = {path.stem: path for path in sorted(Path("ops/lanes").glob("*_test.cc"))}
+        alone = [(name, (lanes.pop(name),)) for name in TESTS_ALONE]
+        for name, sources in [("lanes_test", tuple(lanes.values())), *alone]:
+            self.tests.append(TestProgram(self.build_dir / name, sources, "ops/lanes/"))
 
     def shared_header(self, source: Path) -> Path | None:
         """Nearly all of a unit's compilation is TensorFlow's headers; those of lanes have none."""
@@ -236,14 +285,23 @@ class Wheel(bdist_wheel):
 
 
 class BuildTests(BuildLibrary):
-    """Builds the C++ tests that need TensorFlow, and prints each program's path."""
+    """Builds the C++ tests, and prints each program's path."""
 
     def run(self) -> None:
         """Brings them all up to date."""
         for ext in self.distribution.ext_modules:
-            if ext.tests:
-                with self.built(ext, "cc_tests"):
-                    print(*ext.tests, sep="\n")
+            with self.built(ext, "cc_tests"):
+                print(*(test.path for test in ext.tests), sep="\n")
+
+
+class BuildLanes(BuildLibrary):
+    """Builds the objects of `ops/lanes`, and prints the folder that they are in."""
+
+    def run(self) -> None:
+        """Brings them up to date."""
+        ext, _ = self.distribution.ext_modules
+        with self.built(ext, "lanes"):
+            print(ext.build_dir / "ops" / "lanes")
 
 
 def main() -> None:
@@ -275,9 +333,14 @@ def main() -> None:
             TensorFlowLibrary(
                 "_tf_libra", folder, version, ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")
             ),
-            Library("libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)),
+            NcclTunerLibrary(),
         ],
-        cmdclass={"bdist_wheel": Wheel, "build_ext": BuildLibrary, "cc_tests": BuildTests},
+        cmdclass={
+            "bdist_wheel": Wheel,
+            "build_ext": BuildLibrary,
+            "cc_lanes": BuildLanes,
+            "cc_tests": BuildTests,
+        },
     )
 
 

@@ -3,6 +3,7 @@
 import functools
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,7 +17,7 @@ def folder_of(name: str) -> Path:
 
 
 @functools.cache
-def build(name: str, options: tuple[str, ...] = (), root: Path = ROOT) -> Path:
+def build(name: str, options: tuple[str, ...] = (), root: Path | None = None) -> Path:
     """Compiles `benchmarks/NAME.cc`, and of the lanes what has changed; returns the program.
 
     Once in a process: what changes meanwhile is not looked at.
@@ -24,12 +25,13 @@ def build(name: str, options: tuple[str, ...] = (), root: Path = ROOT) -> Path:
     Args:
         name: of the source.
         options: of the compiler, besides.
-        root: a checkout whose lanes the program is linked with.
+        root: a checkout whose lanes are compiled and linked; None: the lanes of the extension.
+            Checkouts that are compared need the same flags.
     """
-    program = folder_of(name) / (name if root == ROOT else f"{name}-{root.name}")
+    program = folder_of(name) / (name if root in (None, ROOT) else f"{name}-{root.name}")
     source = ROOT / "benchmarks" / f"{name}.cc"
-    command = ["g++", "-std=c++17", "-O3", f"-I{root}", f"-I{ROOT}", source]
-    command += [*lanes(root), *options]
+    command = ["g++", "-std=c++17", "-O3", f"-I{root or ROOT}", f"-I{ROOT}", source]
+    command += [*(extension_lanes() if root is None else lanes(root)), *options]
     subprocess.run([*command, "-pthread", "-o", program], check=True)
     return program
 
@@ -46,11 +48,29 @@ def checkout(revision: str) -> Path:
     return folder
 
 
-def lanes(root: Path = ROOT) -> list[Path]:
-    """Objects of `ops/lanes` of a checkout, brought up to date."""
-    # Who calls may itself run under make, whose job server is not ours to use.
-    env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+def extension_lanes() -> list[Path]:
+    """Returns the objects of `ops/lanes` that the extension is linked with, brought up to date."""
+    command = [sys.executable, "setup.py", "--quiet", "cc_lanes"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=_environment(), check=True, stdout=subprocess.PIPE, text=True
+    )
+    folder = ROOT / done.stdout.strip().rpartition("\n")[2]
+    return [folder / f"{unit}.o" for unit in _units(ROOT)]
+
+
+def lanes(root: Path) -> list[Path]:
+    """Returns the objects of `ops/lanes` of a checkout, brought up to date."""
     jobs = len(os.sched_getaffinity(0))
-    subprocess.run(["make", "--silent", f"-j{jobs}", "cc-lanes"], cwd=root, env=env, check=True)
-    units = [p for p in (root / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    return [root / "build" / "cc" / "plain" / f"{path.stem}.o" for path in sorted(units)]
+    command = ["make", "--silent", f"-j{jobs}", "cc-lanes"]
+    subprocess.run(command, cwd=root, env=_environment(), check=True)
+    return [root / "build" / "cc" / "plain" / f"{unit}.o" for unit in _units(root)]
+
+
+def _units(root: Path) -> list[str]:
+    paths = sorted((root / "ops" / "lanes").glob("*.cc"))
+    return [path.stem for path in paths if not path.name.endswith("_test.cc")]
+
+
+def _environment() -> dict[str, str]:
+    # The caller may itself run under make, whose job server is not ours to use.
+    return {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}

@@ -104,9 +104,9 @@ def main(_: list[str]) -> None:
     if _HOSTS.value:
         count_links()
         return
-    roots = {"": native.ROOT}
+    roots: dict[str, Path | None] = {"": None}
     if _AGAINST.value:
-        roots[_AGAINST.value] = native.checkout(_AGAINST.value)
+        roots = {"": native.ROOT, _AGAINST.value: native.checkout(_AGAINST.value)}
     programs = {
         (name, label): native.build(name, root=root)
         for name in ("sums", "latencies")

@@ -4,7 +4,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::address_test {
 namespace {
 
 TEST_CASE("AddressesAreFormattedAsTheyAreParsed") {
@@ -39,4 +39,4 @@ TEST_CASE("InterfaceAddresses") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::address_test

@@ -6,7 +6,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::all_reduce_job_test {
 namespace {
 
 std::shared_ptr<OperationInfo> OnLanes(int first_lane, int num_threads) {
@@ -83,4 +83,4 @@ TEST_CASE("TheEarliestTimeStays") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::all_reduce_job_test

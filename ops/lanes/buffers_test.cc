@@ -5,7 +5,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::buffers_test {
 namespace {
 
 // Parts lie end to end, cover the range, hold whole elements, and differ by one element at most.
@@ -113,4 +113,4 @@ TEST_CASE("VisitorEndsTheWalk") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::buffers_test

@@ -26,7 +26,7 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   return result;
 }
 
-namespace tf_libra {
+namespace tf_libra::clock_test {
 namespace {
 
 using testing::ConnectAll;
@@ -127,4 +127,4 @@ TEST_CASE("WaitsEndWhenTheClockIsSetBack") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::clock_test

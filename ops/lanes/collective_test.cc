@@ -13,7 +13,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::collective_test {
 namespace {
 
 using testing::ConnectAll;
@@ -362,4 +362,4 @@ TEST_CASE("LargeSetsAreTold") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::collective_test

@@ -8,7 +8,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::connection_ids_test {
 namespace {
 
 // Options of rank 0 of as many ranks as `hosts` has entries. The ranks listen at TCP ports and, in
@@ -148,4 +148,4 @@ TEST_CASE("RingsStaySmall") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::connection_ids_test

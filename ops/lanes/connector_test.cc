@@ -12,7 +12,7 @@
 #include "ops/lanes/handshake.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::connector_test {
 namespace {
 
 using testing::kGenerousSeconds;
@@ -222,4 +222,4 @@ TEST_CASE("TheLowestRankCallsNobody") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::connector_test

@@ -5,7 +5,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::control_frame_test {
 namespace {
 
 using Kind = ControlHeader::Kind;
@@ -78,4 +78,4 @@ TEST_CASE("WhatIsTooLong") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::control_frame_test

@@ -10,7 +10,7 @@
 #include "ops/lanes/control_plane.h"
 #include "ops/lanes/control_plane_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::control_plane_abort_test {
 namespace {
 
 using testing::Content;
@@ -21,7 +21,7 @@ using testing::kShortSeconds;
 using testing::Message;
 using testing::OnEveryRank;
 using testing::Planes;
-using testing::Scripted;
+using testing::ScriptedPeer;
 
 TEST_CASE("AbortEndsPendingCollectives") {
   testing::OverBoth();
@@ -66,21 +66,21 @@ TEST_CASE("AbortReasonsAreCutBetweenCharacters") {
 TEST_CASE("AbortsAreReceived") {
   testing::OverBoth();
   {  // behind a message whose wait has ended
-    Scripted script(3);
+    ScriptedPeer script(3);
     script.Send(1, Message(kData, "late") + Message(kAbort, "enough"));
     CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "rank 1 gave up: enough");
   }
   {  // a connection that closed without a word says as much
-    Scripted script(3);
+    ScriptedPeer script(3);
     script.End(2) = Socket();
     CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), testing::Contains("rank 2 is gone"));
   }
   {  // no rank sends
-    Scripted script(3);
+    ScriptedPeer script(3);
     CHECK_EQ(script.plane->WaitForAborts(kShortSeconds), "");
   }
   {  // there is no other rank
-    Scripted script(1);
+    ScriptedPeer script(1);
     CHECK_EQ(script.plane->WaitForAborts(kGenerousSeconds), "");
   }
 }
@@ -116,7 +116,7 @@ TEST_CASE("EveryRankLearnsOfALostRank") {
 // A collective that waits in another thread receives its messages.
 TEST_CASE("WaitForAbortsLeavesMessagesToCollectives") {
   testing::OverBoth();
-  Scripted script(2);
+  ScriptedPeer script(2);
   const std::string content = Content(1, 4);
   const std::string message = Message(kData, content);
   std::thread speaker([&] {
@@ -142,7 +142,7 @@ TEST_CASE("WaitForAbortsLeavesMessagesToCollectives") {
 TEST_CASE("AbortDoesNotInterruptAMessage") {
   testing::OverBoth();
   for (int round = 0; round < 10; ++round) {
-    Scripted script(2);
+    ScriptedPeer script(2);
     const std::string content = Content(0, 7);
     const std::string whole = Message(kData, content, 0);
     std::thread sender([&] { CHECK(!script.AllGather(kGenerousSeconds, content).ok()); });
@@ -174,7 +174,7 @@ TEST_CASE("AbortDoesNotInterruptAMessage") {
 
 TEST_CASE("ShutdownEndsPendingCollectives") {
   testing::OverBoth();
-  Scripted script(3);
+  ScriptedPeer script(3);
   std::thread waiter([&] { CHECK(!script.AllGather().ok()); });
   char byte;
   CHECK_EQ(ReceiveAll(script.End(2), &byte, 1, After(kGenerousSeconds)), testing::IsOk());
@@ -183,4 +183,4 @@ TEST_CASE("ShutdownEndsPendingCollectives") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::control_plane_abort_test

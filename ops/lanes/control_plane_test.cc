@@ -13,7 +13,7 @@
 
 #include "ops/lanes/control_plane_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::control_plane_test {
 namespace {
 
 using testing::Content;
@@ -31,7 +31,7 @@ using testing::Message;
 using testing::OnEveryRank;
 using testing::PlaneOf;
 using testing::Planes;
-using testing::Scripted;
+using testing::ScriptedPeer;
 
 TEST_CASE("MessagesOfAllSizes") {
   testing::OverBoth();
@@ -60,7 +60,7 @@ TEST_CASE("MessagesOfAllSizes") {
 TEST_CASE("DeadPeerIsNoticedWhileAnotherIsLate") {
   testing::OverBoth();
   for (const bool spoke_before : {false, true}) {
-    Scripted script(3);
+    ScriptedPeer script(3);
     if (spoke_before) script.Send(2, Message(kData, "here", 2));
     std::thread death([&] { script.End(2) = Socket(); });
     // More than fits into the buffers of a connection: rank 2 cannot have had it all.
@@ -150,7 +150,7 @@ TEST_CASE("LateRankIsWarnedAboutOnce") {
 TEST_CASE("PeerDiesWithinAMessage") {
   testing::OverBoth();
   for (const std::string& bytes : {Header(kData, 100) + "ten bytes.", std::string("LIB")}) {
-    Scripted script(2);
+    ScriptedPeer script(2);
     script.Send(1, bytes);
     script.End(1) = Socket();
     CHECK_EQ(script.AllGather(), testing::StatusIs(StatusCode::kUnavailable, "rank 1 is gone"));
@@ -169,7 +169,7 @@ TEST_CASE("InvalidHeadersAreRejectedUnread") {
         Message(kData, "own", 0), Message(kGone, "own", 0), Message(kData, "none", -1),
         Message(kData, "none", 2), Header(kData, 0, 1, 0), Header(kProbe, 0, 1, 1),
         Header(kAlive, 0, 1, 2), Header(kProbe, 0, 1, kAll)}) {
-    Scripted script(2);
+    ScriptedPeer script(2);
     script.Send(1, bytes);
     CHECK_EQ(script.AllGather(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 1"));
   }
@@ -180,7 +180,7 @@ TEST_CASE("InvalidHeadersAreRejectedUnread") {
 
 TEST_CASE("TooLargeMessageIsNotSent") {
   testing::OverBoth();
-  Scripted script(2);
+  ScriptedPeer script(2);
   std::string message(ControlPlane::kMaxMessageBytes + 1, 'x');
   CHECK_EQ(script.AllGather(kGenerousSeconds, message),
            testing::StatusIs(StatusCode::kInvalidArgument, std::to_string(message.size())));
@@ -297,4 +297,4 @@ TEST_CASE("NeighbourMayNotSendAheadOfAMissingRank") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::control_plane_test

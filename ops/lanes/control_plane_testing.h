@@ -36,11 +36,11 @@ inline std::vector<std::unique_ptr<ControlPlane>> Planes(int world_size,
 }
 
 // Rank 0's control plane, and the test's ends of its connections, [rank].
-struct Scripted {
+struct ScriptedPeer {
   std::vector<Mesh> meshes;
   std::unique_ptr<ControlPlane> plane;
 
-  explicit Scripted(int world_size) : meshes(testing::ConnectAll(world_size, 1)) {
+  explicit ScriptedPeer(int world_size) : meshes(testing::ConnectAll(world_size, 1)) {
     plane = PlaneOf(&meshes[0]);
   }
 

@@ -13,7 +13,7 @@
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::descriptors_test {
 namespace {
 
 using testing::kGenerousSeconds;
@@ -165,4 +165,4 @@ TEST_CASE("MessagesThatHaveNoDescriptors") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::descriptors_test

@@ -15,7 +15,7 @@
 #include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/direct_all_reduce_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::direct_all_reduce_faults_test {
 namespace {
 
 using testing::ConnectAll;
@@ -283,4 +283,4 @@ TEST_CASE("InterruptedBySignals") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::direct_all_reduce_faults_test

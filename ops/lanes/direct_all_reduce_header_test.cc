@@ -4,7 +4,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::direct_all_reduce_header_test {
 namespace {
 
 TEST_CASE("TheFirstDifferenceIsNamed") {
@@ -44,4 +44,4 @@ TEST_CASE("HeadersEndAtMultiplesOfTheirRoom") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::direct_all_reduce_header_test

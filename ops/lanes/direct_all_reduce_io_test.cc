@@ -7,7 +7,7 @@
 
 #include "ops/lanes/direct_all_reduce_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::direct_all_reduce_io_test {
 namespace {
 
 constexpr size_t kBlock = 256;
@@ -167,4 +167,4 @@ TEST_CASE("APeerThatClosesIsNamed") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::direct_all_reduce_io_test

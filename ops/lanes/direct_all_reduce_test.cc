@@ -8,7 +8,7 @@
 
 #include "ops/lanes/direct_all_reduce_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::direct_all_reduce_test {
 namespace {
 
 using testing::ConnectAll;
@@ -201,4 +201,4 @@ TEST_CASE("HeadersThatDiffer") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::direct_all_reduce_test

@@ -10,7 +10,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::element_test {
 namespace {
 
 // Counts around the tile of 1024 elements, and around the widths of vector registers.
@@ -395,4 +395,4 @@ TEST_CASE("SizesAndNames") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::element_test

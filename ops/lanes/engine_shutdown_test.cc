@@ -7,7 +7,7 @@
 
 #include "ops/lanes/engine_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::engine_shutdown_test {
 namespace {
 
 using testing::ConnectAll;
@@ -43,4 +43,4 @@ TEST_CASE("ClosingEndsInTime") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::engine_shutdown_test

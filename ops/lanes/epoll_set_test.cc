@@ -9,7 +9,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::epoll_set_test {
 namespace {
 
 using testing::kGenerousSeconds;
@@ -121,4 +121,4 @@ TEST_CASE("BrokenLinksAreRemembered") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::epoll_set_test

@@ -5,7 +5,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::error_feedback_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -55,4 +55,4 @@ TEST_CASE("OnlyRoundedAllReducesWithFeedbackHaveErrors") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::error_feedback_test

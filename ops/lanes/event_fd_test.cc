@@ -7,7 +7,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::event_fd_test {
 namespace {
 
 bool IsAwake(const EventFd& waker, int milliseconds = 0) {
@@ -55,4 +55,4 @@ TEST_CASE("WithoutADescriptor") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::event_fd_test

@@ -9,7 +9,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::execution_counter_test {
 namespace {
 
 std::shared_ptr<const OperationInfo> Operation(const std::string& function,
@@ -77,4 +77,4 @@ TEST_CASE("NamesAreQuoted") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::execution_counter_test

@@ -23,7 +23,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::faults_test {
 namespace {
 
 constexpr int kWorld = 4, kLanes = 2, kLost = 3;
@@ -300,4 +300,4 @@ TEST_CASE("Stopped") { OneIsLost(Injury::kStop); }
 TEST_CASE("CutOff") { OneIsLost(Injury::kCut); }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::faults_test

@@ -11,7 +11,7 @@
 #include "ops/lanes/socket.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::forked_descriptors_test {
 namespace {
 
 // Up to the highest descriptor that this process may have.
@@ -53,4 +53,4 @@ TEST_CASE("HighDescriptorsAreClosedInAForkedChild") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::forked_descriptors_test

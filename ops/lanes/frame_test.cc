@@ -6,7 +6,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::frame_test {
 namespace {
 
 Frame Made(Frame::Kind kind) {
@@ -93,4 +93,4 @@ TEST_CASE("WhatFits") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::frame_test

@@ -28,7 +28,7 @@
 #include "ops/lanes/shm_ring_io.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::fuzz_test {
 namespace {
 
 constexpr char kCorpus[] = "ops/lanes/corpus";
@@ -324,4 +324,4 @@ TEST_CASE("Hellos") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::fuzz_test

@@ -20,7 +20,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::grid_test {
 namespace {
 
 using testing::ConnectHosts;
@@ -408,4 +408,4 @@ TEST_CASE("SixtyFourRanksWithoutHosts") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::grid_test

@@ -7,7 +7,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::handshake_test {
 namespace {
 
 std::string Hex(const Digest& digest) {
@@ -100,4 +100,4 @@ TEST_CASE("NoncesAreDrawnAnew") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::handshake_test

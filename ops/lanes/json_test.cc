@@ -4,7 +4,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::json_test {
 namespace {
 
 TEST_CASE("TextIsQuoted") {
@@ -33,4 +33,4 @@ TEST_CASE("OtherBytesStay") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::json_test

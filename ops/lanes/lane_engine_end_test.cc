@@ -12,7 +12,7 @@
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/lane_engine.h"
 
-namespace tf_libra {
+namespace tf_libra::lane_engine_end_test {
 namespace {
 
 using testing::AllReduce;
@@ -289,4 +289,4 @@ TEST_CASE("ForkedChildClosesNothingOfItsOwn") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::lane_engine_end_test

@@ -7,7 +7,7 @@
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/lane_engine.h"
 
-namespace tf_libra {
+namespace tf_libra::lane_engine_growth_test {
 namespace {
 
 using testing::AllReduce;
@@ -188,4 +188,4 @@ TEST_CASE("AbortWhileLanesAreAdded") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::lane_engine_growth_test

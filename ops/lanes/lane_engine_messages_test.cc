@@ -10,7 +10,7 @@
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/lane_engine.h"
 
-namespace tf_libra {
+namespace tf_libra::lane_engine_messages_test {
 namespace {
 
 using testing::ConnectAll;
@@ -202,4 +202,4 @@ TEST_CASE("AFlushSaysWhatIsLeft") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::lane_engine_messages_test

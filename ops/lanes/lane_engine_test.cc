@@ -13,7 +13,7 @@
 #include "ops/lanes/engine_testing.h"
 #include "ops/lanes/hosts_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::lane_engine_test {
 namespace {
 
 using testing::AllReduce;
@@ -479,4 +479,4 @@ TEST_CASE("FirstByteOfAnyLane") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::lane_engine_test

@@ -8,7 +8,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::lane_queue_test {
 namespace {
 
 struct Job {
@@ -122,4 +122,4 @@ TEST_CASE("EqualsTheRule") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::lane_queue_test

@@ -14,7 +14,7 @@
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/mesh_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::mesh_strangers_test {
 namespace {
 
 using testing::CheckConnections;
@@ -256,4 +256,4 @@ TEST_CASE("ManySilentStrangers") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::mesh_strangers_test

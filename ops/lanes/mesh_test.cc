@@ -2,8 +2,8 @@
 
 #include <linux/filter.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 
 #include "ops/lanes/mesh_testing.h"
 
-namespace tf_libra {
+namespace tf_libra::mesh_test {
 namespace {
 
 using testing::CheckConnections;
@@ -285,4 +285,4 @@ TEST_CASE("EveryConnectionIsProbedWhileIdle") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::mesh_test

@@ -5,7 +5,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::message_matcher_test {
 namespace {
 
 TransferPtr Made(const std::string& key) {
@@ -60,4 +60,4 @@ TEST_CASE("WhatIsAnnouncedIsNamed") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::message_matcher_test

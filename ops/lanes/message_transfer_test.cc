@@ -7,7 +7,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::message_transfer_test {
 namespace {
 
 constexpr double kTimeout = 100, kWarning = 10;
@@ -78,4 +78,4 @@ TEST_CASE("NobodyIsWarnedOfWhatIsOverBefore") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::message_transfer_test

@@ -12,7 +12,7 @@
 #include "ops/lanes/messenger.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::messenger_io_test {
 namespace {
 
 using testing::ConnectAll;
@@ -283,4 +283,4 @@ TEST_CASE("DropOfUnknownBytesIsAnError") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::messenger_io_test

@@ -14,7 +14,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::messenger_test {
 namespace {
 
 using testing::ConnectAll;
@@ -473,4 +473,4 @@ TEST_CASE("WhatFollowsMayThrow") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::messenger_test

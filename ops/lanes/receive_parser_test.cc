@@ -9,7 +9,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::receive_parser_test {
 namespace {
 
 using News = ReceiveParser::News;
@@ -140,4 +140,4 @@ TEST_CASE("WhatIsNoFrameIsInvalid") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::receive_parser_test

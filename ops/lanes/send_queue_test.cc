@@ -11,7 +11,7 @@
 #include "ops/lanes/frame.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::send_queue_test {
 namespace {
 
 TransferPtr Made(uint64_t request_id, std::string* data) {
@@ -179,4 +179,4 @@ TEST_CASE("DroppedBytesAreSentAgain") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::send_queue_test

@@ -5,7 +5,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::sha256_test {
 namespace {
 
 std::string Hex(const Digest& digest) {
@@ -54,4 +54,4 @@ TEST_CASE("KnownCodes") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::sha256_test

@@ -21,7 +21,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::shared_memory_test {
 namespace {
 
 constexpr size_t kCapacity = 1 << 16;
@@ -303,4 +303,4 @@ TEST_CASE("NothingIsLeftOpen") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::shared_memory_test

@@ -10,7 +10,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::shm_ring_io_test {
 namespace {
 
 // Both sides of shared memory, and of the sockets that accompany it.
@@ -163,4 +163,4 @@ TEST_CASE("StreamGoesThroughInRunsOfAnySize") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::shm_ring_io_test

@@ -1,7 +1,7 @@
 #include "ops/lanes/socket.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::socket_test {
 namespace {
 
 int SocketOption(const Socket& socket, int level, int name) {
@@ -95,4 +95,4 @@ TEST_CASE("TheFirstFreePortIsTaken") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::socket_test

@@ -7,7 +7,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::status_test {
 namespace {
 
 template <typename Thrown>
@@ -66,4 +66,4 @@ TEST_CASE("WhatIsThrownIsTold") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::status_test

@@ -7,7 +7,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::telemetry_test {
 namespace {
 
 OperationInfo Info() {
@@ -103,4 +103,4 @@ TEST_CASE("Json") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::telemetry_test

@@ -4,7 +4,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::text_test {
 namespace {
 
 // Of 1, 2, 3 and 4 bytes: x, U+00E4, U+20AC, U+1F600.
@@ -77,4 +77,4 @@ TEST_CASE("InvalidBytesAreReplaced") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::text_test

@@ -8,7 +8,7 @@
 
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::tree_test {
 namespace {
 
 std::vector<Tree> AllTrees(int world_size, const std::vector<int>& hosts) {
@@ -92,4 +92,4 @@ TEST_CASE("NobodyIsFar") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::tree_test

@@ -14,7 +14,7 @@
 #include "ops/lanes/hosts_testing.h"
 #include "ops/lanes/testing.h"
 
-namespace tf_libra {
+namespace tf_libra::wire_format_test {
 namespace {
 
 using testing::Operation;
@@ -323,4 +323,4 @@ TEST_CASE("RoundingTakesTime") {
 }
 
 }  // namespace
-}  // namespace tf_libra
+}  // namespace tf_libra::wire_format_test

@@ -96,12 +96,13 @@ TEST_CASE("SmallCostTables") {
   CHECK_EQ(ncclTunerPlugin_v4.destroy(context), kSuccess);
 }
 
-std::string& Logged() {
+std::string& PluginLog() {
   static std::string text;
   return text;
 }
 
-void KeepLine(int level, unsigned long subsystems, const char*, int, const char* format, ...) {
+void KeepPluginLine(int level, unsigned long subsystems, const char*, int, const char* format,
+                    ...) {
   CHECK_EQ(level, kLogInfo);
   CHECK_EQ(subsystems, kLogTuning);
   char line[200];
@@ -109,14 +110,14 @@ void KeepLine(int level, unsigned long subsystems, const char*, int, const char*
   va_start(values, format);
   vsnprintf(line, sizeof(line), format, values);
   va_end(values);
-  Logged() += line;
+  PluginLog() += line;
 }
 
 TEST_CASE("NcclsLogNamesTheCommunicator") {
   void* context = nullptr;
-  CHECK_EQ(ncclTunerPlugin_v5.init(&context, 7, 64, 8, KeepLine, nullptr, nullptr), kSuccess);
+  CHECK_EQ(ncclTunerPlugin_v5.init(&context, 7, 64, 8, KeepPluginLine, nullptr, nullptr), kSuccess);
   CHECK_EQ(ncclTunerPlugin_v5.finalize(context), kSuccess);
-  CHECK_EQ(Logged(), "TF-Libra's tuner: a communicator of 64 ranks on 8 nodes, interface v5");
+  CHECK_EQ(PluginLog(), "TF-Libra's tuner: a communicator of 64 ranks on 8 nodes, interface v5");
 }
 
 }  // namespace

@@ -304,22 +304,3 @@ print(tests.nccl_tuner.counters().forwarded)
     alone, chained = "[2, 0, 0] 9.0", "[2, 24, 20] 0.0"
     # It has version 3 alone, which serves every later one.
     assert done.stdout.splitlines() == [alone, alone, *[chained] * 4, "12"]
-
-
-PROGRAMS = sorted(path.stem for path in ROOT.glob("ops/nccl_tuner/*_test.cc"))
-
-
-@pytest.fixture(scope="module")
-def built_programs() -> Path:
-    folder = Path("build") / "cc" / "plain"
-    # This suite may itself run under make, whose job server is not ours to use.
-    env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-    make = ["make", "-j2", *(folder / name for name in PROGRAMS)]
-    subprocess.run(make, cwd=ROOT, env=env, check=True)
-    return ROOT / folder
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_cpp_tests_pass(built_programs: Path, name: str) -> None:
-    done = subprocess.run([built_programs / name], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
