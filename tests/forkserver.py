@@ -111,12 +111,15 @@ def _serve() -> None:
     import process_stacks  # noqa: F401
     import tensorflow as tf
 
+    import tf_libra.keras
     import tf_libra.runtime.training_step  # noqa: F401
     from tf_libra.internal import native
+    from tf_libra.internal.systems import load_systems
 
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
     native.load()
+    load_systems()
     # Else every collection of garbage in every worker would look at all modules again, which takes
     # a good part of what a small job computes; so does looking every 700 objects while functions
     # are traced, of which there are millions.
