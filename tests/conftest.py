@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.cluster import Cluster, why_impossible
 from tests.forkserver import Nursery
+from tests.startup import sitecustomize
 from tests.worker_processes import (
     DEADLINE_SECONDS,
     TAIL,
@@ -35,8 +36,13 @@ SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
 def pytest_configure() -> None:
     """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start.
 
-    And no random test depends on how fast the machine draws its examples, or on the run.
+    And no random test depends on how fast the machine draws its examples, or on the run. All Python
+    programs that tests start begin with `tests/startup`.
     """
+    startup = str(Path(sitecustomize.__file__).parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if startup not in paths:  # processes of pytest-xdist inherit it
+        os.environ["PYTHONPATH"] = os.pathsep.join([startup, *filter(None, paths)])
     hypothesis.settings.register_profile(
         "any machine",
         deadline=None,
