@@ -112,7 +112,7 @@ def import_all() -> None:
     """Imports what ranks use, so that they share it and connect without reading files."""
     import horovod.tensorflow  # noqa: F401
 
-    from tf_libra import collectives  # noqa: F401
+    from tf_libra import collectives, ranks  # noqa: F401
     from tf_libra.internal import native
 
     native.load()
@@ -192,7 +192,7 @@ def rows(seconds: Mapping[int, Mapping[str, Sequence[float]]]) -> list[list[str]
             *(
                 f"{_median_ratio(of, found[HOROVOD]):.2f}"
                 for name, of in found.items()
-                if name != HOROVOD
+                if name != HOROVOD and HOROVOD in found
             ),
         ]
         for num_ranks, found in seconds.items()
@@ -208,17 +208,18 @@ def main(_: list[str]) -> None:
     sizes = sorted(int(one) for one in _RANKS.value)
     here = machine()
     seconds: dict[int, dict[str, list[float]]] = {
-        num_ranks: {name: [] for name in METHODS} for num_ranks in sizes
+        num_ranks: {name: [] for name in _METHODS.value} for num_ranks in sizes
     }
     for _ in range(_ROUNDS.value):
         for num_ranks in sizes:
-            for name in random.sample(list(METHODS), len(METHODS)):
+            for name in random.sample(_METHODS.value, len(_METHODS.value)):
                 found = measure(METHODS[name], num_ranks)
                 seconds[num_ranks][name].append(found)
                 print(f"{num_ranks} ranks, {name}: {found:.2f} s", file=sys.stderr)
     print(f"{here['cpu']}, {here['cores']} cores, load average {here['load_average']:.1f}\n")
-    head = ["ranks", *(f"{name}, s" for name in METHODS)]
-    head += [f"{name} / {HOROVOD}" for name in METHODS if name != HOROVOD]
+    head = ["ranks", *(f"{name}, s" for name in _METHODS.value)]
+    if HOROVOD in _METHODS.value:
+        head += [f"{name} / {HOROVOD}" for name in _METHODS.value if name != HOROVOD]
     print(table(head, rows(seconds)))
     if _JSON.value:
         document = {"seconds": seconds, "machine": here, "versions": versions()}
@@ -227,6 +228,7 @@ def main(_: list[str]) -> None:
 
 if __name__ == "__main__":
     _RANKS = flags.DEFINE_list("ranks", ["8", "16", "32", "64"], "Numbers of ranks.")
+    _METHODS = flags.DEFINE_multi_enum("methods", list(METHODS), list(METHODS), "Which to measure.")
     _ROUNDS = flags.DEFINE_integer("rounds", 5, "Jobs of each method.", lower_bound=1)
     _JSON = flags.DEFINE_string("json", None, "File to write what was measured to.")
     app.run(main)

@@ -351,15 +351,16 @@ def test_lost_rank_is_what_collectives_of_tensorflow_raise() -> None:
 
 
 def test_what_misleads_in_the_variables_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    job_id = str(tmp_path)  # logged once per job
     monkeypatch.delenv("TF_LIBRA_LAUNCHED", raising=False)
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_SIZE", "4")
     monkeypatch.setenv("MASTER_ADDR", "h")
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    current_job._log_once(LauncherEnvironment("torchrun", 0, 2, address="h", port=1, job_id="a"))
-    current_job._log_once(LauncherEnvironment("none", 0, 1, job_id="a"))
+    current_job._log_once(LauncherEnvironment("torchrun", 0, 2, None, None, "h", 1, 1, job_id))
+    current_job._log_once(LauncherEnvironment("none", 0, 1, job_id=job_id))
     disagreement, alone = [one for one in caplog.records if one.levelname == "WARNING"]
     assert {"torchrun", "mpi", "TF_LIBRA_LAUNCHER"} < set(disagreement.args or ())
     assert (alone.args or ())[0] == "4"
