@@ -63,6 +63,10 @@ class Interpreter(ABC):
         """Returns the labels of an op that calls functions in a way of its own, as tf.data does."""
         return union(inputs)
 
+    def decide(self, node: Node, predicate: int) -> int:
+        """Returns the labels that what a predicate decides receives from the predicate."""
+        return predicate
+
     def run(self, body: Body, arguments: Mapping[str, int]) -> Frame:
         """Evaluates the outermost graph until no variable gets another label.
 
@@ -144,6 +148,7 @@ class Interpreter(ABC):
 
     def _branches(self, node: Node, inputs: list[int], condition: int) -> tuple[int, ...]:
         predicate, *given = inputs
+        predicate = self.decide(node, predicate)
         results = [self.call(name, given, condition | predicate) for name in node.functions]
         are_handles = self._functions[node.functions[0]].result_resources
         return tuple(
@@ -157,7 +162,7 @@ class Interpreter(ABC):
         state, before = tuple(inputs), None
         while state != before:
             before = state
-            predicate = union(self.call(test, state, condition))
+            predicate = self.decide(node, union(self.call(test, state, condition)))
             after = self.call(body, state, condition | predicate)
             state = tuple(
                 old | new | (0 if is_handle else predicate)

@@ -9,10 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from tf_libra.capture.dataflow.interpreter import Frame, Interpreter, Value, members, union
-from tf_libra.capture.dataflow.traced_graph import WRITES, Body, Node, TracedGraph
+from tf_libra.capture.dataflow.traced_graph import (
+    WRITES,
+    Body,
+    Node,
+    TracedGraph,
+    handle_inputs,
+)
 from tf_libra.internal import tf_internal
 
 # Rank-local sources: data, iterators, random numbers, and ops whose results cannot be analyzed.
@@ -133,8 +137,9 @@ class _SourceInterpreter(Interpreter):
             self.write(index, value)
 
     def _variables(self, node: Node, inputs: Sequence[int]) -> list[int]:
-        handles = members(union(_handles(node.op, inputs)) >> _NUM_FIXED)
-        return [index for index in handles if index < self._num_inputs]
+        handles = union(inputs[i] for i in handle_inputs(node.op, len(inputs)))
+        found = members(handles >> _NUM_FIXED)
+        return [index for index in found if index < self._num_inputs]
 
 
 @functools.cache
@@ -144,12 +149,3 @@ def _is_rank_local(op: str) -> bool:
     if definition is None:
         return True
     return bool(definition.is_stateful) and not _STATELESS.match(op) and not WRITES.match(op)
-
-
-def _handles(op: str, inputs: Sequence[int]) -> list[int]:
-    """Returns those of an op's inputs that are handles of variables."""
-    definition = tf_internal.find_op_definition(op)
-    if definition is None or len(definition.input_arg) != len(inputs):
-        return list(inputs[:1])
-    pairs = zip(definition.input_arg, inputs, strict=True)
-    return [labels for argument, labels in pairs if argument.type == tf.resource.as_datatype_enum]

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +38,7 @@ class Node:
         is_resource: whether the first output is a handle.
         constant: value of a small constant; equal constants have equal values.
         attributes: values of the attributes that begin with `ATTRIBUTE_PREFIX`.
+        sizes: number of elements of each output, -1 if unknown; empty if read without sizes.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Node:
     is_resource: bool
     constant: bytes
     attributes: Mapping[str, str]
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Body:
         results: references of the outputs; empty for the outermost graph.
         result_resources: whether each result is a handle.
         is_of_dataset: whether tf.data runs the function, which no graph pass rewrites.
+        argument_sizes: number of elements of each argument, as in `Node.sizes`.
     """
 
     nodes: tuple[Node, ...]
@@ -69,6 +72,7 @@ class Body:
     results: tuple[tuple[str, int], ...] = ()
     result_resources: tuple[bool, ...] = ()
     is_of_dataset: bool = False
+    argument_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,14 @@ class TracedGraph:
                 seen.update(node.functions)
 
 
-def read(graph: Any) -> TracedGraph:
-    """Reads a `FuncGraph`, which may still be traced."""
-    definition = graph.as_graph_def()
+def read(graph: Any, with_sizes: bool = False) -> TracedGraph:
+    """Reads a `FuncGraph`, which may still be traced.
+
+    Args:
+        graph: the `FuncGraph`.
+        with_sizes: whether to read the sizes of tensors, too, which takes longer.
+    """
+    definition = graph.as_graph_def(add_shapes=with_sizes)
     known = {function.signature.name for function in definition.library.function}
     functions = {}
     for function in definition.library.function:
@@ -122,8 +131,64 @@ def read(graph: Any) -> TracedGraph:
         _read_nodes(definition.node, known),
         tuple(tensor.op.name for tensor in inputs),
         tuple(tensor.dtype == tf.resource for tensor in inputs),
+        argument_sizes=tuple(_num_elements(tensor.shape.as_proto()) for tensor in inputs)
+        if with_sizes
+        else (),
     )
-    return TracedGraph(body, functions)
+    return TracedGraph(body, _with_argument_sizes(body, functions) if with_sizes else functions)
+
+
+def sizes_in(body: Body) -> dict[str, tuple[int, ...]]:
+    """Returns the sizes of a body's nodes and arguments, by name."""
+    sizes = {node.name: node.sizes for node in body.nodes}
+    pairs = zip(body.arguments, body.argument_sizes, strict=True)
+    return sizes | {name: (size,) for name, size in pairs}
+
+
+def size_of(reference: tuple[str, int], sizes: Mapping[str, tuple[int, ...]]) -> int:
+    """Returns the size of an output, -1 if unknown."""
+    name, index = reference
+    found = sizes.get(name, ())
+    return found[index] if index < len(found) else -1
+
+
+def _with_argument_sizes(body: Body, functions: Mapping[str, Body]) -> dict[str, Body]:
+    """Returns the functions with those sizes of arguments that are the same in all calls."""
+    sized: dict[str, Body] = {}
+    waiting = [body]
+    for caller in waiting:  # grows while it is walked
+        sizes = sizes_in(caller)
+        for node in caller.nodes:
+            given = [size_of(reference, sizes) for reference in node.inputs]
+            if node.op in BRANCHES:
+                given = given[1:]
+            elif node.op in LOOPS:  # a size that changes in the loop is unknown
+                results = zip(given, node.sizes, strict=False)
+                given = [size if size == result else -1 for size, result in results]
+            for name in node.functions:
+                count = len(functions[name].arguments)
+                if len(given) != count or node.op not in CALLS | BRANCHES | LOOPS:
+                    given = [-1] * count
+                known = sized[name].argument_sizes if name in sized else tuple(given)
+                pairs = zip(known, given, strict=True)
+                joined = tuple(old if old == new else -1 for old, new in pairs)
+                if name not in sized or joined != known:
+                    sized[name] = replace(functions[name], argument_sizes=joined)
+                    waiting.append(sized[name])
+    uncalled = {
+        name: replace(function, argument_sizes=(-1,) * len(function.arguments))
+        for name, function in functions.items()
+        if name not in sized
+    }
+    return sized | uncalled
+
+
+def handle_inputs(op: str, num_inputs: int) -> tuple[int, ...]:
+    """Returns which data inputs of an op are handles of variables; the first, if it is unknown."""
+    definition = tf_internal.find_op_definition(op)
+    if definition is None or len(definition.input_arg) != num_inputs:
+        return tuple(range(min(num_inputs, 1)))
+    return tuple(i for i, one in enumerate(definition.input_arg) if one.type == _RESOURCE)
 
 
 def called_functions(node: Any, known: Iterable[str]) -> tuple[str, ...]:
@@ -152,9 +217,22 @@ def _read_nodes(definitions: Iterable[Any], known: set[str]) -> tuple[Node, ...]
                 for name in node.attr
                 if name.startswith(ATTRIBUTE_PREFIX)
             },
+            _read_sizes(node.attr),
         )
         for node in definitions
     )
+
+
+def _read_sizes(attributes: Any) -> tuple[int, ...]:
+    if "_output_shapes" not in attributes:
+        return ()
+    return tuple(_num_elements(shape) for shape in attributes["_output_shapes"].list.shape)
+
+
+def _num_elements(shape: Any) -> int:
+    """Returns the number of elements of a `TensorShapeProto`; -1 if unknown."""
+    sizes = [dimension.size for dimension in shape.dim]
+    return -1 if shape.unknown_rank or -1 in sizes else math.prod(sizes)
 
 
 def _constant(node: Any) -> bytes:
