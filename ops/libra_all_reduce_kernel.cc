@@ -13,6 +13,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/lanes/error_feedback.h"
 #include "ops/lanes/execution_counter.h"
+#include "ops/lanes/owned_parts.h"
 #include "ops/lanes/wire_format.h"
 #include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -24,6 +25,16 @@ namespace tf_libra {
 namespace {
 
 constexpr char kOp[] = "LibraAllReduce";
+
+// Returns the steps that the attributes describe; kAll, with an error in the context, if they are
+// invalid.
+ExchangeSteps ReadSteps(tensorflow::OpKernelConstruction* context) {
+  bool scatter = false;
+  if (const absl::Status status = context->GetAttr("scatter", &scatter); !status.ok()) {
+    context->CtxFailure(status);
+  }
+  return scatter ? ExchangeSteps::kReduceScatter : ExchangeSteps::kAll;
+}
 
 // Returns the operation that the attributes describe; null, with an error in the context, if they
 // are invalid.
@@ -69,9 +80,10 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
 
 // All of the request but `done`. The reduced tensors are the context's outputs.
 absl::Status MakeRequest(tensorflow::OpKernelContext* context,
-                         const std::shared_ptr<const OperationInfo>& operation,
-                         AllReduceRequest* request) {
+                         const std::shared_ptr<const OperationInfo>& operation, ExchangeSteps steps,
+                         const Engine& engine, AllReduceRequest* request) {
   request->operation = operation;
+  request->steps = steps;
   request->element_type = ElementTypeOf(context->input_dtype(0));
   request->tensors.reserve(context->num_inputs());
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -84,6 +96,14 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
       continue;
     }
     tensorflow::Tensor* output = nullptr;
+    if (steps == ExchangeSteps::kReduceScatter) {
+      const ByteRange owned =
+          OwnedElements(input.NumElements(), engine.world_size(), engine.rank());
+      const tensorflow::TensorShape shape({static_cast<int64_t>(owned.size())});
+      TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &output));
+      request->tensors.push_back({data, output->data(), num_bytes});
+      continue;
+    }
     TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
     request->tensors.push_back({data, output->data(), num_bytes});
   }
@@ -99,6 +119,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   explicit LibraAllReduceKernel(tensorflow::OpKernelConstruction* context)
       : AsyncOpKernel(context),
         operation_(ReadOperation(context, num_inputs())),
+        steps_(ReadSteps(context)),
         by_horovod_(operation_) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
@@ -126,7 +147,8 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     // need to know of its tensors.
     tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
-    OP_REQUIRES_OK_ASYNC(context, MakeRequest(context, operation_, &request), done);
+    OP_REQUIRES_OK_ASYNC(context, MakeRequest(context, operation_, steps_, *engine, &request),
+                         done);
     request.done = [context, done](const Status& status) {
       if (!status.ok()) context->SetStatus(ToTensorFlow(kOp, status));
       done();
@@ -137,6 +159,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   }
 
   const std::shared_ptr<const OperationInfo> operation_;
+  const ExchangeSteps steps_;
   HorovodAllReduce by_horovod_;
 };
 
@@ -146,7 +169,9 @@ REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),
 class LibraAllReduceStartKernel : public tensorflow::OpKernel {
  public:
   explicit LibraAllReduceStartKernel(tensorflow::OpKernelConstruction* context)
-      : OpKernel(context), operation_(ReadOperation(context, num_inputs())) {}
+      : OpKernel(context),
+        operation_(ReadOperation(context, num_inputs())),
+        steps_(ReadSteps(context)) {}
 
   void Compute(tensorflow::OpKernelContext* context) override {
     try {
@@ -166,7 +191,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
     AllReduceRequest request;
     std::vector<tensorflow::Tensor> tensors;
     tensors.reserve(2 * num_inputs());
-    OP_REQUIRES_OK(context, MakeRequest(context, operation_, &request));
+    OP_REQUIRES_OK(context, MakeRequest(context, operation_, steps_, *engine, &request));
     for (int i = 0; i < num_inputs(); ++i) {
       tensors.push_back(context->input(i));
       tensors.push_back(*context->mutable_output(i));
@@ -182,6 +207,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
   }
 
   const std::shared_ptr<const OperationInfo> operation_;
+  const ExchangeSteps steps_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduceStart").Device(tensorflow::DEVICE_CPU),

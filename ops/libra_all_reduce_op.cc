@@ -8,6 +8,12 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 
 absl::Status SameShapes(InferenceContext* context) {
+  bool scatter = false;
+  TF_RETURN_IF_ERROR(context->GetAttr("scatter", &scatter));
+  for (int i = 0; i < context->num_inputs() && scatter; ++i) {
+    context->set_output(i, context->Vector(InferenceContext::kUnknownDim));
+  }
+  if (scatter) return absl::OkStatus();
   for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
   return absl::OkStatus();
 }
@@ -31,6 +37,7 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("plan: string = ''")                            \
       .Attr("function: string = ''")                        \
       .Attr("part_starts: list(int) = []")                  \
+      .Attr("scatter: bool = false")                        \
       .Input("tensors: N * T")                              \
       .SetIsStateful()
 
@@ -53,6 +60,7 @@ plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
 part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of
   others; a part is reduced in place. Empty where none is one.
+scatter: whether each rank receives, as vectors, only the parts of the results that it owns.
 )doc");
 
 TF_LIBRA_ALL_REDUCE_OP("LibraAllReduceStart")

@@ -59,7 +59,8 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
   record.step = step;
   record.num_bytes = buffers.num_bytes();
   record.enqueued_nanos = wall.Nanos();
-  header.digest = WithSizes(operation.digest, request.tensors);
+  header.digest =
+      WithSizes(operation.digest ^ static_cast<uint64_t>(request.steps), request.tensors);
   header.num_bytes = buffers.num_bytes();
   header.group = operation.group;
   header.num_threads = static_cast<uint16_t>(operation.num_threads);

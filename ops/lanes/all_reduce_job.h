@@ -10,6 +10,7 @@
 #include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/lane_queue.h"
+#include "ops/lanes/owned_parts.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/telemetry.h"
 
@@ -34,8 +35,9 @@ struct AllReduceJob {
 
   AllReduceRequest request;
   Buffers buffers;
-  Buffers in_place;  // its outputs, on a grid or of a gathering
-  Buffers errors;    // as the request's; empty without error feedback
+  Buffers in_place;   // its outputs, on a grid or of a gathering
+  Buffers errors;     // as the request's; empty without error feedback
+  OwnerLayout owned;  // its parts by owner, if not all steps run
   ExchangeHeader header;
   AllReduceRecord record;  // its times but `enqueued` once it has ended
   WallClock wall;

@@ -42,7 +42,7 @@ class Exchange {
   Exchange(const ExchangeOptions& options, std::vector<char>* scratch)
       : options_(options),
         element_size_(ElementSize(TypeOf(options))),
-        own_chunk_(Part(options.slice, element_size_, options.peers->size(), options.rank)),
+        own_chunk_(ChunkOf(options.rank)),
         moves_(options, own_chunk_, BlockBytes(options, own_chunk_.size())) {
     const size_t world_size = options.peers->size();
     const size_t num_blocks =
@@ -58,7 +58,7 @@ class Exchange {
       peer.rank = options.names == nullptr ? peer.place : (*options.names)[place];
       peer.fd = (*options.peers)[place].socket.fd();
       peer.memory = (*options.peers)[place].memory.get();
-      peer.chunk = Part(options.slice, element_size_, world_size, place);
+      peer.chunk = ChunkOf(place);
       if (peer.memory == nullptr) {
         peer.block = block;
         block += moves_.block_bytes();
@@ -98,6 +98,11 @@ class Exchange {
   }
 
  private:
+  ByteRange ChunkOf(size_t place) const {
+    if (options_.chunks != nullptr) return (*options_.chunks)[place];
+    return Part(options_.slice, element_size_, options_.peers->size(), place);
+  }
+
   // Whose part of the next block is not all there.
   void CountLacking() {
     num_lacking_ = std::count_if(peers_.begin(), peers_.end(), [this](const ExchangePeer& peer) {

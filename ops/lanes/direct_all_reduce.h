@@ -46,6 +46,8 @@ struct ExchangeOptions {
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;
+  // Chunks of the slice, by place; nullptr: even parts.
+  const std::vector<ByteRange>* chunks = nullptr;
   // For sums of float16 and bfloat16 in two levels (grid.h). The first level writes its sums, in
   // float32 and not divided, from here on, and nothing to the output. The second level sums buffers
   // of float32, whatever type the header names, and divides nothing.

@@ -10,6 +10,7 @@
 
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/collective.h"
+#include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/element.h"
 #include "ops/lanes/error_feedback.h"
 #include "ops/lanes/mesh.h"
@@ -25,6 +26,9 @@ struct AllReduceRequest {
   // By tensor, of as many elements; empty: nothing is added to what is sent. Read and written if
   // the tensors are rounded on their way, and then only by an all-reduce that succeeds on its lane.
   std::vector<RoundingErrors> errors;
+  // A reduce-scatter or an all-gather moves the parts that ranks own (owned_parts.h). Only ranks
+  // that exchange directly do so.
+  ExchangeSteps steps = ExchangeSteps::kAll;
   std::function<void(const Status&)> done;
 };
 

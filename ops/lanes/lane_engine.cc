@@ -42,8 +42,27 @@ void LaneEngine::SetStep(int64_t step) {
 std::shared_ptr<LaneEngine::Job> LaneEngine::NewJob(AllReduceRequest* request) {
   auto job = std::make_shared<Job>(*request, step_, wall_, grid_.has_rows());
   job->lanes.resize(request->operation->num_threads);
+  if (request->steps != ExchangeSteps::kAll) {
+    job->owned = LayOutByOwner(request->tensors, ElementSize(request->element_type),
+                               job->lanes.size(), world_size_, rank_, request->steps);
+  }
   job->request = std::move(*request);
   return job;
+}
+
+Status LaneEngine::CheckOwnsParts(const AllReduceRequest& request) const {
+  const OperationInfo& operation = *request.operation;
+  if (grid_.has_rows()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "ranks own parts only if all exchange directly, not in two levels; got " +
+                      operation.Describe());
+  }
+  if (operation.WireType(request.element_type) != request.element_type) {
+    return Status(StatusCode::kInvalidArgument,
+                  "ranks own parts only of tensors that travel in their own dtype; got " +
+                      operation.Describe());
+  }
+  return Status();
 }
 
 void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
@@ -52,6 +71,7 @@ void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
   Status refused;
   try {
     refused = CheckLanes(*request.operation, max_threads());
+    if (refused.ok() && request.steps != ExchangeSteps::kAll) refused = CheckOwnsParts(request);
     if (refused.ok()) {
       job = NewJob(&request);
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -142,6 +162,13 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   options.buffers = &job->buffers;
   options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes,
                        lane.index - job->record.operation->first_lane);
+  if (job->request.steps != ExchangeSteps::kAll) {
+    const int index = lane.index - job->record.operation->first_lane;
+    options.steps = job->request.steps;
+    options.buffers = &job->owned.buffers;
+    options.slice = job->owned.slices[index];
+    options.chunks = &job->owned.chunks[index];
+  }
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
   if (options_.warn) {
@@ -192,7 +219,10 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noex
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
   job->Ended();
-  if (!job->failed) telemetry_.Add(job->record);
+  // A reduce-scatter counts as the all-reduce of its gradients; what is gathered is no gradient.
+  if (!job->failed && job->request.steps != ExchangeSteps::kAllGather) {
+    telemetry_.Add(job->record);
+  }
   const Status status = job->failed ? failure() : Status();
   {
     const std::lock_guard<std::mutex> lock(mutex_);

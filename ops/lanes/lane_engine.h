@@ -111,6 +111,8 @@ class LaneEngine : public Engine {
   ExchangeResult Exchange(const Lane& lane, Job* job, WireScratch* scratch);
   // Takes the request where all that may fail is done.
   std::shared_ptr<Job> NewJob(AllReduceRequest* request);
+  // InvalidArgument: the request moves owned parts, and this engine cannot.
+  Status CheckOwnsParts(const AllReduceRequest& request) const;
   // Starts what of the queue has its lanes for itself; none overtakes one that it shares a lane
   // with. Called without locks held.
   void StartNext() noexcept;
