@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
+#include "passes/update_sharding.h"
 
 namespace {
 
@@ -113,6 +114,18 @@ int TfLibraUnregisterPlan(const char* plan_id) {
     absl::Status status = tf_libra::PlanRegistry::Global().Unregister(id, &last);
     if (last) tf_libra::RewriteReports::Global().Erase(id);
     return status;
+  });
+}
+
+int TfLibraRegisterSharding(const char* id, int num_gradients, const char* const* names,
+                            const long long* num_elements, int num_slots, const int* slots) {
+  return Guarded([&]() -> absl::Status {
+    if (id == nullptr) return absl::InvalidArgumentError("id is null");
+    tf_libra::UpdateSharding sharding;
+    for (int i = 0; i < num_gradients; ++i) sharding.num_elements[names[i]] = num_elements[i];
+    sharding.slots.insert(slots, slots + num_slots);
+    tf_libra::UpdateShardings::Global().Register(id, std::move(sharding));
+    return absl::OkStatus();
   });
 }
 

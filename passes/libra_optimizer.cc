@@ -19,6 +19,7 @@
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
+#include "passes/update_sharding.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
@@ -127,6 +128,7 @@ absl::Status LibraOptimizer::Init(const tensorflow::RewriterConfig_CustomGraphOp
   digest_ = read("digest");
   op_ = read("op");
   plan_ = PlanRegistry::Global().Find(plan_id_);
+  sharding_ = UpdateShardings::Global().Find(read("sharding"));
   return absl::OkStatus();
 }
 
@@ -154,6 +156,9 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   } else {
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
+    if (changed && sharding_ != nullptr) {
+      ShardUpdates(*sharding_, KeptNodes(item), &report, optimized_graph);
+    }
     if (changed && rewriter->SplitsStartDone()) SplitIntoStartDone(Nodes(report), optimized_graph);
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "passes/plan_registry.h"
+#include "passes/update_sharding.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 
 namespace tf_libra {
@@ -18,6 +19,7 @@ inline constexpr char kOptimizerName[] = "tf_libra";
 //   "plan" (s): its id;
 //   "digest" (s): the digest under which the id is registered;
 //   "op" (s): the op to write, which needs a registered rewriter, such as "LibraAllReduce".
+//   "sharding" (s): id of the registered sharding of updates; may be missing.
 // If one of them is missing or does not match, the graph stays unchanged, and the report of the
 // plan has the reason.
 class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
@@ -38,6 +40,7 @@ class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
   // Shared ownership: the plan may be unregistered before Grappler has finished.
   std::shared_ptr<const RegisteredPlan> plan_;
   std::string op_;
+  std::shared_ptr<const UpdateSharding> sharding_;  // null: every rank updates all
 };
 
 }  // namespace tf_libra

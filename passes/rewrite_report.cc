@@ -35,7 +35,9 @@ std::string GroupJson(const ReportedGroup& group) {
       "{\"group\": ", group.group, ", \"copy\": ", group.copy,
       ", \"node\": ", QuotedJson(group.node), ", \"num_threads\": ", group.num_threads,
       ", \"dtype\": ", QuotedJson(group.dtype), ", \"tensors\": ", Array(group.tensors, TensorJson),
-      ", \"control_inputs\": ", Array(group.control_inputs, QuotedJson), "}");
+      ", \"control_inputs\": ", Array(group.control_inputs, QuotedJson),
+      ", \"is_sharded\": ", group.is_sharded ? "true" : "false",
+      ", \"whole\": ", QuotedJson(group.whole), "}");
 }
 
 std::string SkippedJson(const Skipped& skipped) {

@@ -28,6 +28,8 @@ struct ReportedGroup {
   std::string dtype;
   std::vector<ReportedTensor> tensors;
   std::vector<std::string> control_inputs;
+  bool is_sharded = false;  // ranks update the parts that they own
+  std::string whole;        // why every rank updates all, although sharding was requested
 };
 
 struct Skipped {

@@ -76,6 +76,8 @@ def test_the_report_says_what_was_written() -> None:
                 "dtype": "float",
                 "tensors": [{"name": "a", "producer": "split", "port": 1}],
                 "control_inputs": [],
+                "is_sharded": False,
+                "whole": "",
             },
             {
                 "group": 1,
@@ -85,6 +87,8 @@ def test_the_report_says_what_was_written() -> None:
                 "dtype": "float",
                 "tensors": [{"name": "b", "producer": "split", "port": 0}],
                 "control_inputs": [f"tf_libra/{plan}/group_0"],
+                "is_sharded": False,
+                "whole": "",
             },
         ],
         "skipped": [],

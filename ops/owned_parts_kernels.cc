@@ -1,0 +1,346 @@
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "ops/engine_slot.h"
+#include "ops/kernels.h"
+#include "ops/lanes/engine.h"
+#include "ops/lanes/owned_parts.h"
+#include "tensorflow/core/framework/bfloat16.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tf_libra {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
+
+// Content of a slot variable that holds the owned part alone.
+struct OwnedSlot {
+  Tensor part;        // a vector
+  size_t begin = 0;   // of the part, in bytes
+  TensorShape whole;  // shape of the variable
+
+  std::string TypeName() const { return "tf_libra::OwnedSlot"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+};
+
+// The variable's owned part, if it holds nothing else; otherwise null.
+OwnedSlot* SlotOf(Var* variable) {
+  Tensor* const tensor = variable->tensor();
+  if (tensor->dtype() != tensorflow::DT_VARIANT || tensor->NumElements() != 1) return nullptr;
+  return tensor->scalar<tensorflow::Variant>()().get<OwnedSlot>();
+}
+
+absl::Status Lookup(OpKernelContext* context, const char* op, int input, tensorflow::DataType dtype,
+                    RefCountPtr<Var>* variable) {
+  TF_RETURN_IF_ERROR(
+      tensorflow::LookupResource(context, HandleFromInput(context, input), variable));
+  const tensorflow::tf_shared_lock lock(*(*variable)->mu());
+  const OwnedSlot* const slot = SlotOf(variable->get());
+  const tensorflow::DataType found =
+      slot != nullptr ? slot->part.dtype() : (*variable)->tensor()->dtype();
+  if (found == dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(op, ": the variable has dtype ",
+                                                 tensorflow::DataTypeString(found), ", not ",
+                                                 tensorflow::DataTypeString(dtype)));
+}
+
+ByteRange OwnedBytes(const Engine& engine, int64_t num_elements, size_t element_size) {
+  const ByteRange owned = OwnedElements(num_elements, engine.world_size(), engine.rank());
+  return {owned.begin * element_size, owned.end * element_size};
+}
+
+absl::Status CopyPart(OpKernelContext* context, const Tensor& whole, ByteRange bytes,
+                      Tensor* part) {
+  const int64_t size = bytes.size() / tensorflow::DataTypeSize(whole.dtype());
+  TF_RETURN_IF_ERROR(context->allocate_temp(whole.dtype(), TensorShape({size}), part));
+  if (size > 0) {
+    std::memcpy(part->data(), static_cast<const char*>(whole.data()) + bytes.begin, bytes.size());
+  }
+  return absl::OkStatus();
+}
+
+// Makes the variable hold its owned part alone, unless it does already. Its mutex is locked.
+absl::Status KeepPart(OpKernelContext* context, const Engine& engine, Var* variable) {
+  if (SlotOf(variable) != nullptr) return absl::OkStatus();
+  const Tensor whole = *variable->tensor();
+  OwnedSlot slot;
+  slot.whole = whole.shape();
+  const ByteRange bytes =
+      OwnedBytes(engine, whole.NumElements(), tensorflow::DataTypeSize(whole.dtype()));
+  TF_RETURN_IF_ERROR(CopyPart(context, whole, bytes, &slot.part));
+  slot.begin = bytes.begin;
+  Tensor holder;
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_on_host(true);
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_VARIANT, {}, &holder, attributes));
+  holder.scalar<tensorflow::Variant>()() = std::move(slot);
+  *variable->tensor() = holder;
+  return absl::OkStatus();
+}
+
+// Allocates the whole tensor of a slot, with the owned part at its place.
+absl::Status Restore(OpKernelContext* context, const OwnedSlot& slot, Tensor* whole) {
+  TF_RETURN_IF_ERROR(context->allocate_temp(slot.part.dtype(), slot.whole, whole));
+  if (slot.part.TotalBytes() > 0) {
+    std::memcpy(static_cast<char*>(whole->data()) + slot.begin, slot.part.data(),
+                slot.part.TotalBytes());
+  }
+  return absl::OkStatus();
+}
+
+class LibraOwnedPartKernel : public OpKernel {
+ public:
+  explicit LibraOwnedPartKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_elements", &num_elements_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& input = context->input(0);
+    Tensor flat;
+    if (input.NumElements() == 1) {
+      OP_REQUIRES(context, flat.CopyFrom(input, TensorShape({})),
+                  absl::InternalError("LibraOwnedPart: an element cannot be read as a scalar"));
+      context->set_output(0, flat);
+      return;
+    }
+    OP_REQUIRES(context, input.NumElements() == num_elements_,
+                absl::InvalidArgumentError(
+                    absl::StrCat("LibraOwnedPart: the tensor must have 1 or ", num_elements_,
+                                 " elements, got ", input.NumElements())));
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, FindEngine("LibraOwnedPart", &engine));
+    const ByteRange owned = OwnedElements(num_elements_, engine->world_size(), engine->rank());
+    Tensor part;
+    OP_REQUIRES_OK(context, CopyPart(context, input,
+                                     {owned.begin * tensorflow::DataTypeSize(input.dtype()),
+                                      owned.end * tensorflow::DataTypeSize(input.dtype())},
+                                     &part));
+    context->set_output(0, part);
+  }
+
+ private:
+  int64_t num_elements_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraOwnedPart").Device(tensorflow::DEVICE_CPU),
+                        LibraOwnedPartKernel);
+
+class LibraReadOwnedKernel : public OpKernel {
+ public:
+  explicit LibraReadOwnedKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, FindEngine("LibraReadOwned", &engine));
+    RefCountPtr<Var> variable;
+    OP_REQUIRES_OK(context, Lookup(context, "LibraReadOwned", 0, dtype_, &variable));
+    const tensorflow::mutex_lock lock(*variable->mu());
+    OP_REQUIRES_OK(context, KeepPart(context, *engine, variable.get()));
+    context->set_output(0, SlotOf(variable.get())->part);
+  }
+
+ private:
+  tensorflow::DataType dtype_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraReadOwned").Device(tensorflow::DEVICE_CPU),
+                        LibraReadOwnedKernel);
+
+template <typename T>
+class LibraAssignOwnedKernel : public OpKernel {
+ public:
+  explicit LibraAssignOwnedKernel(OpKernelConstruction* context) : OpKernel(context) {
+    std::string mode;
+    OP_REQUIRES_OK(context, context->GetAttr("mode", &mode));
+    OP_REQUIRES_OK(context, context->GetAttr("is_slot", &is_slot_));
+    sign_ = mode == "assign" ? 0 : mode == "add" ? 1 : -1;
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, FindEngine("LibraAssignOwned", &engine));
+    RefCountPtr<Var> variable;
+    OP_REQUIRES_OK(context, Lookup(context, "LibraAssignOwned", 0,
+                                   tensorflow::DataTypeToEnum<T>::value, &variable));
+    const tensorflow::mutex_lock lock(*variable->mu());
+    const Tensor& value = context->input(1);
+    Tensor* tensor = variable->tensor();
+    ByteRange bytes;
+    if (is_slot_) {
+      OP_REQUIRES_OK(context, KeepPart(context, *engine, variable.get()));
+      tensor = &SlotOf(variable.get())->part;
+      bytes = {0, tensor->TotalBytes()};
+    } else {
+      bytes = OwnedBytes(*engine, tensor->NumElements(), sizeof(T));
+    }
+    const int64_t size = bytes.size() / sizeof(T);
+    OP_REQUIRES(
+        context, value.NumElements() == size || value.NumElements() == 1,
+        absl::InvalidArgumentError(absl::StrCat("LibraAssignOwned: the value must have 1 or ", size,
+                                                " elements, got ", value.NumElements())));
+    if (!tensor->RefCountIsOne()) {  // its present value is still read
+      Tensor copy;
+      OP_REQUIRES_OK(context, context->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
+      if (copy.TotalBytes() > 0) std::memcpy(copy.data(), tensor->data(), copy.TotalBytes());
+      *tensor = copy;
+    }
+    T* const part = reinterpret_cast<T*>(static_cast<char*>(tensor->data()) + bytes.begin);
+    const T* const from = static_cast<const T*>(value.data());
+    const int64_t stride = value.NumElements() == size ? 1 : 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const T given = from[i * stride];
+      part[i] = sign_ == 0 ? given : sign_ > 0 ? T(part[i] + given) : T(part[i] - given);
+    }
+  }
+
+ private:
+  bool is_slot_ = false;
+  int sign_ = 0;
+};
+
+#define TF_LIBRA_REGISTER_ASSIGN(type)                                                       \
+  REGISTER_KERNEL_BUILDER(                                                                   \
+      Name("LibraAssignOwned").Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("dtype"), \
+      LibraAssignOwnedKernel<type>)
+
+TF_LIBRA_REGISTER_ASSIGN(Eigen::half);
+TF_LIBRA_REGISTER_ASSIGN(tensorflow::bfloat16);
+TF_LIBRA_REGISTER_ASSIGN(float);
+TF_LIBRA_REGISTER_ASSIGN(double);
+
+class LibraReleaseOwnedKernel : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    RefCountPtr<Var> variable;
+    OP_REQUIRES_OK(context,
+                   tensorflow::LookupResource(context, HandleFromInput(context, 0), &variable));
+    const tensorflow::mutex_lock lock(*variable->mu());
+    const OwnedSlot* const slot = SlotOf(variable.get());
+    if (slot == nullptr) return;
+    Tensor whole;
+    OP_REQUIRES_OK(context, Restore(context, *slot, &whole));
+    if (whole.TotalBytes() == 0) {
+      *variable->tensor() = whole;
+      return;
+    }
+    char* const data = static_cast<char*>(whole.data());
+    const size_t end = slot->begin + slot->part.TotalBytes();
+    std::memset(data, 0, slot->begin);
+    std::memset(data + end, 0, whole.TotalBytes() - end);
+    *variable->tensor() = whole;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraReleaseOwned").Device(tensorflow::DEVICE_CPU),
+                        LibraReleaseOwnedKernel);
+
+class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit LibraGatherOwnedKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    auto operation = std::make_shared<OperationInfo>();
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &operation->tensor_names));
+    OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
+    OP_REQUIRES_OK(context, context->GetAttr("first_lane", &operation->first_lane));
+    OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
+    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
+    OP_REQUIRES(context, operation->tensor_names.size() == static_cast<size_t>(num_inputs()),
+                absl::InvalidArgumentError(
+                    absl::StrCat("LibraGatherOwned: names must name each of the ", num_inputs(),
+                                 " variables, got ", operation->tensor_names.size(), " names")));
+    operation->ComputeDigest();
+    operation_ = std::move(operation);
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    try {
+      HandOver(context, done);
+    } catch (...) {
+      context->SetStatus(CannotStart(kOp));
+      done();
+    }
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  static constexpr char kOp[] = "LibraGatherOwned";
+
+  // Variables, and the tensors that they hold when all parts are there.
+  struct Gathered {
+    std::vector<RefCountPtr<Var>> variables;
+    std::vector<Tensor> wholes;
+  };
+
+  absl::Status Prepare(OpKernelContext* context, Gathered* gathered) {
+    for (int i = 0; i < num_inputs(); ++i) {
+      RefCountPtr<Var> variable;
+      TF_RETURN_IF_ERROR(Lookup(context, kOp, i, dtype_, &variable));
+      const tensorflow::mutex_lock lock(*variable->mu());
+      const OwnedSlot* const slot = SlotOf(variable.get());
+      Tensor whole = *variable->tensor();
+      if (slot != nullptr) {
+        TF_RETURN_IF_ERROR(Restore(context, *slot, &whole));
+      }
+      gathered->wholes.push_back(std::move(whole));
+      gathered->variables.push_back(std::move(variable));
+    }
+    return absl::OkStatus();
+  }
+
+  void HandOver(OpKernelContext* context, const DoneCallback& done) {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
+    const auto gathered = std::make_shared<Gathered>();
+    OP_REQUIRES_OK_ASYNC(context, Prepare(context, gathered.get()), done);
+    AllReduceRequest request;
+    request.operation = operation_;
+    request.element_type = ElementTypeOf(dtype_);
+    request.steps = ExchangeSteps::kAllGather;
+    for (const Tensor& whole : gathered->wholes) {
+      request.tensors.push_back({whole.data(), whole.data(), whole.TotalBytes()});
+    }
+    request.done = [context, done, gathered](const Status& status) {
+      if (status.ok()) {
+        for (size_t i = 0; i < gathered->variables.size(); ++i) {
+          const tensorflow::mutex_lock lock(*gathered->variables[i]->mu());
+          *gathered->variables[i]->tensor() = std::move(gathered->wholes[i]);
+        }
+      } else {
+        context->SetStatus(ToTensorFlow(kOp, status));
+      }
+      done();
+    };
+    engine->AllReduce(std::move(request));  // throws nothing
+  }
+
+  tensorflow::DataType dtype_;
+  std::shared_ptr<const OperationInfo> operation_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraGatherOwned").Device(tensorflow::DEVICE_CPU),
+                        LibraGatherOwnedKernel);
+
+}  // namespace
+}  // namespace tf_libra

@@ -1,0 +1,90 @@
+// Ops of updates at the owner (passes/update_sharding.h): each rank updates the parts of variables
+// that it owns (ops/lanes/owned_parts.h).
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_libra {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+
+absl::Status OneVector(InferenceContext* context) {
+  context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+absl::Status NoOutputs(InferenceContext*) { return absl::OkStatus(); }
+
+}  // namespace
+
+REGISTER_OP("LibraOwnedPart")
+    .Attr("T: type")
+    .Attr("num_elements: int >= 0")
+    .Input("tensor: T")
+    .Output("part: T")
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Outputs the part of a tensor of `num_elements` that this rank owns, as a vector.
+
+tensor: a tensor of one element is output as it is, as a scalar.
+)doc");
+
+REGISTER_OP("LibraReadOwned")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Input("resource: resource")
+    .Output("part: dtype")
+    .SetIsStateful()
+    .SetShapeFn(OneVector)
+    .Doc(R"doc(
+Outputs the part of a slot variable that this rank owns.
+
+From then on the variable holds nothing else: ReadVariableOp fails until LibraGatherOwned has
+gathered it.
+)doc");
+
+REGISTER_OP("LibraAssignOwned")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("mode: {'assign', 'add', 'subtract'}")
+    .Attr("is_slot: bool")
+    .Input("resource: resource")
+    .Input("value: dtype")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Changes the part of a variable that this rank owns.
+
+is_slot: whether the variable holds that part alone, as after LibraReadOwned.
+value: as many elements as the part, or one.
+)doc");
+
+REGISTER_OP("LibraReleaseOwned")
+    .Input("resource: resource")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Makes a variable that holds the owned part alone assignable: the rest becomes zeros.
+)doc");
+
+REGISTER_OP("LibraGatherOwned")
+    .Attr("N: int >= 1")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("names: list(string)")
+    .Attr("num_threads: int >= 1 = 1")
+    .Attr("first_lane: int >= 0 = 0")
+    .Attr("plan: string = ''")
+    .Attr("function: string = ''")
+    .Input("resources: N * resource")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Gathers the parts of variables from the ranks that own them. All variables are whole afterwards.
+
+names: a name for each variable, the same on every rank.
+)doc");
+
+}  // namespace tf_libra

@@ -1,0 +1,93 @@
+// Updates of weights that a rank can compute for the parts of tensors that it owns.
+
+#ifndef TF_LIBRA_PASSES_OWNED_UPDATES_H_
+#define TF_LIBRA_PASSES_OWNED_UPDATES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "passes/graph_writer.h"
+#include "passes/rewrite_report.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace tf_libra {
+
+// The updates of one trace that are element-wise, as Python has found.
+struct UpdateSharding {
+  std::map<std::string, int64_t> num_elements;  // by gradient
+  std::set<int> slots;                          // arguments of the function, by index
+};
+
+// Thread-safe map from id to shardings, which Python adds and nothing changes.
+class UpdateShardings {
+ public:
+  static UpdateShardings& Global();
+  void Register(const std::string& id, UpdateSharding sharding);
+  // Returns null for an unknown id.
+  std::shared_ptr<const UpdateSharding> Find(const std::string& id) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const UpdateSharding>> shardings_;
+};
+
+bool IsReshape(const std::string& op);
+
+// The mode of LibraAssignOwned; nullptr for an op that is no dense assignment.
+const char* AssignMode(const std::string& op);
+
+struct Use {
+  int node;
+  int slot;  // index of the input
+  int port;  // of the output that is used; Graph::kControlSlot for a control edge
+};
+
+// Finds, for one all-reduce after the other, the nodes that compute owned parts.
+class OwnedUpdates {
+ public:
+  // All arguments must outlive this object. The positions of the graph's nodes must not change.
+  OwnedUpdates(const UpdateSharding& sharding, const NodesToKeep& keep,
+               const tensorflow::GraphDef* graph);
+
+  // Returns why the all-reduce of `group` stays whole; empty if it does not. `taken` are the parts
+  // of the groups before: copies of a step share variables, and so what computes parts of them.
+  std::string Collect(const ReportedGroup& group, const std::unordered_map<int, int64_t>& taken);
+
+  int root() const { return root_; }
+  // Nodes that compute owned parts, with the size of the whole tensor.
+  const std::unordered_map<int, int64_t>& parts() const { return parts_; }
+  const std::vector<std::vector<Use>>& uses() const { return uses_; }
+  const std::unordered_map<std::string, int>& index() const { return index_; }
+
+  // The node that puts out the handle that `node` takes.
+  int HandleOf(int node) const;
+  bool IsSlot(int handle) const;
+
+ private:
+  void Fail(int node, const char* what);
+  void Add(int node, int slot, int64_t size);
+  // The assignment `node` writes a variable: what reads a slot reads its owned part.
+  void VisitVariable(int node, int64_t size);
+
+  const UpdateSharding& sharding_;
+  const NodesToKeep& keep_;
+  const tensorflow::GraphDef* const graph_;
+  std::unordered_map<std::string, int> index_;
+  std::vector<std::vector<Use>> uses_;
+  const std::unordered_map<int, int64_t>* taken_ = nullptr;
+  int root_ = -1;
+  std::unordered_map<int, int64_t> parts_;
+  std::unordered_map<int, int64_t> variables_;  // by the node of the handle
+  std::vector<int> waiting_;
+  std::string reason_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_OWNED_UPDATES_H_

@@ -1,0 +1,32 @@
+// Updates at the owner: each rank updates the parts of weights and slots that it owns (ZeRO-1,
+// arXiv 2004.13336).
+
+#ifndef TF_LIBRA_PASSES_UPDATE_SHARDING_H_
+#define TF_LIBRA_PASSES_UPDATE_SHARDING_H_
+
+#include "passes/graph_writer.h"
+#include "passes/owned_updates.h"
+#include "passes/rewrite_report.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace tf_libra {
+
+// Rewrites the all-reduces of `groups` whose tensors are all in `sharding`:
+//
+// - The all-reduce becomes a reduce-scatter: it outputs the owned parts as vectors.
+// - Element-wise ops that lead from it to assignments compute the owned part. Reshapes become
+//   Identity. Other operands pass through LibraOwnedPart, which keeps scalars.
+// - Reads of slots become LibraReadOwned, and assignments LibraAssignOwned.
+// - LibraGatherOwned, one per all-reduce and dtype, makes weights whole again. All nodes that
+//   waited for the assignment wait for the gather. Ranks have to agree on one order: gathers run
+//   after all all-reduces of their copy of the step and before those of the next copy, overlapping
+//   its forward pass.
+//
+// An all-reduce stays as it is if any other op reads its result, a slot, or a value on the way.
+// Sets `is_sharded` of the rewritten groups, and `whole` of the others.
+void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, GraphReport* report,
+                  tensorflow::GraphDef* graph);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_UPDATE_SHARDING_H_

@@ -1,0 +1,172 @@
+#include "passes/update_sharding.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "passes/testing.h"
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ByName;
+using testing::Graph;
+using testing::Inputs;
+using testing::InputsOf;
+
+// One step of momentum: m = 0.9 m + g; w -= m.
+struct MomentumStep {
+  Graph graph;
+  GraphReport report;
+  NodesToKeep keep;
+  const UpdateSharding sharding{{{"w", 100}}, {1}};
+
+  tensorflow::NodeDef* Variable(const std::string& op, const std::string& name,
+                                const Inputs& inputs) {
+    tensorflow::NodeDef* const node = graph.Add(op, name, inputs);
+    tensorflow::AddNodeAttr("dtype", tensorflow::DT_FLOAT, node);
+    return node;
+  }
+
+  MomentumStep() {
+    for (const int index : {0, 1}) {
+      tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", index == 0 ? "w" : "m"));
+    }
+    graph.Add("Const", "decay");
+    tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce", "gradient", "w"));
+    Variable("ReadVariableOp", "read_m", {"m"});
+    for (const auto& [name, inputs] :
+         {std::pair<std::string, Inputs>{"decayed", {"read_m", "decay"}},
+          {"new", {"decayed", "reduce"}}}) {
+      tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT,
+                              graph.Add(name == "new" ? "AddV2" : "Mul", name, inputs));
+    }
+    Variable("AssignVariableOp", "assign_m", {"m", "new"});
+    Variable("ReadVariableOp", "read_new_m", {"m", "^assign_m"});
+    Variable("AssignSubVariableOp", "assign_w", {"w", "read_new_m"});
+    Variable("ReadVariableOp", "read_w", {"w", "^assign_w"});
+    graph.Add("MatMul", "next_forward", {"read_w", "read_w"});
+    ReportedGroup group;
+    group.node = "reduce";
+    group.tensors = {{"w", "gradient", 0}};
+    report.groups = {group};
+    keep.targets = {"assign_w"};
+  }
+
+  bool Shard() {
+    ShardUpdates(sharding, keep, &report, &graph.def);
+    return report.groups[0].is_sharded;
+  }
+};
+
+DOCTEST_TEST_CASE("OwnedPartsAreUpdatedAndWeightsGathered") {
+  MomentumStep step;
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK(nodes.at("reduce").attr().at("scatter").b());
+  DOCTEST_CHECK_EQ(nodes.at("read_m").op(), "LibraReadOwned");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("decayed")), (Inputs{"read_m", "decay_owned_part"}));
+  DOCTEST_CHECK_EQ(nodes.at("decay_owned_part").op(), "LibraOwnedPart");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("new")), (Inputs{"decayed", "reduce"}));
+  DOCTEST_CHECK_EQ(nodes.at("assign_m").op(), "LibraAssignOwned");
+  DOCTEST_CHECK(nodes.at("assign_m").attr().at("is_slot").b());
+  DOCTEST_CHECK_EQ(nodes.at("assign_w_owned").op(), "LibraAssignOwned");
+  DOCTEST_CHECK_EQ(nodes.at("assign_w_owned").attr().at("mode").s(), "subtract");
+  DOCTEST_CHECK(!nodes.at("assign_w_owned").attr().at("is_slot").b());
+  // What waited for the weight waits for the gather.
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
+                   (Inputs{"w", "^assign_w_owned", "^reduce"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("assign_w")), (Inputs{"^assign_w_owned", "^reduce_gather"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("read_w")), (Inputs{"w", "^assign_w", "^reduce_gather"}));
+  DOCTEST_CHECK_EQ(nodes.at("read_w").op(), "ReadVariableOp");
+}
+
+// Each change makes one op read more than the owned part.
+DOCTEST_TEST_CASE("AnotherReaderKeepsTheUpdateWhole") {
+  const auto stays = [](auto change) {
+    MomentumStep step;
+    change(&step);
+    const std::string before = step.graph.def.SerializeAsString();
+    DOCTEST_CHECK(!step.Shard());
+    DOCTEST_CHECK_EQ(step.graph.def.SerializeAsString(), before);
+    DOCTEST_CHECK(!step.report.groups[0].whole.empty());
+  };
+  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"reduce", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"decayed", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"read_new_m", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("ResourceGather", "rows", {"m", "decay"}); });
+  stays([](MomentumStep* step) { step->keep.fetched = {"new"}; });
+  stays([](MomentumStep* step) { step->keep.fetched = {"read_new_m"}; });
+  stays([](MomentumStep* step) { step->report.groups[0].tensors[0].name = "another"; });
+  stays([](MomentumStep* step) {
+    for (auto& node : *step->graph.def.mutable_node()) {
+      if (node.name() == "new") node.set_device("/device:GPU:0");
+    }
+  });
+}
+
+// Gathers run after every all-reduce. If one depends on a gathered weight, there is no such order.
+DOCTEST_TEST_CASE("AnAllReduceBehindTheGatherKeepsTheUpdateWhole") {
+  MomentumStep step;
+  step.graph.Reduce("second", "next_forward");
+  DOCTEST_CHECK(!step.Shard());
+}
+
+// Two steps of momentum with weight decay in one graph.
+DOCTEST_TEST_CASE("GathersOfACopyOverlapTheNextForwardPass") {
+  Graph graph;
+  GraphReport report;
+  const auto add = [&](const std::string& op, const std::string& name, const Inputs& inputs) {
+    const bool is_variable = op.find("Variable") != std::string::npos;
+    tensorflow::AddNodeAttr(is_variable ? "dtype" : "T", tensorflow::DT_FLOAT,
+                            graph.Add(op, name, inputs));
+  };
+  for (const int index : {0, 1}) {
+    tensorflow::AddNodeAttr("index", index, graph.Add("_Arg", index == 0 ? "w" : "m"));
+  }
+  std::string before_w, before_m;
+  for (const std::string k : {"1", "2"}) {
+    const auto after = [](Inputs inputs, const std::string& control) {
+      if (!control.empty()) inputs.push_back("^" + control);
+      return inputs;
+    };
+    add("ReadVariableOp", "read_w_" + k, after({"w"}, before_w));
+    add("MatMul", "gradient_" + k, {"read_w_" + k, "read_w_" + k});
+    tensorflow::AddNodeAttr("plan", "p", graph.Reduce("reduce_" + k, "gradient_" + k, "w"));
+    add("Mul", "decayed_" + k, {"read_w_" + k, "read_w_" + k});
+    add("AssignVariableOp", "decay_" + k, {"w", "decayed_" + k});
+    add("ReadVariableOp", "read_m_" + k, after({"m"}, before_m));
+    add("AddV2", "new_" + k, {"read_m_" + k, "reduce_" + k});
+    add("AssignVariableOp", "assign_m_" + k, {"m", "new_" + k});
+    add("AssignSubVariableOp", "assign_w_" + k, {"w", "new_" + k, "^decay_" + k});
+    before_w = "assign_w_" + k;
+    before_m = "assign_m_" + k;
+    ReportedGroup group;
+    group.node = "reduce_" + k;
+    group.copy = k == "1" ? 0 : 1;
+    group.tensors = {{"w", "gradient_" + k, 0}};
+    report.groups.push_back(group);
+  }
+  ShardUpdates({{{"w", 100}}, {1}}, {}, &report, &graph.def);
+  for (const ReportedGroup& group : report.groups) DOCTEST_CHECK_EQ(group.whole, "");
+  const auto nodes = ByName(graph.def);
+  const auto waits = [&](const std::string& node, const std::string& input) {
+    const Inputs inputs = InputsOf(nodes.at(node));
+    return std::find(inputs.begin(), inputs.end(), "^" + input) != inputs.end();
+  };
+  for (const std::string k : {"1", "2"}) {
+    DOCTEST_CHECK_EQ(nodes.at("read_m_" + k).op(), "LibraReadOwned");
+    DOCTEST_CHECK_EQ(nodes.at("decay_" + k + "_owned").op(), "LibraAssignOwned");
+    DOCTEST_CHECK(waits("reduce_" + k + "_gather", "decay_" + k + "_owned"));
+    DOCTEST_CHECK(waits("reduce_" + k + "_gather", "assign_w_" + k + "_owned"));
+    DOCTEST_CHECK(waits("reduce_" + k + "_gather", "reduce_" + k));
+  }
+  DOCTEST_CHECK(waits("reduce_2", "reduce_1_gather"));
+  DOCTEST_CHECK(waits("read_w_2", "reduce_1_gather"));
+  DOCTEST_CHECK(waits("assign_w_2_owned", "reduce_1_gather"));
+}
+
+}  // namespace
+}  // namespace tf_libra
