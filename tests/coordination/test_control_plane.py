@@ -6,7 +6,9 @@ import tensorflow as tf
 from tf_libra.coordination.control_plane import is_elsewhere, lost
 
 
-@pytest.mark.parametrize("op", ["LibraAllReduce", "LibraCheckBranch", "LibraSend", "LibraReceive"])
+@pytest.mark.parametrize(
+    "op", ["LibraAllReduce", "LibraCheckBranch", "LibraGatherOwned", "LibraSend", "LibraReceive"]
+)
 def test_op_that_loses_a_rank_says_so(op: str) -> None:
     text = f"{op}: rank 0, messages: rank 1 is gone: Connection reset by peer"
     for kind in (tf.errors.AbortedError, tf.errors.DeadlineExceededError):

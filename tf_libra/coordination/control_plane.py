@@ -38,6 +38,7 @@ _BETWEEN_STEPS = "between steps: "
 _OPS = (
     "LibraAllReduce",
     "LibraCheckBranch",
+    "LibraGatherOwned",
     "LibraSend",
     "LibraReceive",
     "LibraCollective",

@@ -6,8 +6,9 @@ Others are replaced for longer:
 - the profiler's session while a step is profiled;
 - `hvd.join` while an engine runs;
 - commits of elastic states from the first step on;
-- saved values of elastic states from the first model-parallel step on;
+- saved values of elastic states from the first step on that leaves stale values;
 - accesses of variables from the first step on one rank on;
+- saves and restores of checkpoints from the first step with sharded updates on;
 - Horovod's shutdown from the first query for the ranks on.
 
 A fitted model gets methods of its own (`keras/`), and the launcher changes Horovod in another
@@ -295,6 +296,19 @@ DATASET_FUNCTION = Patch(
     " their values after every step",
     since=_TENSORFLOW,
 )
+_PARTS = "a rank may hold parts of optimizer slots: if one cannot be read, all ranks gather them"
+SAVING = (
+    *(
+        Patch(
+            module="tensorflow.python.checkpoint.checkpoint",
+            path=f"TrackableSaver.{name}",
+            why=_PARTS,
+            since=_TENSORFLOW,
+        )
+        for name in ("save", "restore")
+    ),
+    Patch(module="keras.src.saving.saving_lib", path="save_model", why=_PARTS, since="Keras 3.0"),
+)
 
 OF_TENSORFLOW = (
     GRADIENT,
@@ -320,7 +334,7 @@ OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
     CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING,
-    *RESTORING, VARIABLE_HANDLE, FUNCTION_CALL, DATASET_FUNCTION,
+    *RESTORING, VARIABLE_HANDLE, FUNCTION_CALL, DATASET_FUNCTION, *SAVING,
 )  # fmt: skip
 
 

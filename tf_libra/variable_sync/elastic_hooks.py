@@ -1,7 +1,8 @@
 """Hooks in Horovod's elastic states, which commit and restore what each rank has.
 
-Model-parallel steps train a variable on some ranks only. So all ranks synchronize variables before
-a commit, a broadcast, or a change of workers.
+Model-parallel steps train a variable on some ranks only, and steps with sharded updates leave parts
+of optimizer slots. So all ranks synchronize variables before a commit, a broadcast, or a change of
+workers.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import tensorflow as tf
 from tf_libra.capture.variables import handles, plain
 from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
-from tf_libra.internal import log_utils, patches
+from tf_libra.internal import log_utils, native, patches
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.variable_access import variable_access
@@ -24,7 +25,7 @@ _PLACE, _CALLER = "an elastic commit", "the state"
 
 
 def begin_step(control: Control) -> None:
-    """Records a model-parallel step: from now on states synchronize variables first.
+    """Records a step that leaves stale values: from now on states synchronize variables first.
 
     Args:
         control: reaches the ranks of the step.
@@ -132,8 +133,12 @@ def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def synchronize_all_ranks() -> None:
+def synchronize_all_ranks(place: str = _PLACE, caller: str = _CALLER) -> None:
     """Synchronizes all sharded variables; all ranks call it.
+
+    Args:
+        place: name of the place in the script, the same on every rank.
+        caller: component that has come to the place, for messages.
 
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
@@ -145,17 +150,19 @@ def synchronize_all_ranks() -> None:
     if current_job.is_over(control, current_job.get_job()):
         in_stages.forget()
         return
-    current_job.run_at(_PLACE, _CALLER, control, in_stages.synchronize_all)
+    current_job.run_at(place, caller, control, in_stages.synchronize_all)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
-    """Makes variables assignable: gives those that this rank has freed zeros of their shape.
+    """Makes variables assignable, with zeros for what this rank has freed or does not own.
 
     Args:
         variables: `tf.Variable`s.
     """
     for variable in variables:
         handle, dtype = variable.handle, variable.dtype
+        with tf.device("/cpu:0"):
+            native.load().ops.libra_release_owned(resource=handle)
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
         if not variable.shape.is_compatible_with(value.shape):
             zeros = tf.zeros(variable.shape, dtype)

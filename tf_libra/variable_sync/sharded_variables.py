@@ -1,4 +1,4 @@
-"""Registry of variables that model-parallel functions train, so that some ranks have stale values.
+"""Registry of variables that functions train on some ranks only, or in part on each rank.
 
 A function that uses such variables synchronizes them first. All ranks call the same functions in
 the same order, and so synchronize at the same step. Garbage collection runs at different times on
@@ -121,14 +121,14 @@ class ShardRegistry:
             tf.errors.OpError: a rank is gone or late.
         """
         found: set[int] = set()
-        if self.has_stale():
+        if self.has_stale(but):
             for _, keeper in sorted(self._owners.items(), key=lambda item: item[0]):
                 if keeper is not but:
                     found |= keeper.synchronize(held)
         return found
 
     def begin_step(self, control: Control) -> None:
-        """Records that a model-parallel step begins, on all ranks."""
+        """Records that a step that leaves stale values begins, on all ranks."""
         self._control = control
 
     def control(self) -> Control | None:
@@ -163,11 +163,11 @@ class ShardRegistry:
             name for keeper in keepers for key, name in keeper.trained().items() if key not in keys
         ]
 
-    def has_stale(self) -> bool:
-        """Returns whether any variable is stale on some rank."""
+    def has_stale(self, but: ShardOwner | None = None) -> bool:
+        """Returns whether any variable, except those of the owner `but`, is stale on some rank."""
         for name in [name for name, keeper in self._owners.items() if keeper.is_done]:
             del self._owners[name]
-        return any(keeper.is_stale for keeper in self._owners.values())
+        return any(keeper.is_stale for keeper in self._owners.values() if keeper is not but)
 
     def begin_job(self, number: int) -> None:
         """Forgets the ranks of an earlier job, if `World.job` has changed."""
