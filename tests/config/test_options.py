@@ -76,6 +76,10 @@ def test_defaults() -> None:
         ({"error_feedback": True}, "error_feedback must be False without wire_dtype"),
         ({"error_feedback": 1, "wire_dtype": "float16"}, "error_feedback must be"),
         ({"wire_dtype": "bfloat16", "engine": "horovod"}, "wire_dtype must be None with engine"),
+        ({"shard_updates": 1}, "shard_updates must be"),
+        ({"shard_updates": True, "engine": "horovod"}, "shard_updates must be False with engine"),
+        ({"shard_updates": True, "wire_dtype": "float16"}, "shard_updates must be False with wire"),
+        ({"shard_updates": True, "check_numerics": "skip"}, "shard_updates must be False with che"),
         ({"progress": "bar"}, "progress must be"),
         (
             {"strategy": strategies.Libra(threads=(1, 65))},

@@ -58,6 +58,7 @@ class Backend(Protocol):
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
         runs_streams: whether all-reduces of several streams run concurrently; else one at a time.
         rounds_tensors: whether it executes plans with a `wire_dtype`.
+        shards_updates: whether ranks can own parts of gradients and variables.
         hops: number of consecutive hops of an all-reduce on one level; None: those of a ring,
             2(N-1).
     """
@@ -69,6 +70,7 @@ class Backend(Protocol):
     leaves_records: ClassVar[bool]
     runs_streams: ClassVar[bool]
     rounds_tensors: ClassVar[bool]
+    shards_updates: ClassVar[bool]
     hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:

@@ -28,6 +28,7 @@ class ExternalOpBackend:
     leaves_records: ClassVar[bool] = False
     runs_streams: ClassVar[bool] = False
     rounds_tensors: ClassVar[bool] = False
+    shards_updates: ClassVar[bool] = False
     hops: ClassVar[int | None] = None
 
     def check_plan(self, plan: Plan) -> None:

@@ -49,6 +49,7 @@ class OptimizeKwargs(TypedDict, total=False):
     wire_dtype: "str | None"
     error_feedback: "bool"
     inner_gradients: "str"
+    shard_updates: "bool"
     check_numerics: "str"
     timeout_seconds: "float | None"
     max_tuning_steps: "int | None"
@@ -90,9 +91,8 @@ class Options:
         "first_use",
         "bool | str",
         validators.check_broadcast_variables,
-        """treatment of replicated variables that differ between ranks: "first_use" copies rank 0's
-        values at the first use, and later raises; "always", or True, also copies for each new plan;
-        "never", or False, raises.""",
+        """if replicated variables differ: "first_use" copies rank 0's once, then raises;
+        "always", or True, copies for each new plan; "never", or False, raises.""",
         agreed=True,
     )
     sparse_as_dense: bool | str = option(
@@ -235,6 +235,13 @@ class DataParallelOptions(Options):
         "with `wire_dtype`: add what rounding loses to the next gradients.",
         agreed=True,
     )
+    shard_updates: bool = option(
+        False,
+        "bool",
+        validation.boolean,
+        "update and store own parts only (docs/sharded_updates.md).",
+        agreed=True,
+    )
     max_tuning_steps: int = option(
         None,
         "int | None",
@@ -265,6 +272,8 @@ class DataParallelOptions(Options):
             raise ValueError(
                 "error_feedback must be False without wire_dtype, as nothing is rounded, got True"
             )
+        if self.shard_updates:
+            self._check_shards()
         if self.wire_dtype is not None and not self.backend.rounds_tensors:
             raise ValueError(
                 f"wire_dtype must be None with engine={self.engine!r}, which sends tensors as they"
@@ -281,6 +290,22 @@ class DataParallelOptions(Options):
                 raise ValueError(
                     f"threads of strategy {self.strategy.name!r} must be {allowed}, got {count}"
                 )
+
+    def _check_shards(self) -> None:
+        if not self.backend.shards_updates:
+            raise ValueError(
+                f"shard_updates must be False with engine={self.engine!r}, whose ranks own no parts"
+                " of gradients, got True"
+            )
+        if self.wire_dtype is not None:
+            raise ValueError(
+                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got True"
+            )
+        if self.check_numerics != "off":
+            raise ValueError(
+                f"shard_updates must be False with check_numerics={self.check_numerics!r}, which"
+                " reads whole gradients, got True"
+            )
 
     @property
     def budget(self) -> Budget:

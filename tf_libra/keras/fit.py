@@ -199,6 +199,11 @@ def optimize(
             If the model is not compiled yet, `fit` raises the error.
     """
     requested: config.OptimizeKwargs = {"progress": False, **options}
+    if options.get("shard_updates"):
+        raise ValueError(
+            "shard_updates must be False with tf_libra.keras.optimize, since fit and its callbacks"
+            " read optimizer slots at any time, got True"
+        )
     decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]

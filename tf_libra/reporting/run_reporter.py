@@ -157,6 +157,18 @@ class RunReporter:
             logging.INFO,
         )
 
+    def on_updates_sharded(self, num_sharded: int, whole: Mapping[str, str]) -> None:
+        """Logs which updates ranks share, with reasons for the others by gradient."""
+        text = f"updates: each rank updates its part of {num_sharded} gradients' weights"
+        if whole:
+            name, reason = next(iter(whole.items()))
+            text += f", and all of {len(whole)} others, such as {name!r}: {reason}"
+        self._remark(text, logging.INFO)
+
+    def on_updates_whole(self, reason: str) -> None:
+        """Logs why every rank updates all weights although sharding was requested."""
+        self._remark(f"updates: every rank updates all weights: {reason}")
+
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
         """Logs a remark once, and adds it to `explain`."""
         if self._history.add_remark(text):

@@ -23,6 +23,7 @@ from tf_libra.coordination.consistency_check import (
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal.formatting import listed
 from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.update_sharding import UpdateSharding, find_update_sharding
 from tf_libra.variable_sync.bound_variables import (
     BoundVariable,
 )
@@ -42,6 +43,7 @@ class KnownTrace:
     _graph: traced_graph.TracedGraph | None = None
     _certain: UnconditionalReduces | None = None
     _flow: SourceFlow | None = None
+    _sharding: UpdateSharding | None = None
 
     @property
     def marked(self) -> tuple[ReducedGradient, ...]:
@@ -70,6 +72,18 @@ class KnownTrace:
             numbers = [bound.index for bound in touched if bound.is_variable or bound.is_number]
             self._flow = find_sources(self._read(concrete), numbers)
         return self._flow
+
+    def sharding(self, concrete: Any, touched: Sequence[BoundVariable]) -> UpdateSharding:
+        """Returns the updates that each rank can make for the parts that it owns.
+
+        Args:
+            concrete: the trace.
+            touched: variables of a call.
+        """
+        if self._sharding is None:
+            self._sharding = find_update_sharding(concrete, self.marked, touched)
+            self._sharding.register()
+        return self._sharding
 
     def _read(self, concrete: Any) -> traced_graph.TracedGraph:
         if self._graph is None:

@@ -47,6 +47,8 @@ class PlacedGroup:
         dtype: TensorFlow's name for the tensors' dtype.
         tensors: the tensors, in backward order.
         control_inputs: nodes that run before it.
+        is_sharded: whether each rank updates only the parts that it owns.
+        whole: why every rank updates all, although sharding was requested; else empty.
     """
 
     index: int
@@ -56,6 +58,8 @@ class PlacedGroup:
     dtype: str
     tensors: tuple[PlacedTensor, ...]
     control_inputs: tuple[str, ...]
+    is_sharded: bool = False
+    whole: str = ""
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
@@ -86,7 +90,14 @@ class GraphReport:
     def digest(self) -> str:
         """Digest, equal on ranks that execute the same all-reduces in the same order."""
         written = [
-            [group.copy, group.index, group.num_threads, group.dtype, group.tensor_names]
+            [
+                group.copy,
+                group.index,
+                group.num_threads,
+                group.dtype,
+                group.tensor_names,
+                group.is_sharded,
+            ]
             for group in self.groups
         ]
         text = json.dumps([self.in_force, written, self.left])
@@ -157,7 +168,7 @@ def unregister(plan: Plan) -> None:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
 
 
-def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
+def call_options(plan: Plan, op: str = "LibraAllReduce", sharding: str = "") -> Any:
     """Returns function call options under which TensorFlow rewrites graphs by the plan.
 
     They are the user's config with the pass added.
@@ -165,6 +176,7 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     Args:
         plan: a registered plan.
         op: op that the pass writes for a group: "LibraAllReduce" or "HorovodGroupedAllreduce".
+        sharding: id of a registered sharding of updates; empty for none.
     """
     config = tf.compat.v1.ConfigProto()
     config.CopyFrom(tf_internal.eager_context().config)
@@ -179,6 +191,8 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     optimizer.parameter_map["plan"].s = plan.short_id.encode()
     optimizer.parameter_map["digest"].s = plan.fingerprint.encode()
     optimizer.parameter_map["op"].s = op.encode()
+    if sharding:
+        optimizer.parameter_map["sharding"].s = sharding.encode()
     return tf_internal.FunctionCallOptions(config_proto=config)
 
 
@@ -239,6 +253,8 @@ def _graph_report(graph: dict[str, Any]) -> GraphReport:
             dtype=group["dtype"],
             tensors=tuple(PlacedTensor(t["name"], t["producer"]) for t in group["tensors"]),
             control_inputs=tuple(group["control_inputs"]),
+            is_sharded=group["is_sharded"],
+            whole=group["whole"],
         )
         for group in graph["groups"]
     )

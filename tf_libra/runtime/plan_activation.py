@@ -40,7 +40,7 @@ class PlanActivator:
         self._num_calls: Counter[str] = Counter()  # by plan
         self._registered: dict[str, Plan] = {}
         self._profilers: dict[str, StepProfiler] = {}
-        self._call_options: Any = None
+        self._call_options: dict[str, Any] = {}  # of the plan, by sharding
 
     @property
     def calls_under_plan(self) -> int:
@@ -62,7 +62,7 @@ class PlanActivator:
             grappler.register(plan)
             self._registered[plan.fingerprint] = plan
         self.plan = plan
-        self._call_options = grappler.call_options(plan, self._backend.op)
+        self._call_options = {}
         self._backend.apply(plan)
         if reset:
             self._num_calls[self._key] = 0
@@ -76,7 +76,12 @@ class PlanActivator:
             self._num_calls.pop(fingerprint, None)
 
     def call(
-        self, step: int, function: Callable[[], Any], traced: bool, observed: bool = False
+        self,
+        step: int,
+        function: Callable[[], Any],
+        traced: bool,
+        observed: bool = False,
+        sharding: str = "",
     ) -> tuple[Any, TrialResult | None]:
         """Makes a call under the plan, or without one before the first plan.
 
@@ -86,6 +91,7 @@ class PlanActivator:
             traced: whether rank 0 traces the call. The first call under a plan is never traced.
             observed: whether rank 0 records, without a trace, when the call and its all-reduces
                 ran.
+            sharding: id of the sharding of updates; empty if every rank updates all.
 
         Returns:
             The call's result, and the observation if the call was traced or observed.
@@ -93,16 +99,20 @@ class PlanActivator:
         Raises:
             EngineError: on every rank: the ranks would not run the same graph, or one is gone.
         """
-        called = self._called(step, function, traced, observed)
+        called = self._called(step, function, traced, observed, sharding)
         self._num_calls[self._key] += 1  # a call that failed does not count
         return called
 
     def _called(
-        self, step: int, function: Callable[[], Any], traced: bool, observed: bool
+        self, step: int, function: Callable[[], Any], traced: bool, observed: bool, sharding: str
     ) -> tuple[Any, TrialResult | None]:
         if self.plan is None:
             return function(), None
-        with grappler.calling(self._call_options):
+        if sharding not in self._call_options:
+            self._call_options[sharding] = grappler.call_options(
+                self.plan, self._backend.op, sharding
+            )
+        with grappler.calling(self._call_options[sharding]):
             if self.calls_under_plan == 0:
                 return self._first(self.plan, step, function), None
             if traced and self._control.rank == 0:

@@ -11,21 +11,21 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import config
-from tf_libra.autotune import Phase, TensorSpec, Tuner, tune
+from tf_libra.autotune import Phase, Tuner, tune
 from tf_libra.capture import finite_check, instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context
-from tf_libra.capture.gradient_registry import ReducedGradient
 from tf_libra.capture.gradient_weight import gradient_weight, is_weighted
 from tf_libra.coordination.control_plane import Control, EngineError, between_steps
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.error_feedback import ErrorFeedbackState
-from tf_libra.runtime.fingerprint import environment_fingerprint, function_identity
-from tf_libra.runtime.plan_activation import check_plan_fits
+from tf_libra.runtime.fingerprint import function_identity
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
-from tf_libra.runtime.step_tracer import StepCall, StepTracer, check_trains
+from tf_libra.runtime.session_registry import SessionRegistry
+from tf_libra.runtime.sharded_calls import ShardedCalls
+from tf_libra.runtime.step_tracer import StepCall, StepTracer
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.sharded_variables import shard_registry
@@ -76,7 +76,6 @@ class TrainingFunction:
     def _begin_job(self) -> None:
         """Begins without ranks, traces and sessions."""
         options = self._options
-        self._reporter = self._new_reporter()
         self._watch: finite_check.FiniteCheck | None = None
         self._tracer = StepTracer(
             self._function, self._name, self._identity, options, lambda: self.is_method
@@ -84,8 +83,15 @@ class TrainingFunction:
         self._variables = StepVariables(
             options.local_variables, options.broadcast_variables, self._weights
         )
-        self._sessions: dict[tuple[ReducedGradient, ...], TuningSession] = {}
-        self._current: TuningSession | None = None
+        self._sessions = SessionRegistry(
+            self._name,
+            self._identity,
+            self._rendezvous,
+            self._variables,
+            self._tuner,
+            self._new_reporter,
+        )
+        self._sharded = ShardedCalls(self._identity, options)
         self._step = 0
 
     def _new_reporter(self) -> RunReporter:
@@ -99,8 +105,8 @@ class TrainingFunction:
     @property
     def state(self) -> TuningState:
         """Tuning state of the gradients that were trained last."""
-        if self._current is not None:
-            return self._current.state
+        if self._sessions.current is not None:
+            return self._sessions.current.state
         return TuningState(Phase.PASS_THROUGH if self._rendezvous.is_alone else Phase.TRACE)
 
     @property
@@ -112,28 +118,36 @@ class TrainingFunction:
     @property
     def settled(self) -> bool:
         """Returns whether trials and measurements have ended; the same step on every rank."""
-        return self._rendezvous.is_alone or (self._current is not None and self._current.settled)
+        current = self._sessions.current
+        return self._rendezvous.is_alone or (current is not None and current.settled)
 
     def explain(self) -> str:
         """Returns the facts known so far, as text of at most 100 columns."""
-        return self._reporter.explain()
+        return self._sessions.reporter.explain()
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
         """Writes a record, made from the function's name and the rank, to the log directory."""
-        self._reporter.record(make_record)
+        self._sessions.reporter.record(make_record)
 
     def close(self) -> None:
         """Reports the summary, and stops recording."""
         self._is_closed = True
-        self._close_reporters()
-
-    def _close_reporters(self) -> None:
-        self._reporter.close()
-        for session in self._sessions.values():
-            session.reporter.close()
+        self._sessions.close_reporters()
 
     def synchronize_variables(self) -> None:
-        """Does nothing: every rank updates all variables."""
+        """Gathers the slots of which each rank holds the parts that it owns (`shard_updates`).
+
+        Raises:
+            HorovodInternalError: a rank is gone, late, or gave up.
+        """
+        control = self._rendezvous.control
+        if control is None or not self._sharded.slots:
+            return
+        try:
+            step_interrupts().during(self._sharded.slots.gather)
+        except BaseException as error:
+            self._fail(error, error)
+            raise
 
     def check_variables(self) -> None:
         """Compares the replicated variables of all traces so far between ranks.
@@ -143,7 +157,7 @@ class TrainingFunction:
         """
         control = self._rendezvous.control
         if control is not None:
-            self._between_steps("check_variables", partial(self._variables.check, control))
+            self._between_steps("check_variables", partial(self._check_variables, control))
 
     def exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all ranks, which call it between the same steps.
@@ -163,7 +177,7 @@ class TrainingFunction:
     @property
     def gathers_rows(self) -> bool:
         """Returns whether a gradient is sparse, so that rows are gathered."""
-        return any(not one.is_planned for gradients in self._sessions for one in gradients)
+        return self._sessions.gathers_rows
 
     def _between_steps(self, what: str, call: Callable[[], Any]) -> Any:
         """Makes a call that all ranks make between the same steps."""
@@ -177,6 +191,11 @@ class TrainingFunction:
         except BaseException as error:
             self._fail(error, error)
             raise
+
+    def _check_variables(self, control: Control) -> None:
+        if self._sharded.slots:
+            self._sharded.slots.gather()
+        self._variables.check(control)
 
     # One step.
 
@@ -225,14 +244,12 @@ class TrainingFunction:
     def _leave_job(self) -> None:
         """Ends the job whose ranks have changed; the next step begins another."""
         self._rendezvous.end()
-        self._close_reporters()
-        for session in self._sessions.values():
-            session.close()
+        self._sessions.close()
         self._begin_job()
 
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Aborts the step on the other ranks, which would wait for this one."""
-        self._reporter.on_idle()
+        self._sessions.reporter.on_idle()
         self._rendezvous.abort(cause, error)
         if cause is not error:
             raise cause from error
@@ -255,16 +272,21 @@ class TrainingFunction:
             return self._call_alone(args, kwargs)
         assert self._rendezvous.job is not None
         self._tracer.connect(control, self._rendezvous.job, self._watch)
-        call = self._tracer.bind(args, kwargs, self._step + 1, self._reporter)
+        call = self._tracer.bind(args, kwargs, self._step + 1, self._sessions.reporter)
         is_step = not self._tracer.is_rank_local(call.trace.trace)
         if is_step:
             control.set_step(self._step + 1)
         shards = shard_registry()
-        if shards.has_stale():
-            shards.synchronize({held.key: held for held in call.touched() if held.is_variable})
+        own = self._sharded.slots
+        if shards.has_stale(but=own):
+            held = {bound.key: bound for bound in call.touched() if bound.is_variable}
+            shards.synchronize(held, but=own)
         if not is_step:
             return call.run()
-        session = self._session_of(control, call)
+        if self._sharded.slots and not self._sessions.is_known(call):
+            self._sharded.slots.gather()  # to compare variables
+        session = self._sessions.select(control, call)
+        self._tracer.has_trained = True
         run = self._run if self._watch is None else partial(self._run_if_finite, self._watch)
         execute = partial(run, control, session, call, num_steps)
         if is_weighted() and not gradient_weight().value:
@@ -273,7 +295,7 @@ class TrainingFunction:
 
     def _join(self) -> None:
         """Meets the other ranks, if there are any."""
-        self._rendezvous.join(self._reporter)
+        self._rendezvous.join(self._sessions.reporter)
         if self.error_feedback is not None:
             self.error_feedback.join(*self._rendezvous.place)
         if self._options.check_numerics != "off" and not self._rendezvous.is_alone:
@@ -284,7 +306,11 @@ class TrainingFunction:
         self._step += num_steps
         self._rendezvous.options.backend.begin_step()
         execute = partial(call.execute, control, self._identity, self._step, num_steps)
-        result = session.step(first, execute, num_steps)
+        shard = partial(self._sharded.prepare, control, call)
+        result = session.step(first, execute, num_steps, shard)
+        if session.state.conclusion is not None:
+            plan = session.state.conclusion.plan
+            self._sharded.report(control, plan, session.reporter)
         session.record_graph(self._step, call.concrete.graph)
         return result
 
@@ -321,96 +347,5 @@ class TrainingFunction:
             )
             if self._options.check_numerics == "raise":
                 raise finite_check.NotFiniteError(message)
-            self._reporter.log.warning("%s", message)
+            self._sessions.reporter.log.warning("%s", message)
         return result
-
-    # Sessions of the gradients that traces all-reduce.
-
-    def _session_of(self, control: Control, call: StepCall) -> TuningSession:
-        """Returns the session of the gradients that the call all-reduces, perhaps a new one."""
-        marked = call.trace.marked
-        if self._current is None or marked not in self._sessions:
-            self._sessions[marked] = self._new_session(control, call)
-        elif call.given not in call.trace.met:
-            meet = partial(self._rendezvous.check_sync_point, "new variables")
-            self._compare_variables(control, call, meet)
-        self._current = self._sessions[marked]
-        self._reporter = self._current.reporter
-        self._tracer.has_trained = True
-        return self._current
-
-    def _compare_variables(
-        self, control: Control, call: StepCall, meet: Callable[[], None] | None
-    ) -> None:
-        """Makes variables equal that are new to this function; see `StepVariables.compare`."""
-        touched = call.touched()
-        flow = call.trace.flow(call.concrete, touched)
-        found = self._variables.compare(control, touched, flow, meet)
-        if found is not None and found.broadcast.names:
-            broadcast = found.broadcast
-            self._reporter.on_variables_broadcast(broadcast.names, broadcast.num_compared)
-        if found is not None and found.differing_buffers:
-            self._reporter.on_variables_differ(found.differing_buffers)
-        call.trace.met.add(call.given)
-
-    def _new_session(self, control: Control, call: StepCall) -> TuningSession:
-        job, options = self._rendezvous.job, self._rendezvous.options
-        assert isinstance(options, config.DataParallelOptions)
-        assert job is not None
-        check_trains(call, self._name, job)
-        marked, left = call.trace.marked, call.trace.left
-        # What is gathered has another size on every rank and in every step.
-        tensors = tuple(
-            TensorSpec(gradient.name, gradient.num_bytes, gradient.dtype)
-            for gradient in marked
-            if gradient.is_planned
-        )
-        is_first = not self._sessions
-        reporter = self._reporter if is_first else self._reporter_of_new_trace(control)
-        if left:
-            reporter.on_unplanned_gradients(job.name, left, has_planned=bool(marked))
-        reporter.on_sparse_gradients([one.name for one in marked if one.is_gathered])
-        given = self._user_plan(tensors, reporter, is_first) if marked else None
-        if is_first:
-            for pattern in self._variables.unmatched(call.touched()):
-                reporter.log.warning(
-                    "local_variables: %r matches no variable of %s so far", pattern, self._name
-                )
-        self._compare_variables(control, call, meet=None)
-        environment = environment_fingerprint(
-            options.engine,
-            str(call.concrete.structured_input_signature),
-            self._rendezvous.local_size,
-            options.wire_dtype,
-        )
-        return TuningSession(
-            self._identity, control, options, reporter, tensors, environment, given, self._tuner
-        )
-
-    def _reporter_of_new_trace(self, control: Control) -> RunReporter:
-        """Returns the reporter of a trace that all-reduces other gradients than earlier traces."""
-        reporter = self._new_reporter()
-        reporter.on_join(control.rank, self._rendezvous.options)
-        reporter.on_function(f"{self._identity}, trace {1 + len(self._sessions)}")
-        reporter.log.info(
-            "trace: %s has a new trace, which all-reduces other gradients than before: it"
-            " gets a plan of its own",
-            self._name,
-        )
-        return reporter
-
-    def _user_plan(
-        self, tensors: tuple[TensorSpec, ...], reporter: RunReporter, is_first: bool
-    ) -> Plan | None:
-        """Returns the user's plan if it fits these gradients; the first trace has to fit it."""
-        plan = self._rendezvous.given
-        if plan is None:
-            return None
-        try:
-            check_plan_fits(plan, tensors)
-        except ValueError as error:
-            if is_first:
-                raise
-            reporter.log.warning("plan: the user's plan does not fit this trace: %s", error)
-            return None
-        return plan

@@ -110,13 +110,21 @@ class TuningSession:
 
     # One step.
 
-    def step(self, number: int, call: Callable[[], Any], num_steps: int = 1) -> Any:
+    def step(
+        self,
+        number: int,
+        call: Callable[[], Any],
+        num_steps: int = 1,
+        shard: Callable[[bool], str] = lambda can_shard: "",
+    ) -> Any:
         """Runs one step of the training function.
 
         Args:
             number: number of the step, or of the first step in the graph.
             call: executes the graph.
             num_steps: number of steps in the graph.
+            shard: prepares for the call, given whether it may shard updates; returns the id of the
+                sharding, or nothing.
         """
         self._step = number
         traced = False
@@ -131,8 +139,10 @@ class TuningSession:
         plan = self._activator.plan
         graph = "" if plan is None else plan.fingerprint, num_steps
         is_first = self._activator.calls_under_plan == 0 or graph not in self._instantiated
+        # Trials compare whole all-reduces, which the cost model describes.
+        sharding = shard(self.state.is_running and plan is not None and num_steps == 1)
         start = time.perf_counter()
-        result = self._execute(call, traced)
+        result = self._execute(call, traced, sharding)
         seconds = (time.perf_counter() - start) / num_steps
         self._instantiated.add(graph)
         # A step that instantiates a graph under a plan, or is traced, takes longer than usual.
@@ -142,11 +152,13 @@ class TuningSession:
         self._record_for_drift(seconds, usual, num_steps)
         return result
 
-    def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
+    def _execute(self, call: Callable[[], Any], traced: bool, sharding: str) -> Any:
         if self._is_recorded_untraced():
-            return self._execute_untraced(call)
+            return self._execute_untraced(call, sharding)
         tries = self.state.is_tuning
-        result, self._observation = self._activator.call(self._step, call, traced, observed=tries)
+        result, self._observation = self._activator.call(
+            self._step, call, traced, observed=tries, sharding=sharding
+        )
         if self._observation is not None and self.state.is_running:
             self._report_timeline(self._activator.plan, self._observation)
         return result
@@ -163,8 +175,10 @@ class TuningSession:
         has_plan = self._activator.plan is not None and self._backend.leaves_records
         return elsewhere and has_plan and 0 < self._activator.calls_under_plan <= CHECKED_STEPS
 
-    def _execute_untraced(self, call: Callable[[], Any]) -> Any:
-        (result, _), called_ns = timed(lambda: self._activator.call(self._step, call, traced=False))
+    def _execute_untraced(self, call: Callable[[], Any], sharding: str) -> Any:
+        (result, _), called_ns = timed(
+            lambda: self._activator.call(self._step, call, traced=False, sharding=sharding)
+        )
         records = records_of_step(self._backend.executed(), self._step)
         self.reporter.on_step_telemetry(self._step, called_ns, records)
         return result

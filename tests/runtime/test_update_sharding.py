@@ -1,0 +1,89 @@
+"""Updates at the owner, on real workers."""
+
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.worker_processes import Job
+
+NUM_WORKERS = 3
+NUM_WEIGHTS = 6
+# Slots per weight that hold owned parts alone after a step.
+SLOTS = {"nesterov": 1, "adam": 3, "averaged": 0, "rmsprop": 3, "ftrl": 2}
+SLOTS |= {"written": 1, "float16": 3, "bfloat16": 3, "float64": 3}
+
+
+@pytest.fixture(scope="module")
+def sharded(run_job: Callable[..., Job]) -> Job:
+    return run_job("sharded_updates.py", NUM_WORKERS)
+
+
+@pytest.mark.parametrize("case", SLOTS)
+def test_bits_are_those_of_whole_updates(sharded: Job, case: str) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value(case, rank)
+        assert value["different"] == []
+        assert value["sharded"] == [True] * 3
+        assert value["unreadable"] == NUM_WEIGHTS * SLOTS[case]
+        assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
+
+
+def test_updates_that_mix_elements_stay_whole(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("clipped", rank)
+        assert value["different"] == []
+        assert value["unreadable"] == 0
+        assert "(Sum) combines different elements" in " ".join(value["explained"].split())
+
+
+def test_slots_are_whole_when_all_ranks_have_synchronized(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("life", rank)
+        assert value["different"] == []
+        parts = NUM_WEIGHTS * SLOTS["adam"]
+        assert value["unreadable"] == [*[parts] * 6, 0, *[parts] * 2]
+
+
+def test_ranks_together_hold_the_slots_once(sharded: Job) -> None:
+    for case, count in SLOTS.items():
+        values = [sharded.value(case, rank) for rank in range(NUM_WORKERS)]
+        whole = values[0]["whole"]
+        assert {value["whole"] for value in values} == {whole}
+        if count:
+            # Scalars, such as the number of the step, are on every rank.
+            assert whole <= sum(value["held"] for value in values) < whole + 100
+
+
+def test_checkpoints_contain_whole_slots(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        parts = NUM_WEIGHTS * SLOTS["adam"]
+        value = sharded.value("checkpoints", rank)
+        assert value == {"different": [], "unreadable": [0, parts, 0]}
+        different, total = sharded.value("keras_model", rank)
+        assert different == []
+        assert total > 0
+
+
+def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        error = sharded.error("saved_by_one_rank", rank)
+        assert error.startswith("HorovodInternalError: ")
+        assert "checkpoint with optimizer slots" in error
+
+
+def test_death_between_reduction_and_gather_ends_the_other_ranks(
+    run_job: Callable[..., Job],
+) -> None:
+    case = {"TF_LIBRA_JOB_CASES": "killed"}
+    job = run_job("sharded_updates.py", 2, env=case, check=False)
+    assert job.returncodes[1] == -signal.SIGKILL
+    assert job.error("killed", 0).startswith("HorovodInternalError: ")
+    assert json.loads((job.folder / "sharded.0.json").read_text()) == [True] * 3
+
+
+def test_tuning_measures_whole_updates(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("tuned", rank)
+        assert value == {"different": [], "unreadable": [0, NUM_WEIGHTS * SLOTS["adam"]]}

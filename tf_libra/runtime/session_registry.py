@@ -1,0 +1,164 @@
+"""Tuning sessions of one training function, one for each set of gradients that is all-reduced."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tf_libra import config
+from tf_libra.autotune import TensorSpec, Tuner
+from tf_libra.capture.gradient_registry import ReducedGradient
+from tf_libra.coordination.control_plane import Control
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime.fingerprint import environment_fingerprint
+from tf_libra.runtime.plan_activation import check_plan_fits
+from tf_libra.runtime.rendezvous import Rendezvous
+from tf_libra.runtime.step_tracer import StepCall, check_trains
+from tf_libra.runtime.tuning_session import TuningSession
+from tf_libra.specs.plan import Plan
+from tf_libra.variable_sync.step_variables import StepVariables
+
+
+class SessionRegistry:
+    """The sessions of one job, made at the first call of a trace with other gradients.
+
+    Attributes:
+        current: session of the gradients that were trained last; None before the first step.
+        reporter: that of the current session; before the first step, that of the first session.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: str,
+        rendezvous: Rendezvous,
+        variables: StepVariables,
+        tuner: Callable[..., Tuner],
+        new_reporter: Callable[[], RunReporter],
+    ) -> None:
+        """Begins without sessions.
+
+        Args:
+            name: name of the training function, for messages.
+            identity: identity of the training function.
+            rendezvous: the ranks, with their options.
+            variables: variables of the training function.
+            tuner: as for `TuningSession`.
+            new_reporter: returns the reporter of a session.
+        """
+        self._name = name
+        self._identity = identity
+        self._rendezvous = rendezvous
+        self._variables = variables
+        self._tuner = tuner
+        self._new_reporter = new_reporter
+        self._sessions: dict[tuple[ReducedGradient, ...], TuningSession] = {}
+        self.current: TuningSession | None = None
+        self.reporter = new_reporter()
+
+    @property
+    def gathers_rows(self) -> bool:
+        """Returns whether a gradient is sparse, so that rows are gathered."""
+        return any(not one.is_planned for gradients in self._sessions for one in gradients)
+
+    def is_known(self, call: StepCall) -> bool:
+        """Returns whether `select` has met the call's gradients and variables before."""
+        return call.trace.marked in self._sessions and call.given in call.trace.met
+
+    def select(self, control: Control, call: StepCall) -> TuningSession:
+        """Makes the session of the call's gradients, perhaps a new one, the current one."""
+        marked = call.trace.marked
+        if marked not in self._sessions:
+            self._sessions[marked] = self._new_session(control, call)
+        elif call.given not in call.trace.met:
+            meet = partial(self._rendezvous.check_sync_point, "new variables")
+            self._compare_variables(control, call, meet)
+        self.current = self._sessions[marked]
+        self.reporter = self.current.reporter
+        return self.current
+
+    def close_reporters(self) -> None:
+        """Reports the summaries, and stops recording."""
+        self.reporter.close()
+        for session in self._sessions.values():
+            session.reporter.close()
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        self.close_reporters()
+        for session in self._sessions.values():
+            session.close()
+
+    def _compare_variables(
+        self, control: Control, call: StepCall, meet: Callable[[], None] | None
+    ) -> None:
+        """Makes variables equal that are new to this function; see `StepVariables.compare`."""
+        touched = call.touched()
+        flow = call.trace.flow(call.concrete, touched)
+        found = self._variables.compare(control, touched, flow, meet)
+        if found is not None and found.broadcast.names:
+            broadcast = found.broadcast
+            self.reporter.on_variables_broadcast(broadcast.names, broadcast.num_compared)
+        if found is not None and found.differing_buffers:
+            self.reporter.on_variables_differ(found.differing_buffers)
+        call.trace.met.add(call.given)
+
+    def _new_session(self, control: Control, call: StepCall) -> TuningSession:
+        job, options = self._rendezvous.job, self._rendezvous.options
+        assert isinstance(options, config.DataParallelOptions)
+        assert job is not None
+        check_trains(call, self._name, job)
+        marked, left = call.trace.marked, call.trace.left
+        # What is gathered has another size on every rank and in every step.
+        tensors = tuple(
+            TensorSpec(gradient.name, gradient.num_bytes, gradient.dtype)
+            for gradient in marked
+            if gradient.is_planned
+        )
+        is_first = not self._sessions
+        reporter = self.reporter if is_first else self._reporter_of_new_trace(control)
+        if left:
+            reporter.on_unplanned_gradients(job.name, left, has_planned=bool(marked))
+        reporter.on_sparse_gradients([one.name for one in marked if one.is_gathered])
+        given = self._user_plan(tensors, reporter, is_first) if marked else None
+        if is_first:
+            for pattern in self._variables.unmatched(call.touched()):
+                reporter.log.warning(
+                    "local_variables: %r matches no variable of %s so far", pattern, self._name
+                )
+        self._compare_variables(control, call, meet=None)
+        environment = environment_fingerprint(
+            options.engine,
+            str(call.concrete.structured_input_signature),
+            self._rendezvous.local_size,
+            options.wire_dtype,
+        )
+        return TuningSession(
+            self._identity, control, options, reporter, tensors, environment, given, self._tuner
+        )
+
+    def _reporter_of_new_trace(self, control: Control) -> RunReporter:
+        """Returns the reporter of a trace that all-reduces other gradients than earlier traces."""
+        reporter = self._new_reporter()
+        reporter.on_join(control.rank, self._rendezvous.options)
+        reporter.on_function(f"{self._identity}, trace {1 + len(self._sessions)}")
+        reporter.log.info(
+            "trace: %s has a new trace, which all-reduces other gradients than before: it"
+            " gets a plan of its own",
+            self._name,
+        )
+        return reporter
+
+    def _user_plan(
+        self, tensors: tuple[TensorSpec, ...], reporter: RunReporter, is_first: bool
+    ) -> Plan | None:
+        """Returns the user's plan if it fits these gradients; the first trace has to fit it."""
+        plan = self._rendezvous.given
+        if plan is None:
+            return None
+        try:
+            check_plan_fits(plan, tensors)
+        except ValueError as error:
+            if is_first:
+                raise
+            reporter.log.warning("plan: the user's plan does not fit this trace: %s", error)
+            return None
+        return plan

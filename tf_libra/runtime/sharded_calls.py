@@ -1,0 +1,95 @@
+"""Calls with sharded updates, after which each rank holds the owned parts of slots."""
+
+from weakref import WeakKeyDictionary
+
+from tf_libra import config
+from tf_libra.coordination.control_plane import Control
+from tf_libra.reporting.run_reporter import RunReporter
+from tf_libra.runtime import grappler
+from tf_libra.runtime.concrete_traces import KnownTrace
+from tf_libra.runtime.step_tracer import StepCall
+from tf_libra.runtime.update_sharding import UpdateSharding
+from tf_libra.specs.plan import Plan
+from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.owned_slots import OwnedSlots
+
+
+class ShardedCalls:
+    """Prepares calls whose updates may be sharded.
+
+    Attributes:
+        slots: variables that hold only owned parts between calls.
+    """
+
+    def __init__(self, function: str, options: config.DataParallelOptions) -> None:
+        """Begins without calls.
+
+        Args:
+            function: identity of the training function.
+            options: the user's options.
+        """
+        self.slots = OwnedSlots(function)
+        self._options = options
+        # Of traces that take no variables as arguments.
+        self._found: WeakKeyDictionary[KnownTrace, _Found] = WeakKeyDictionary()
+        self._last: UpdateSharding | None = None  # of the last call, if it could be sharded
+        self._reported: set[tuple[str, str]] = set()
+
+    def prepare(self, control: Control, call: StepCall, can_shard: bool) -> str:
+        """Returns the id of the sharding of the call's updates; empty if every rank updates all.
+
+        Args:
+            control: reaches the other ranks.
+            call: the next call.
+            can_shard: whether the call may shard updates.
+        """
+        self._last = None
+        if can_shard and self._options.shard_updates:
+            sharding, slots = self._find(call)
+            self._last = sharding
+            if sharding.num_elements and not self._why_whole(control):
+                self.slots.add(control, slots, owner=self)
+                return sharding.id
+        if self.slots:
+            self.slots.gather()
+        return ""
+
+    def report(self, control: Control, plan: Plan, reporter: RunReporter) -> None:
+        """Reports, once per trace and plan, which updates of the last call were sharded."""
+        sharding = self._last
+        if sharding is None or (sharding.id, plan.fingerprint) in self._reported:
+            return
+        self._reported.add((sharding.id, plan.fingerprint))
+        reason = self._why_whole(control)
+        if reason:
+            reporter.on_updates_whole(reason)
+            return
+        groups = grappler.report(plan).latest.groups
+        whole = {
+            name: sharding.whole.get(name, group.whole)
+            for group in groups
+            if not group.is_sharded
+            for name in group.tensor_names
+        }
+        num_sharded = sum(len(group.tensors) for group in groups if group.is_sharded)
+        reporter.on_updates_sharded(num_sharded, whole | sharding.whole)
+
+    def _why_whole(self, control: Control) -> str:
+        per_row = self._options.backend.workers_per_host()
+        if per_row is not None and 1 < per_row < control.world_size:
+            return "ranks own parts only if all exchange directly, not in two levels"
+        return ""
+
+    def _find(self, call: StepCall) -> "_Found":
+        found = self._found.get(call.trace)
+        if found is None or call.given:
+            touched = call.touched()
+            sharding = call.trace.sharding(call.concrete, touched)
+            inputs = {bound.index: bound for bound in touched}
+            found = sharding, [inputs[index] for index in sharding.slots]
+            if not call.given:
+                self._found[call.trace] = found
+        return found
+
+
+_Found = tuple[UpdateSharding, list[BoundVariable]]
