@@ -71,7 +71,11 @@ class Placing:
             flag_values=flag_values,
         )
         flags.DEFINE_enum(
-            "optimizer", "sgd", ["sgd", "adam"], "Of the training step.", flag_values=flag_values
+            "optimizer",
+            "sgd",
+            ["sgd", "momentum", "adam"],
+            "Of the training step.",
+            flag_values=flag_values,
         )
         if launcher:
             flags.DEFINE_enum(

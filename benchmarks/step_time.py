@@ -8,8 +8,8 @@ joint batch of all workers without all-reduces, while the others wait; `horovod`
 itself, the better (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
 `tf_libra.optimize(name)`, which has settled on its plan before the first round. A name may have
 arguments, as in `aiacc:streams=1:threads=1/2`, and `libra:wire_dtype=bfloat16` allows plans in that
-wire format. Pipelines and bursts train a model of their own, as
-in `spp:num_microbatches=4` and `deeppool`.
+wire format. Sharded updates, `libra:shard_updates=1`, train a model of their own, as do pipelines
+and bursts, such as `spp:num_microbatches=4` and `deeppool`.
 
 With `mwms`, TensorFlow's MultiWorkerMirroredStrategy on its ring, there is no Horovod: workers meet
 by TF_CONFIG, and every other strategy's step is one of MultiWorkerMirroredStrategy, too:

@@ -2,7 +2,8 @@
 
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
 "spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
-that option of `optimize`, and "libra:wire_dtype=bfloat16:error_feedback=1" with both.
+that option of `optimize`, "libra:wire_dtype=bfloat16:error_feedback=1" with both, and
+"libra:shard_updates=1" with that option.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 # Names of all strategies of tf_libra, those of data parallelism first.
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 _WIRE = "wire_dtype"
-_FEEDBACK = "error_feedback"
+_FLAGS = ("error_feedback", "shard_updates")
 
 
 def is_ours(text: str) -> bool:
@@ -31,7 +32,12 @@ def options_of(text: str) -> dict[str, Any]:
     """Options of `optimize` other than the strategy."""
     given = {key: value for key, _, value in (one.partition("=") for one in text.split(":")[1:])}
     options: dict[str, Any] = {_WIRE: given[_WIRE]} if _WIRE in given else {}
-    return options | ({_FEEDBACK: given[_FEEDBACK] == "1"} if _FEEDBACK in given else {})
+    return options | {flag: given[flag] == "1" for flag in _FLAGS if flag in given}
+
+
+def trains_own_model(text: str) -> bool:
+    """Returns whether its step leaves variables that the steps of other strategies cannot read."""
+    return has_stages(text) or (is_ours(text) and options_of(text).get("shard_updates", False))
 
 
 def strategy_of(text: str) -> Any:
@@ -49,7 +55,7 @@ def strategy_of(text: str) -> Any:
         if key == _WIRE and not is_staged(name):
             validators.check_wire_dtype(_WIRE, value)
             continue
-        if key == _FEEDBACK and not is_staged(name):
+        if key in _FLAGS and not is_staged(name):
             if value not in ("0", "1"):
                 raise ValueError(f"{text}: {key} must be 0 or 1, got {value!r}")
             continue

@@ -1,10 +1,11 @@
 """Steps of several strategies in one process, interleaved round by round.
 
-All strategies but pipelines and bursts train one model with one optimizer. So each finds weights
-and caches as the one before left them, as in real training, and none is charged for the memory of
-the others. That weights may differ between ranks after a step without communication does not change
-what a step costs. A pipeline or burst trains its own model, which starts with the same weights: the
-next step of a shared model would first synchronize the variables that stages have trained.
+All strategies but pipelines, bursts and sharded updates train one model with one optimizer. So each
+finds weights and caches as the one before left them, as in real training, and none is charged for
+the memory of the others. That weights may differ between ranks after a step without communication
+does not change what a step costs. A pipeline, a burst or a step with sharded updates trains its own
+model, which starts with the same weights: the next step of a shared model would first synchronize
+the variables that the step before has trained.
 
 What a library does between steps goes on for all: Horovod's background thread, which every job
 that `hvd.init()` starts has, wakes once per cycle during the steps of `none`, too.
@@ -19,7 +20,7 @@ import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import Exchange, Training, begin, trained
-from benchmarks.variants import has_stages, is_ours, options_of, strategy_of
+from benchmarks.variants import has_stages, is_ours, options_of, strategy_of, trains_own_model
 from tf_libra import strategies
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
@@ -48,7 +49,7 @@ def run(job: Job) -> None:
     steps, tuning = steps_of(job, training)
     ranks = training.ranks
     mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, ranks.barrier)
-    for name in filter(has_stages, job.strategies):
+    for name in filter(trains_own_model, job.strategies):
         steps[name].synchronize_variables()  # else it would warn about variables that are unused
     seconds = ranks.gather(mine).max(axis=0)
     if ranks.rank == 0:
@@ -62,14 +63,17 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     tuning: dict[str, dict[str, float]] = {}
     names = job.strategies
     # The first starts an engine with as many lanes as it may use, which the others share.
-    ours = {name: strategy_of(name) for name in names if is_ours(name) and not has_stages(name)}
+    flat = [name for name in names if is_ours(name) and not has_stages(name)]
+    ours = {name: strategy_of(name) for name in flat}
     for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         options = {"broadcast_variables": "always"} | options_of(name)
         optimized = tf_libra.optimize(ours[name], **options)
-        steps[name] = optimized(training.step(list))
+        own = trained(job, training.ranks) if trains_own_model(name) else training
+        steps[name] = optimized(own.step(list))
         tuning[name] = rounds.until_planned(steps[name], training.batch)
+        tuning[name]["optimizer_bytes"] = own.optimizer_bytes()
     for name in filter(has_stages, names):
         staged = tf_libra.optimize(strategy_of(name))
         steps[name] = staged(trained(job, training.ranks).step(list))

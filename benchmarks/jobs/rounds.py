@@ -72,7 +72,8 @@ def outcome(
     """Returns the JSON that rank 0 writes.
 
     {"seconds": {name: seconds of each round}, "plans": {name: plan}, "tuning": {name: {"steps",
-    "seconds"} until its plan was active}, "settings": {...}}.
+    "seconds"} until its plan was active, with the "optimizer_bytes" that rank 0 held then},
+    "settings": {...}}.
 
     Args:
         job: that was measured.

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from benchmarks.jobs.job import Task
 
-LEARNING_RATES = {"sgd": 0.01, "adam": 0.001}
+LEARNING_RATES = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001}
 
 
 def set_up(task: Task) -> None:
@@ -19,11 +19,14 @@ def set_up(task: Task) -> None:
 
 def make_optimizer(task: Task) -> Any:
     """Returns a new optimizer of Keras."""
+    rate = LEARNING_RATES[task.optimizer]
+    if task.optimizer == "momentum":
+        return tf.keras.optimizers.SGD(rate, momentum=0.9)
     kinds = {"sgd": tf.keras.optimizers.SGD, "adam": tf.keras.optimizers.Adam}
-    return kinds[task.optimizer](LEARNING_RATES[task.optimizer])
+    return kinds[task.optimizer](rate)
 
 
 def describe_optimizer(task: Task) -> str:
     """Returns the optimizer's name and learning rate, for the settings of a result."""
-    names = {"sgd": "SGD", "adam": "Adam"}
-    return f"{names[task.optimizer]}({LEARNING_RATES[task.optimizer]})"
+    names = {"sgd": "SGD({})", "momentum": "SGD({}, momentum=0.9)", "adam": "Adam({})"}
+    return names[task.optimizer].format(LEARNING_RATES[task.optimizer])

@@ -11,6 +11,7 @@ from benchmarks import models
 from benchmarks.jobs.job import Task
 from benchmarks.jobs.ranks import Ranks, join
 from benchmarks.jobs.settings import make_optimizer, set_up
+from tf_libra.variable_sync.owned_slots import held_bytes
 
 Exchange = Callable[[list[Any]], list[Any]]
 
@@ -24,6 +25,7 @@ class Training:
         batch: this rank's inputs and labels.
         num_parameters: of the model.
         num_bytes: of its gradients.
+        optimizer_bytes: returns the bytes of the optimizer's variables that this rank holds.
         step: from what becomes of gradients before they are applied to a training step, a
             `tf.function` of inputs and labels that returns the loss.
     """
@@ -32,6 +34,7 @@ class Training:
     batch: tuple[Any, Any]
     num_parameters: int
     num_bytes: int
+    optimizer_bytes: Callable[[], int]
     step: Callable[[Exchange], Any]
 
 
@@ -65,4 +68,8 @@ def trained(job: Task, ranks: Ranks) -> Training:
 
     variables = model.trainable_variables
     num_bytes = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
-    return Training(ranks, batch, model.count_params(), num_bytes, training_step)
+
+    def optimizer_bytes() -> int:
+        return sum(held_bytes(variable.value) for variable in optimizer.variables)
+
+    return Training(ranks, batch, model.count_params(), num_bytes, optimizer_bytes, training_step)

@@ -55,3 +55,9 @@ def test_a_wire_dtype_is_an_option_of_optimize() -> None:
     assert variants.options_of("aiacc:streams=1") == {}
     both = variants.options_of("libra:wire_dtype=bfloat16:error_feedback=1")
     assert both == {"wire_dtype": "bfloat16", "error_feedback": True}
+    assert variants.options_of("libra:shard_updates=1") == {"shard_updates": True}
+
+
+def test_sharded_updates_pipelines_and_bursts_train_models_of_their_own() -> None:
+    names = ("libra:shard_updates=1", "spp:num_microbatches=4", "libra:shard_updates=0", "none")
+    assert [variants.trains_own_model(name) for name in names] == [True, True, False, False]
