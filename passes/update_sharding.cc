@@ -42,6 +42,44 @@ bool HasInput(const NodeDef& node, const std::string& input) {
   return false;
 }
 
+void AddControl(const std::string& from, NodeDef* node) {
+  if (!HasInput(*node, ControlTo(from))) node->add_input(ControlTo(from));
+}
+
+// Lets what reads an IdentityN read its inputs instead. A NoOp remains for control edges. Inlined
+// functions of optimizers pass all gradients through one IdentityN.
+void BypassIdentityN(const NodesToKeep& keep, GraphDef* graph) {
+  std::unordered_map<std::string, NodeDef*> bypassed;
+  for (NodeDef& node : *graph->mutable_node()) {
+    const bool is_kept = keep.fetched.count(node.name()) > 0 || keep.fed.count(node.name()) > 0;
+    if (node.op() == "IdentityN" && !is_kept) bypassed.emplace(node.name(), &node);
+  }
+  for (NodeDef& node : *graph->mutable_node()) {
+    for (int i = 0; i < node.input_size(); ++i) {
+      TensorId id = tensorflow::ParseTensorName(node.input(i));
+      auto found = bypassed.find(std::string(id.node()));
+      while (id.index() >= 0 && found != bypassed.end()) {
+        for (const std::string& input : found->second->input()) {
+          const TensorId before = tensorflow::ParseTensorName(input);
+          if (before.index() < 0) AddControl(std::string(before.node()), &node);
+        }
+        node.set_input(i, found->second->input(id.index()));
+        id = tensorflow::ParseTensorName(node.input(i));
+        found = bypassed.find(std::string(id.node()));
+      }
+    }
+  }
+  for (const auto& [name, node] : bypassed) {
+    const NodeDef before = *node;
+    node->set_op("NoOp");
+    node->clear_attr();
+    node->clear_input();
+    for (const std::string& input : before.input()) {
+      AddControl(std::string(tensorflow::ParseTensorName(input).node()), node);
+    }
+  }
+}
+
 // Writes the graph in which the nodes of all sharded groups compute owned parts.
 class ShardWriter {
  public:
@@ -277,6 +315,7 @@ class ShardWriter {
 void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, GraphReport* report,
                   GraphDef* graph) {
   GraphDef sharded = *graph;
+  BypassIdentityN(keep, &sharded);
   OwnedUpdates updates(sharding, keep, &sharded);
   std::unordered_map<int, int64_t> parts;
   std::vector<ShardedGroup> groups;
@@ -291,7 +330,7 @@ void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, Graph
     for (const ShardedGroup& group : groups) group.reported->whole = reason;
   };
   std::string reason;
-  const auto indexed = IndexGraph(*graph, &reason);
+  const auto indexed = IndexGraph(sharded, &reason);
   if (!indexed.has_value()) return keep_whole(reason);
   std::vector<int> position(graph->node_size());
   for (size_t i = 0; i < indexed->order.size(); ++i) position[indexed->order[i]] = i;

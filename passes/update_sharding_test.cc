@@ -107,6 +107,19 @@ DOCTEST_TEST_CASE("AnotherReaderKeepsTheUpdateWhole") {
   });
 }
 
+DOCTEST_TEST_CASE("GradientsPassThroughIdentityN") {
+  MomentumStep step;
+  step.graph.Add("IdentityN", "all", {"decayed", "reduce", "^decay"});
+  for (auto& node : *step.graph.def.mutable_node()) {
+    if (node.name() == "new") node.set_input(1, "all:1");
+  }
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("new")), (Inputs{"decayed", "reduce", "^decay"}));
+  DOCTEST_CHECK_EQ(nodes.at("all").op(), "NoOp");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("all")), (Inputs{"^decayed", "^reduce", "^decay"}));
+}
+
 // Gathers run after every all-reduce. If one depends on a gathered weight, there is no such order.
 DOCTEST_TEST_CASE("AnAllReduceBehindTheGatherKeepsTheUpdateWhole") {
   MomentumStep step;

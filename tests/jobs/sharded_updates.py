@@ -82,10 +82,12 @@ def inputs_of(number: int, shard: int = models.SHARD) -> tuple[Any, Any]:
     return models.part(models.batch(number, SIZE, "float32", shard), RANK, SIZE)
 
 
-def decorated(network: Network, shard: bool) -> Any:
+def decorated(network: Network, shard: bool, function: Callable[..., Any] | None = None) -> Any:
     values = [weight.value for weight in network.weights]
     plan = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 2, 3])
-    return tf_libra.optimize(plan=plan, shard_updates=shard)(tf.function(network.step))
+    return tf_libra.optimize(plan=plan, shard_updates=shard)(
+        tf.function(network.step if function is None else function)
+    )
 
 
 def num_unreadable(network: Network) -> int:
@@ -154,6 +156,33 @@ def life() -> Any:
             unreadable.append(num_unreadable(ours))
     step.synchronize_variables()
     return {"different": different(ours, theirs), "unreadable": unreadable}
+
+
+@cases
+def several() -> Any:
+    """Runs graphs of two steps, and of one."""
+    ours, theirs = Network("nesterov"), Network("nesterov")
+    steps, groups = [], []
+    for network, shard in ((ours, True), (theirs, False)):
+        train = tf.function(network.step)  # traced once: both steps have the same gradients
+
+        def twice(inputs: Any, labels: Any, train: Any = train) -> None:
+            train(inputs, labels)
+            train(-inputs, labels)
+
+        one, two = decorated(network, shard), decorated(network, shard, twice)
+        one(*inputs_of(0))  # its slots are made whole for the other function
+        for number in range(3):
+            two.several(2, *inputs_of(number))
+        steps.append(two)
+        groups.append(grappler.report(two.plan).latest.groups)
+    unreadable = num_unreadable(ours)
+    steps[0].synchronize_variables()
+    return {
+        "different": different(ours, theirs),
+        "unreadable": unreadable,
+        "sharded": [(group.copy, group.is_sharded, group.whole) for group in groups[0]],
+    }
 
 
 @cases

@@ -56,6 +56,14 @@ def test_ranks_together_hold_the_slots_once(sharded: Job) -> None:
             assert whole <= sum(value["held"] for value in values) < whole + 100
 
 
+def test_graphs_of_several_steps(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("several", rank)
+        assert value["different"] == []
+        assert value["sharded"] == [[copy, True, ""] for copy in (0, 1) for _ in range(3)]
+        assert value["unreadable"] == NUM_WEIGHTS
+
+
 def test_checkpoints_contain_whole_slots(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
         parts = NUM_WEIGHTS * SLOTS["adam"]

@@ -140,7 +140,7 @@ class TuningSession:
         graph = "" if plan is None else plan.fingerprint, num_steps
         is_first = self._activator.calls_under_plan == 0 or graph not in self._instantiated
         # Trials compare whole all-reduces, which the cost model describes.
-        sharding = shard(self.state.is_running and plan is not None and num_steps == 1)
+        sharding = shard(self.state.is_running and plan is not None)
         start = time.perf_counter()
         result = self._execute(call, traced, sharding)
         seconds = (time.perf_counter() - start) / num_steps
