@@ -120,7 +120,7 @@ def test_address_of_another_host_is_named_if_ranks_are_missing() -> None:
 
 
 def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
-    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch
+    place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert rendezvous_server.is_of_this_host(place.address)
     assert not rendezvous_server.is_of_this_host("192.0.2.1")
@@ -128,6 +128,7 @@ def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
     monkeypatch.setattr(rendezvous_server, "is_of_this_host", lambda address: False)
     [error] = on_ranks(replace(place, local_world_size=2), launched, ranks=[0])
     assert isinstance(error, ValueError) and "two processes are rank 0" in str(error)
+    assert any(one.args == (place.address,) for one in caplog.records)
 
 
 def test_second_rank_0_is_told_before_the_first_has_met_anybody(

@@ -229,10 +229,16 @@ def _serve(
     """Starts the server; waits while another program, such as the last job, uses its port."""
     until = time.monotonic() + timeout_seconds
     has_logged = False
-    # Another process may be rank 0 at another port, or on the host that has the address.
-    looks_first = one.num_ports > 1 or not rendezvous_server.is_of_this_host(one.address)
+    is_here = rendezvous_server.is_of_this_host(one.address)
+    if not is_here:
+        log_utils.logger(0).info(
+            "this host has no address %s: rank 0 listens at all addresses, and others must reach it"
+            " by that one",
+            one.address,
+        )
     while True:
-        if looks_first:
+        # Another process may be rank 0 at another port, or on the host that has the address.
+        if one.num_ports > 1 or not is_here:
             _reject_second_server(one, hello, secret, until)
         try:
             listeners = rendezvous_server.listen(
