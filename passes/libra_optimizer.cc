@@ -165,8 +165,9 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   const bool refused = plan_ == nullptr || plan_->digest != digest_ || rewriter == nullptr;
   if (changed || refused || is_first) {
     LogSkipped(plan_id_, item.id, report);
-    VLOG(1) << "plan " << plan_id_ << ", graph " << item.id << ": wrote " << report.groups.size()
-            << " all-reduces";
+    // A text: not every TensorFlow exports the operator for this number.
+    VLOG(1) << "plan " << plan_id_ << ", graph " << item.id << ": wrote "
+            << absl::StrCat(report.groups.size()) << " all-reduces";
     if (changed || !report.skipped.empty()) reports.Record(plan_id_, item.id, std::move(report));
   } else {
     // Grappler runs each optimizer more than once; in between, others may rename what feeds ours.
