@@ -140,7 +140,7 @@ class Optimized:
         return self._step(num_steps, args, kwargs)
 
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._is_staged:
+        if self._kind.is_staged:
             self._reject_join()
         hooks = active_hooks()
         with self._turn, contextlib.ExitStack() as stack:

@@ -81,10 +81,11 @@ def add(name: str, kind: str, dtype: str, optimizer: str, num_steps: int, **opti
 
 
 def tuned(name: str) -> dict[str, Any]:
-    """A strategy with few threads to try, and few steps to try them in."""
+    """A strategy with few threads to try, and few steps to try them in; of data parallelism."""
+    strategy = strategies.Auto(families=()) if name == "auto" else strategies.resolve(name)
     threads = (1, 2) if hasattr(strategies.BY_NAME[name], "threads") else (2,)
     return {
-        "strategy": strategies.resolve(name).with_threads(threads),
+        "strategy": strategy.with_threads(threads),
         "max_tuning_steps": tuning_steps(name),
     }
 

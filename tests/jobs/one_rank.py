@@ -1,5 +1,6 @@
 """Cases of steps on one rank: results, variables, reads by single ranks, and other functions."""
 
+import dataclasses
 import gc
 from unittest import mock
 
@@ -185,16 +186,18 @@ def alternating():
     cases.save(**every_value(trained))
 
 
-def compared(make, chosen="one-rank", **options):
+def compared(make, chosen="one-rank", allow=("joint_results",), **options):
     """Trains through trials of data parallelism and one rank; `chosen` wins.
 
     Which of the two is faster depends on the machine.
     """
     trained = build_model(make)
-    strategy = Auto(families=("one-rank",), threads=(1,), streams=(1,))
+    strategy = Auto(allow=allow, threads=(1,), streams=(1,))
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    with mock.patch.object(
-        family_step, "choose_fastest", lambda seconds: chosen if chosen in seconds else FIRST
+    with mock.patch.multiple(
+        family_step,
+        choose_fastest=lambda seconds: chosen if chosen in seconds else FIRST,
+        FAR_FASTER=float("inf"),
     ):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
             tf.function(trained.step)
@@ -206,7 +209,7 @@ def compared(make, chosen="one-rank", **options):
     at_once = every_value(trained)
     step.synchronize_variables()
     values = every_value(trained)
-    cases.save(**values)
+    cases.save(**values, result=result["logits"])
     return {
         "phases": phases,
         "settled": step.settled,
@@ -215,6 +218,16 @@ def compared(make, chosen="one-rank", **options):
         "loss": float(result["loss"]),
         "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
     }
+
+
+def without_metric():
+    return dataclasses.replace(models.mlp(), metric=None)
+
+
+def summed():
+    """A model whose loss is no mean, so that its gradients grow with the batch."""
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    return dataclasses.replace(without_metric(), loss=loss)
 
 
 def evaluated():
@@ -279,5 +292,8 @@ cases.add("read on the last rank", lambda: read_alone(0, LAST))
 cases.add("read on rank 0", lambda: read_alone(LAST, 0))
 cases(changed_between)
 cases(dropped)
+cases.add("compared own", lambda: compared(without_metric, allow=()))
+cases.add("compared metric", lambda: compared(models.mlp, allow=()))
+cases.add("compared summed", lambda: compared(summed, allow=()))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -1,5 +1,6 @@
 """One rank trains the joint batch of several workers, from an unchanged script."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, cached_model, train_alone
+from tests.model_parallel.trained_model import Trained
 from tests.worker_processes import Job, launched
 from tf_libra.model_parallel.planning.one_rank import OneRank, fastest_rank_plan
 from tf_libra.specs.one_rank import OneRankPlan
@@ -24,6 +26,10 @@ GIVEN = ("mlp", "convolutional", "embedded", "normalized")
 @pytest.fixture(scope="module", params=[2, 3])
 def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
     return run_job("one_rank.py", request.param)
+
+
+def without_metric() -> Trained:
+    return dataclasses.replace(models.mlp(), metric=None)
 
 
 def read(value: Any) -> Any:
@@ -163,7 +169,13 @@ def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> 
 
 
 @pytest.mark.parametrize(
-    ("model", "named"), [("normalized", "batch statistics"), ("sparse", "gradients are sparse")]
+    ("model", "named"),
+    [
+        ("normalized", "batch statistics"),
+        ("sparse", "gradients are sparse"),
+        ("metric", "results of each rank's own examples"),
+        ("summed", "variable "),
+    ],
 )
 def test_auto_leaves_out_one_rank_if_weights_would_differ(
     trained: Job, model: str, named: str
@@ -171,7 +183,28 @@ def test_auto_leaves_out_one_rank_if_weights_would_differ(
     for rank in range(trained.world_size):
         value = trained.value(f"compared {model}", rank)
         assert value["settled"] and value["plan"] == "Plan"
-        assert f"one-rank is left out: {named}" in value["explained"]
+        assert f"one-rank is left out: {named}" in " ".join(value["explained"].split())
+
+
+def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job) -> None:
+    expected, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    check_variables(trained, "compared own", variables)
+    share = SAMPLES // trained.world_size
+    losses = []
+    for rank in range(trained.world_size):
+        value = trained.value("compared own", rank)
+        assert value["settled"] and value["plan"] == "OneRankPlan"
+        losses.append(value["loss"])
+        logits = expected[-1]["logits"][rank * share : (rank + 1) * share]
+        assert_close(trained.arrays("compared own", rank)["result"], logits, f"rank {rank}")
+    assert len(set(losses)) == trained.world_size
+    assert np.mean(losses) == pytest.approx(expected[-1]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("allow", [("metrics",), ("joint_results", "x")])
+def test_other_differences_that_auto_may_allow_are_an_error(allow: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^allow must be of 'joint_results', got"):
+        Auto(allow=allow)
 
 
 @pytest.mark.parametrize("families", [("libra",), ("deeppool",), ("unknown",)])

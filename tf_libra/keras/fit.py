@@ -16,7 +16,13 @@ from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.staged_fit import StagedFitSync
 from tf_libra.keras.uneven_fit import UnevenEpochs
-from tf_libra.runtime.strategy_kinds import AnyStrategy, all_options, is_staged, serves_reads
+from tf_libra.runtime.strategy_kinds import (
+    AnyStrategy,
+    all_options,
+    is_staged,
+    serves_reads,
+    without_metrics,
+)
 from tf_libra.specs.backward_profile import BackwardProfile
 
 
@@ -198,6 +204,7 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
             If the model is not compiled yet, `fit` raises the error.
     """
+    strategy = without_metrics(strategy)
     requested: config.OptimizeKwargs = {"progress": False, **options}
     if options.get("shard_updates"):
         raise ValueError(

@@ -1,21 +1,28 @@
 """A training step under data parallelism or a strategy of another kind, whichever is faster.
 
-Data parallelism tunes first, as without the others. Then every strategy that computes the same
-weights has turns of steps that train and are timed, and the fastest goes on. All strategies train
-the same variables, which each synchronizes when its turn begins (`sharded_variables.py`).
+Data parallelism tunes first, as without the others. Then each other strategy repeats one of its
+steps, and is left out if variables or results differ (`same_step.py`). The others have turns of
+steps that train and are timed, and the fastest goes on. All strategies train the same variables,
+which each synchronizes when its turn begins (`sharded_variables.py`).
 """
 
+import dataclasses
 import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tf_libra import config
 from tf_libra.autotune import Phase
+from tf_libra.capture.gradient_weight import is_joined
 from tf_libra.internal import formatting, log_utils
+from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
 from tf_libra.reporting.records.record_types import Record
+from tf_libra.runtime import same_step
 from tf_libra.runtime.family_trials import (
+    FAR_FASTER,
     STEPS_PER_TURN,
     choose_fastest,
     combine_ranks,
@@ -58,8 +65,11 @@ class FamilyStep:
         self._candidates: dict[str, CandidateStep] = {}
         self._impossible: dict[str, str] = {}  # reasons, by strategy
         reason = _option_against(options)
+        self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
         for name in families:
             kind, strategy = resolve_strategy(_check_family(name))
+            if not self._allows_joint:
+                strategy = dataclasses.replace(strategy, results="own")
             if reason:
                 self._impossible[name] = reason
                 continue
@@ -77,13 +87,14 @@ class FamilyStep:
     def _begin(self) -> None:
         """Begins a job, before any trial."""
         self._is_checked = False
+        self._is_repeated: set[str] = set()  # strategies that have repeated a step
         self._left_out = dict(self._impossible)
         self._members: dict[str, TrainingStep] = {_FIRST: self._first}
         self._schedule: tuple[str, ...] = ()
         self._num_timed = 0  # steps of the schedule so far
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._medians: dict[str, float] = {}
-        self._active = _FIRST
+        self._active = self._chosen = _FIRST
         self._is_chosen = False
 
     # The user's interface.
@@ -128,7 +139,19 @@ class FamilyStep:
         lines = [self._compared()] if self._medians else []
         lines += [f"{name} is left out: {reason}" for name, reason in self._left_out.items()]
         wrapped = [part for line in lines for part in textwrap.wrap(line, formatting.COLUMNS)]
-        return "\n".join([*wrapped, self._step.explain()])
+        return "\n".join([*wrapped, *self._table(), self._step.explain()])
+
+    def _table(self) -> list[str]:
+        """Returns a line per strategy that was measured: its median step, and the ratio to it."""
+        if not self._medians:
+            return []
+        best = self._medians[self._chosen]
+        width = max(map(len, self._medians))
+        return [
+            f"  {name:<{width}}  {formatting.time(seconds):>9}  {seconds / best:5.2f}"
+            f"{'  active' if name == self._chosen else ''}"
+            for name, seconds in self._medians.items()
+        ]
 
     def _compared(self) -> str:
         times = ", ".join(
@@ -152,7 +175,7 @@ class FamilyStep:
 
     def synchronize_variables(self) -> None:
         """See `TrainingStep`."""
-        for step in self._candidates.values():
+        for step in (self._first, *self._candidates.values()):
             step.synchronize_variables()
 
     def close(self) -> None:
@@ -166,9 +189,17 @@ class FamilyStep:
         """See `TrainingStep`. Several steps in one graph are no trial."""
         if self._first.rendezvous.is_over:
             self._begin()
-        if self._is_chosen or self._is_alone or num_steps != 1:
-            return self._step.step(args, kwargs, num_steps)
-        is_timed = self._advance(args, kwargs)
+        if num_steps != 1 or is_joined():
+            self._active = _FIRST  # no other strategy runs several steps, or ranks without a batch
+            return self._first.step(args, kwargs, num_steps)
+        if self._is_chosen and self._schedule:
+            self._active = self._chosen
+        if self._is_chosen or self._is_alone:
+            return self._step.step(args, kwargs)
+        candidate = self._next_repeated(args, kwargs)
+        if candidate is not None:
+            return self._repeat(candidate, args, kwargs)
+        is_timed = self._advance()
         start = time.perf_counter()
         result = self._step.step(args, kwargs)
         if is_timed:
@@ -177,13 +208,36 @@ class FamilyStep:
             self._num_timed += 1
         return result
 
-    def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _next_repeated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Returns a strategy that has not repeated a step, once data parallelism has settled."""
+        if self._schedule or not self._first.settled:
+            return None
+        if not self._is_checked:
+            self._check_candidates(args, kwargs)
+        return next((n for n in self._members if n not in {_FIRST, *self._is_repeated}), None)
+
+    def _repeat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trains a step by data parallelism, after another strategy has run and undone it."""
+        self._is_repeated.add(name)
+        self._active = _FIRST
+        candidate = self._candidates[name]
+        result, reason = same_step.compare_steps(
+            partial(candidate.step, args, kwargs),
+            candidate.synchronize_variables,
+            partial(self._first.step, args, kwargs),
+            tuple(candidate.bound_variables.values()),
+            trained_only=self._allows_joint,
+        )
+        reasons = [one for one in self._first.exchange(reason) if one]
+        if reasons:
+            self._leave_out(name, reasons[0])
+        return result
+
+    def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
         if not self._schedule:
             if not self._first.settled:
                 return False
-            if not self._is_checked:
-                self._check_candidates(args, kwargs)
             for name, step in self._members.items():
                 if not step.settled:
                     self._active = name
@@ -197,7 +251,7 @@ class FamilyStep:
             self._active = self._schedule[turn]
             return True
         self._medians = combine_ranks(self._first.exchange(dict(self._seconds)))
-        self._active = choose_fastest(self._medians)
+        self._active = self._chosen = choose_fastest(self._medians)
         self._is_chosen = True
         self._log(self._compared())
         return False
@@ -219,10 +273,19 @@ class FamilyStep:
             name: step for name, step in self._candidates.items() if name not in self._left_out
         }
         for name, reason in self._left_out.items():
-            self._log(f"{name} is left out of the trials: {reason}")
+            self._leave_out(name, reason)
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self._left_out[name] = reason
+        self._members.pop(name, None)
+        self._log(f"{name} is left out of the trials: {reason}")
 
     def _reason_against(self) -> str:
         """Returns why no strategy of another kind can continue; empty if it may."""
+        conclusion = self._first.state.conclusion
+        compared = None if conclusion is None else conclusion.compare_with_one_worker()
+        if compared is not None and compared.speedup > FAR_FASTER:
+            return f"it is predicted to be far slower: {compared.describe()}"
         if self._first.rendezvous.options.engine != "lanes":
             return "the engine is not lanes, which carry examples and results between ranks"
         if self._first.gathers_rows:
@@ -242,6 +305,8 @@ def _option_against(options: config.DataParallelOptions) -> str:
     """Returns why no strategy of another kind can take part; empty if it can."""
     if options.local_variables:
         return "local_variables has variables that ranks do not share"
+    if options.shard_updates:
+        return "shard_updates leaves slots of which ranks hold parts"
     if options.error_feedback:
         return "error_feedback has rounding errors of gradients that ranks exchange"
     return "plan= is followed without trials" if options.plan is not None else ""

@@ -6,6 +6,8 @@ import numpy as np
 
 from tf_libra.planning.one_worker import CLEARLY_SLOWER
 
+FAR_FASTER = 1.5
+"""Predicted ratio of steps from which on a strategy is not tried against data parallelism."""
 NUM_ROUNDS = 4
 """Rounds, in each of which every strategy has its turn."""
 STEPS_PER_TURN = 4

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.reporting.records.record_types import Record
+from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,11 @@ class TrainingStep(Protocol):
 
 class CandidateStep(TrainingStep, Protocol):
     """A step under a strategy that is compared with data parallelism."""
+
+    @property
+    def bound_variables(self) -> dict[int, BoundVariable]:
+        """The variables, by key, that a step may use, once `rejects` has returned None."""
+        ...
 
     def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
         """Returns why the step would not compute what data parallelism computes; None if it would.

@@ -3,6 +3,7 @@
 A kind has its own strategies, options and training steps. Systems register theirs.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -130,6 +131,17 @@ def is_staged(strategy: AnyStrategy | str) -> bool:
     """Returns True if ranks may update different variables under a strategy."""
     kind, resolved = resolve_strategy(strategy)
     return kind.is_staged or bool(getattr(resolved, "families", ()))
+
+
+def without_metrics(strategy: AnyStrategy | str) -> AnyStrategy | str:
+    """Returns a strategy for a step whose metrics are each rank's own, as those of Keras.
+
+    Other families would change what the metrics mean, unless the strategy allows it.
+    """
+    _, resolved = resolve_strategy(strategy)
+    if isinstance(resolved, data_parallel.Auto) and not resolved.allow and resolved.families:
+        return dataclasses.replace(resolved, families=())
+    return strategy
 
 
 def serves_reads(strategy: AnyStrategy | str) -> bool:

@@ -8,6 +8,7 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.execution.whole_step import WholeStepExecutor
 from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.own_results import make_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 
 
@@ -28,6 +29,7 @@ def make_executor(
         computing: returns a context for the computation of a whole step.
     """
     if layout.is_whole:
-        [sized] = partitions.values()
-        return WholeStepExecutor(layout, sized, examples_per_rank, transport, computing)
+        own = make_own_results(partitions[examples_per_rank]) if layout.has_own_results else None
+        joint = partitions[max(partitions)]
+        return WholeStepExecutor(layout, joint, examples_per_rank, transport, computing, own)
     return StageExecutor(layout, partitions, examples_per_rank, transport)

@@ -18,6 +18,7 @@ from tf_libra.model_parallel.execution.step_executor import TaskSpan
 from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.own_results import OwnResults
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.subgraph import collect_closure
 
@@ -56,6 +57,7 @@ class WholeStepExecutor:
         examples_per_rank: int,
         transport: Transport,
         computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        own_results: OwnResults | None = None,
     ) -> None:
         """Builds the function on the rank that computes.
 
@@ -65,6 +67,8 @@ class WholeStepExecutor:
             examples_per_rank: number of examples that each rank passes.
             transport: transport to the other ranks.
             computing: returns a context for the computation of a step.
+            own_results: computes the results of each rank's own examples; None: every rank gets
+                those of the joint batch.
 
         Raises:
             ValueError: a result cannot be sent to the other ranks.
@@ -73,7 +77,7 @@ class WholeStepExecutor:
         self.stages = layout.rank_stages(transport.rank)
         self.task_spans: tuple[TaskSpan, ...] = ()
         self._transport = transport
-        self._computing = computing
+        self._computing, self._own_results = computing, own_results
         self._graph = graph = sized.partition.graph
         self._root = layout.ranks[0][0]
         check_outputs(graph)
@@ -93,6 +97,8 @@ class WholeStepExecutor:
         self._captures: frozenset[str] = frozenset()
         if self.stages:
             outputs = [tensor.name for tensor in graph.outputs]
+            if own_results is not None:
+                outputs = list(own_results.inputs)
             factors = {
                 name: layout.num_ranks if is_sum_reduction(graph.ops[graph.op_index[name]]) else 1
                 for name in graph.gradients
@@ -120,7 +126,7 @@ class WholeStepExecutor:
         """See `StepExecutor`."""
         began = time.perf_counter()
         inputs = self._scatter.scatter(dict(zip(self._graph.arguments, arguments, strict=True)))
-        computed: list[Any] = [None] * len(self._graph.outputs)
+        computed: list[Any] | None = None
         if self._run is not None:
             examples = inputs.get(self.layout.ranks[0], 0)
             start = time.perf_counter()
@@ -128,17 +134,39 @@ class WholeStepExecutor:
                 computed = self._run([examples[name] for name in self._arguments])
             stop = time.perf_counter()
             self.task_spans = (TaskSpan("step", 0, start - began, stop - began),)
-        results = [
-            self._broadcast(value, tensor.dtype, tensor.shape, f"returned {number}")
-            for number, (value, tensor) in enumerate(
-                zip(computed, self._graph.outputs, strict=True)
-            )
-        ]
+        if self._own_results is not None:
+            results = self._scatter_results(self._own_results, computed)
+        else:
+            results = self._broadcast_results(computed)
         if not results:
             # Otherwise the other ranks would not wait, and send examples ever further ahead.
             done = tf.zeros([])
             self._broadcast(done, done.dtype, done.shape, "computed")
         return results
+
+    def _broadcast_results(self, computed: list[Any] | None) -> list[Any]:
+        """Returns the results for the joint batch, on every rank."""
+        return [
+            self._broadcast(value, tensor.dtype, tensor.shape, f"returned {number}")
+            for number, (value, tensor) in enumerate(
+                zip(computed or [None] * len(self._graph.outputs), self._graph.outputs, strict=True)
+            )
+        ]
+
+    def _scatter_results(self, own: OwnResults, computed: list[Any] | None) -> list[Any]:
+        """Returns the results for this rank's examples."""
+        transport = self._transport
+        if computed is None:
+            return [
+                transport.receive(spec.dtype, spec.shape, self._root, f"result {number}")
+                for number, spec in enumerate(own.specs)
+            ]
+        by_rank = [own.of_rank(computed, rank) for rank in range(self.layout.num_ranks)]
+        for rank, results in enumerate(by_rank):
+            if rank != self._root:
+                for number, value in enumerate(results):
+                    transport.send(value, rank, f"result {number}")
+        return by_rank[self._root]
 
     def _broadcast(self, value: Any, dtype: Any, shape: Any, name: str) -> Any:
         num_ranks = self.layout.num_ranks

@@ -20,6 +20,7 @@ class OneRankStrategy(Protocol):
     Attributes:
       name: name for users and plans.
       rank: the rank; None: measured.
+      results: "joint" or "own".
     """
 
     name: ClassVar[str]
@@ -28,6 +29,11 @@ class OneRankStrategy(Protocol):
     @property
     def rank(self) -> int | None:
         """Requested rank; None: the fastest."""
+        ...
+
+    @property
+    def results(self) -> str:
+        """Results that ranks get: of the joint batch, or of their own examples."""
         ...
 
 
@@ -51,6 +57,15 @@ class OneRank(Value):
         "rank that computes; None: the fastest in the first steps, rank 0 unless another rank is"
         " clearly faster.",
     )
+    results: str = argument(
+        "joint",
+        'results that a step returns: "joint" for those of the joint batch on every rank, "own"'
+        " for those of each rank's own examples, as under data parallelism.",
+    )
+
+    def _validate(self) -> None:
+        if self.results not in ("joint", "own"):
+            raise ValueError(f"results must be 'joint' or 'own', got {self.results!r}")
 
 
 def fastest_rank_plan(seconds: Sequence[float]) -> OneRankPlan:

@@ -11,6 +11,7 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.execution.whole_step import check_outputs
 from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.own_results import make_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.one_rank import OneRankStrategy, fastest_rank_plan
 from tf_libra.reporting.run_reporter import RunReporter
@@ -34,7 +35,7 @@ class OneRankPlanner:
         """
         self.plan: OneRankPlan | None = None
         self.requested = repr(strategy)
-        self._rank = strategy.rank
+        self._rank, self._has_own_results = strategy.rank, strategy.results == "own"
         self._layout: Layout | None = None
         self._steps = 0
         self._seconds = float("inf")  # least computation of this rank
@@ -49,6 +50,8 @@ class OneRankPlanner:
     def check_traces(self, traces: SizedTraces) -> None:
         """Raise `ValueError` if a result cannot be sent to the other ranks."""
         check_outputs(traces.microbatch_graph)
+        if self._has_own_results:
+            make_own_results(traces.sized_partition(traces.examples_per_rank, (0,)))
 
     def begin(
         self,
@@ -72,7 +75,7 @@ class OneRankPlanner:
         world_size = self._control.world_size
         number = self._steps // _STEPS
         if number < world_size:
-            return Layout.on_one_rank(world_size - 1 - number, world_size)
+            return self._layout_on(world_size - 1 - number, world_size)
         self._reporter.on_idle()
         return self._adopt(fastest_rank_plan(self._control.all_gather(self._seconds)))
 
@@ -86,9 +89,12 @@ class OneRankPlanner:
                     self._seconds = min(self._seconds, span.stop_seconds - span.start_seconds)
         return result
 
+    def _layout_on(self, rank: int, num_ranks: int) -> Layout:
+        return Layout.on_one_rank(rank, num_ranks, self._has_own_results)
+
     def _adopt(self, plan: OneRankPlan) -> Layout:
         self.plan = plan
-        self._layout = Layout.on_one_rank(plan.rank, plan.num_workers)
+        self._layout = self._layout_on(plan.rank, plan.num_workers)
         if plan.rank == self._control.rank or self._control.rank == 0:
             self._reporter.log.info("one rank: %s", _described(plan))
         return self._layout

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tf_libra.coordination.control_plane import Control
+from tf_libra.coordination.job import Job
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.partition.layout import Layout
@@ -73,3 +74,19 @@ class Planner(Protocol):
     def explained(self, name: str, execution: StepExecutor) -> str:
         """Return a description of the plan as text of at most 100 columns."""
         ...
+
+
+def reject_tensorflow_strategies(name: str, planner: Planner, job: Job | None) -> None:
+    """Raise `ValueError` if a strategy of TensorFlow has every worker compute the whole step.
+
+    Args:
+        name: name of the training function.
+        planner: its planner.
+        job: job of the ranks.
+    """
+    if job is not None and job.by_strategy:
+        raise ValueError(
+            f"{name} is to run in stages ({planner.requested}), and {job.name} has every worker"
+            " compute the whole step: ask for a strategy of data parallelism, such as 'libra', or"
+            " start the job under Horovod"
+        )

@@ -16,7 +16,6 @@ from tf_libra.coordination.consistency_check import (
     exchange,
 )
 from tf_libra.coordination.control_plane import Control
-from tf_libra.coordination.job import Job
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.joint_batch import find_difference
@@ -29,7 +28,11 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.runtime.planner_protocol import Planner, StagedPlan
+from tf_libra.model_parallel.runtime.planner_protocol import (
+    Planner,
+    StagedPlan,
+    reject_tensorflow_strategies,
+)
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import fingerprint
@@ -186,7 +189,7 @@ class StagedTraining:
             self._rendezvous.join(self._reporter)
             if self._rendezvous.is_alone:
                 return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
-            self._refuse_strategies_of_tensorflow(self._rendezvous.job)
+            reject_tensorflow_strategies(self._name, self._planner, self._rendezvous.job)
             agree(self._control, {"strategy": self._planner.requested})
         reject_eager_functions(self._name)
         given = step_arguments.convert_arguments(self._name, (args, kwargs))
@@ -216,14 +219,6 @@ class StagedTraining:
         self._holding.mark_stale()
         return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
 
-    def _refuse_strategies_of_tensorflow(self, job: Job | None) -> None:
-        if job is not None and job.by_strategy:
-            raise ValueError(
-                f"{self._name} is to run in stages ({self._planner.requested}), and {job.name} has"
-                " every worker compute the whole step: ask for a strategy of data parallelism, such"
-                " as 'libra', or start the job under Horovod"
-            )
-
     @property
     def _control(self) -> Control:
         assert self._rendezvous.control is not None
@@ -231,10 +226,16 @@ class StagedTraining:
 
     # First step with arguments of another kind.
 
+    @property
+    def bound_variables(self) -> dict[int, BoundVariable]:
+        """See `CandidateStep`."""
+        every = (*self._traces.values(), *self._traced_ahead.values())
+        return {key: one for traces in every for key, one in traces.variables.items()}
+
     def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
         """See `CandidateStep`. The trace is used for the first step."""
         try:
-            self._refuse_strategies_of_tensorflow(current_job.get_job())
+            reject_tensorflow_strategies(self._name, self._planner, current_job.get_job())
             given = step_arguments.convert_arguments(self._name, (args, kwargs))
             samples = step_arguments.batch_size(self._name, given)
             self._planner.check_batch(samples, num_ranks)
@@ -333,6 +334,7 @@ class StagedTraining:
         sizes = {shares.examples_per_replica(stage) for stage in layout.rank_stages(rank)} or {
             traces.microbatch_size
         }
+        sizes |= {traces.examples_per_rank} if layout.has_own_results else set()
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
         count, computing = traces.examples_per_rank, self._holding.computing

@@ -19,6 +19,9 @@ from tf_libra.planning.strategy import (
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 
+JOINT_RESULTS = "joint_results"
+"""Difference that `allow` may name."""
+
 
 @register
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,21 @@ class Auto(ChosenThreads):
     )
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
     families: Names = argument(
-        (),
-        'other strategies that join the trials: "one-rank". Results are then of the joint batch.',
+        ("one-rank",),
+        'other strategies that join the trials: "one-rank"; none for data parallelism alone.',
         in_training=True,
     )
+    allow: Names = argument(
+        (),
+        'differences to data parallelism that other strategies may have: "joint_results" for'
+        " results and metrics of the joint batch instead of each rank's own examples.",
+        in_training=True,
+    )
+
+    def _validate(self) -> None:
+        unknown = sorted({*self.allow} - {JOINT_RESULTS})
+        if unknown:
+            raise ValueError(f"allow must be of {JOINT_RESULTS!r}, got {unknown[0]!r}")
 
     @property
     def num_streams(self) -> int:

@@ -1,0 +1,92 @@
+"""Check that another strategy computes the same step as data parallelism, on the same batch.
+
+Averages of rounded numbers differ a little, so changes of variables are compared as a whole: by the
+norm of their difference. A loss that is a sum, or that relates examples to each other, changes
+variables by other amounts, and metrics of the joint batch have other values than each rank's own.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_libra.capture.finite_check import VariableSnapshot
+from tf_libra.variable_sync.bound_variables import BoundVariable
+
+# Largest norm of a difference, relative to the norm of the change, or of a result.
+_TOLERANCE = 0.02
+# The same relative to the values themselves: rounding, where changes are tiny.
+_ROUNDING = 1e-5
+
+
+def compare_steps(
+    other: Callable[[], Any],
+    synchronize: Callable[[], None],
+    first: Callable[[], Any],
+    variables: Sequence[BoundVariable],
+    trained_only: bool,
+) -> tuple[Any, str]:
+    """Runs a step, undoes it, runs another one, and compares; all ranks call it.
+
+    Args:
+        other: the step that is undone.
+        synchronize: brings all variables up to date after it.
+        first: the step that counts.
+        variables: all variables that the steps may change.
+        trained_only: whether results, and variables that no gradient trains, may differ.
+
+    Returns:
+        The result of the step that counts, and what differs, in a clause; empty if nothing does.
+    """
+    variables = [variable for variable in variables if variable.is_variable]
+    before = VariableSnapshot(variables)
+    initial = _values(variables)
+    theirs = other()
+    synchronize()
+    changed = _values(variables)
+    before.restore()
+    ours = first()
+    for variable, old, new, expected in zip(
+        variables, initial, changed, _values(variables), strict=True
+    ):
+        is_compared = variable.is_number and (variable.trainable or not trained_only)
+        if is_compared and not _is_close(new - old, expected - old, expected):
+            return ours, f"variable {variable.name!r} would change otherwise"
+    if not trained_only:
+        pairs = zip(tf.nest.flatten(theirs), tf.nest.flatten(ours), strict=True)
+        for number, (result, expected) in enumerate(pairs):
+            if not _is_equal_result(result, expected):
+                return ours, f"result {number} of the step would have another value"
+    return ours, ""
+
+
+def _values(variables: Sequence[BoundVariable]) -> list[Any]:
+    """Returns values, numbers as float64."""
+    read = (variable.read_value() for variable in variables)
+    return [
+        tf.cast(value, tf.float64).numpy() if variable.is_number else value
+        for variable, value in zip(variables, read, strict=True)
+    ]
+
+
+def _is_equal_result(result: Any, expected: Any) -> bool:
+    if not tf.is_tensor(result) or result.dtype == tf.string:
+        return bool(result is expected or result == expected)
+    if result.shape != expected.shape:
+        return False
+    dtype = tf.complex128 if result.dtype.is_complex else tf.float64
+    found, wanted = (tf.cast(value, dtype).numpy() for value in (result, expected))
+    return _is_close(found, wanted, wanted)
+
+
+def _is_close(found: Any, expected: Any, values: Any) -> bool:
+    """Returns whether changes are equal, to rounding of changes and values; NaN equals NaN."""
+    if not np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        return False
+    finite = np.isfinite(found)
+    difference = np.linalg.norm((found - expected)[finite])
+    limit = _TOLERANCE * np.linalg.norm(expected[finite])
+    return bool(
+        difference <= limit + _ROUNDING * np.linalg.norm(np.ravel(values)[np.ravel(finite)])
+    )
