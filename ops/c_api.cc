@@ -256,6 +256,15 @@ int TfLibraSetStep(int64_t step) {
   });
 }
 
+int TfLibraOmitZeros(int omits_zeros) {
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    engine->SetOmitsZeros(omits_zeros != 0);
+    return Status();
+  });
+}
+
 int TfLibraDrainTelemetry(const char** json) {
   return Guarded([&] {
     const auto engine = ActiveEngine();

@@ -74,6 +74,7 @@ void AllReduceJob::Began(int64_t nanos) { KeepEarliest(&started_nanos_, nanos); 
 void AllReduceJob::HeardAll(int64_t nanos) { KeepEarliest(&first_byte_nanos_, nanos); }
 
 void AllReduceJob::Ended() {
+  record.num_omitted_bytes = num_omitted_;
   record.finished_nanos = wall.Nanos();
   record.started_nanos = wall.At(started_nanos_);
   record.first_byte_nanos = wall.At(first_byte_nanos_);

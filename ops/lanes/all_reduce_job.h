@@ -30,6 +30,8 @@ struct AllReduceJob {
   // From any lane, with times of the monotonic clock; 0 stands for never. The earliest stays.
   void Began(int64_t nanos);
   void HeardAll(int64_t nanos);
+  // Of a lane's part, from any lane.
+  void Omitted(uint64_t num_bytes) { num_omitted_ += num_bytes; }
   // Its record is whole.
   void Ended();
 
@@ -48,6 +50,7 @@ struct AllReduceJob {
  private:
   std::atomic<int64_t> started_nanos_{0};  // SteadyNanos, as the next
   std::atomic<int64_t> first_byte_nanos_{0};
+  std::atomic<uint64_t> num_omitted_{0};
 };
 
 }  // namespace tf_libra

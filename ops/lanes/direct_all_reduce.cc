@@ -128,9 +128,9 @@ class Exchange {
       ExchangePeer& peer = peers_[i];
       const bool lacked = peer.part_received < moves_.BlockEnd();
       // First what does not wait for the peer.
-      const Step sent = peer.is_full ? Step::kBlocked : moves_.Send(&peer);
+      const Step sent = moves_.Send(&peer);
       if (sent == Step::kFailed) return false;
-      const Step received = peer.is_drained ? Step::kBlocked : moves_.Receive(&peer);
+      const Step received = moves_.Receive(&peer);
       if (received == Step::kFailed) return false;
       if (lacked && peer.part_received >= moves_.BlockEnd()) --num_lacking_;
       const bool moved = received == Step::kProgress || sent == Step::kProgress;

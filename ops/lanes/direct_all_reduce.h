@@ -60,6 +60,8 @@ struct ExchangeOptions {
   // of terms of which the summed ones are averages.
   float* rounding_errors = nullptr;
   float error_factor = 1;
+  // Over sockets, blocks of zeros are left out (zero_blocks.h).
+  bool omits_zeros = true;
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   // Called once per stall with the ranks that are waited for.
@@ -69,6 +71,7 @@ struct ExchangeOptions {
 struct ExchangeResult {
   Status status;
   int64_t first_byte_nanos = 0;  // SteadyNanos when every peer had sent one; 0 without peers
+  uint64_t num_omitted = 0;      // bytes that this rank has left out of what it has sent
 };
 
 // Runs in the caller's thread until done, failed, or no peer has made progress for

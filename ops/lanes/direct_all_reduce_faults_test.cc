@@ -52,9 +52,10 @@ TEST_CASE("PeerThatIsGoneWhileAnotherIsLate") {
     const ExchangeHeader header = HeaderOf(script.buffers);
     const std::vector<char> block(128 * 1024, '\0');
     script.SendHeader(1, header);
+    script.SendSegmentHeader(1, block.size());
     script.Send(1, block.data(), block.size());
     script.ReceiveHeader(1);
-    script.Receive(1, 1 << 18);
+    script.ReceiveWhole(1, 1 << 18);
     script.End(1) = Connection();
   });
   CHECK_EQ(script.Run().status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
@@ -99,9 +100,11 @@ TEST_CASE("PeerThatStopsReading") {
     const ExchangeHeader header = HeaderOf(script.buffers);
     const std::vector<char> half(count * sizeof(float) / 2, '\0');
     script.SendHeader(1, header);
+    script.SendSegmentHeader(1, half.size());
     script.Send(1, half.data(), half.size());
     script.ReceiveHeader(1);
-    script.Receive(1, half.size());
+    script.ReceiveWhole(1, half.size());
+    script.SendSegmentHeader(1, half.size());
     script.SendSum(1, half.data(), half.size());  // as if it were the sum
   });
   CHECK_EQ(script.Run().status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));

@@ -71,16 +71,40 @@ Step ExchangeIo::Fail(StatusCode code, const ExchangePeer& peer, const std::stri
   return Step::kFailed;
 }
 
-template <typename Choose>
-size_t ExchangeIo::Gather(ByteRange range, Runs* runs, Choose choose) const {
-  size_t bytes = 0;
-  options_.buffers->ForEachRun(range, [&](const char* input, char* output, size_t size) {
-    if (runs->count == kMaxRuns) return false;
-    runs->Add(choose(input, output), size);
-    bytes += size;
-    return true;
-  });
-  return bytes;
+size_t ExchangeIo::AddSegment(OutgoingSegments* segments, OutgoingSegments::Side side,
+                              ByteRange range, size_t at, size_t limit, size_t most,
+                              Runs* runs) const {
+  segments->Begin(*options_.buffers, side, range, at, limit, options_.omits_zeros);
+  if (segments->header_left() > 0) {
+    runs->Add(const_cast<char*>(segments->header_rest()), segments->header_left());
+  }
+  const Segment& segment = segments->current();
+  limit = std::min(limit, segment.end);
+  while (at < limit && most > 0) {
+    const size_t end = std::min(segment.RunEnd(at), limit);
+    if (!segment.Travels(at)) {
+      at = end;
+      continue;
+    }
+    const size_t size = std::min(end - at, most);
+    const ByteRange run = {range.begin + at, range.begin + at + size};
+    options_.buffers->ForEachRun(run, [&](const char* input, char* output, size_t size) {
+      if (runs->count == kMaxRuns) {
+        most = 0;
+        return false;
+      }
+      const bool is_input = side == OutgoingSegments::Side::kInputs;
+      runs->Add(is_input ? const_cast<char*>(input) : output, size);
+      at += size;
+      most -= size;
+      return true;
+    });
+  }
+  return at;
+}
+
+void ExchangeIo::CountSent(OutgoingSegments* segments, size_t limit, size_t* at, size_t* sent) {
+  result_.num_omitted += segments->Advance(limit, at, sent);
 }
 
 Step ExchangeIo::Outcome(const ExchangePeer& peer, ssize_t bytes) {
@@ -115,80 +139,121 @@ Step ExchangeIo::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received) {
 // The header, the part and what is summed, as far as they come next: small ones in one call.
 Step ExchangeIo::Send(ExchangePeer* peer) {
   if (peer->memory != nullptr) return SendInMemory(peer);
+  if (peer->is_full) return Step::kBlocked;
   Runs runs;
   const size_t header = sizeof(ExchangeHeader) - peer->header_sent;
   if (header > 0) {
     const char* const bytes = reinterpret_cast<const char*>(&options_.header);
     runs.Add(const_cast<char*>(bytes) + peer->header_sent, header);
   }
-  const size_t part_begin = peer->chunk.begin + peer->part_sent;
-  const size_t part =
-      Gather({part_begin, std::min(part_begin + kCallBytes, peer->chunk.end)}, &runs,
-             [](const char* input, char*) { return const_cast<char*>(input); });
-  const size_t sum_begin = own_chunk_.begin + peer->sum_sent;
-  if (peer->part_sent + part == peer->chunk.size() && peer->sum_sent < summed_) {
-    Gather({sum_begin, std::min(sum_begin + kCallBytes - part, own_chunk_.begin + summed_)}, &runs,
-           [](const char*, char* output) { return output; });
+  const size_t part_end = AddSegment(&peer->part_out, OutgoingSegments::Side::kInputs, peer->chunk,
+                                     peer->part_sent, peer->chunk.size(), kCallBytes, &runs);
+  const bool sends_sum = part_end == peer->chunk.size() && runs.count + 2 <= kMaxRuns;
+  if (sends_sum) {
+    AddSegment(&peer->sum_out, OutgoingSegments::Side::kOutputs, own_chunk_, peer->sum_sent,
+               summed_, kCallBytes, &runs);
   }
   if (runs.count == 0) return Step::kBlocked;
   size_t sent = 0;
   const Step step = SendRuns(peer, &runs, &sent);
-  for (const auto& [size, moved] :
-       {std::pair(header, &peer->header_sent), std::pair(part, &peer->part_sent),
-        std::pair(SIZE_MAX, &peer->sum_sent)}) {
-    const size_t count = std::min(size, sent);
-    *moved += count;
-    sent -= count;
+  const size_t of_header = std::min(header, sent);
+  peer->header_sent += of_header;
+  sent -= of_header;
+  if (peer->header_sent < sizeof(ExchangeHeader)) return step;
+  CountSent(&peer->part_out, peer->chunk.size(), &peer->part_sent, &sent);
+  if (sends_sum && peer->part_sent == peer->chunk.size()) {
+    CountSent(&peer->sum_out, summed_, &peer->sum_sent, &sent);
   }
   return step;
 }
 
 Step ExchangeIo::Receive(ExchangePeer* peer) {
   if (!WantsToReceive(*peer)) return Step::kBlocked;
-  if (peer->header_received == sizeof(ExchangeHeader)) {
-    if (peer->memory != nullptr) return ReceiveInMemory(peer);
-    if (peer->part_received == own_chunk_.size()) return ReceiveSum(peer);
-  }
-  const size_t header = sizeof(ExchangeHeader) - peer->header_received;
-  const bool is_first = peer->header_received == 0;
-  size_t received = 0;
-  Step step;
+  const bool has_header = peer->header_received == sizeof(ExchangeHeader);
   if (peer->memory != nullptr) {
-    step = ReceiveHeaderInMemory(peer);
-  } else {
-    Runs runs;
-    if (header > 0) {
-      runs.Add(reinterpret_cast<char*>(&peer->header) + peer->header_received, header);
-    }
-    const size_t part = BlockEnd() - peer->part_received;
-    if (part > 0) runs.Add(peer->block + (peer->part_received - summed_), part);
-    step = ReceiveRuns(peer, &runs, &received);
-    const size_t of_header = std::min(header, received);
-    peer->header_received += of_header;
-    received -= of_header;
+    return has_header ? ReceiveInMemory(peer) : ReceiveHeaderInMemory(peer);
   }
-  if (step != Step::kProgress) return step;
-  if (is_first && ++arrived_ == options_.peers->size() - 1) {
-    result_.first_byte_nanos = SteadyNanos();
-  }
-  // Before the part that has come with it counts.
-  if (header > 0 && peer->header_received == sizeof(ExchangeHeader)) step = CheckHeader(peer);
-  if (step == Step::kProgress) peer->part_received += received;
-  return step;
+  return has_header && peer->part_received == own_chunk_.size() ? ReceiveSum(peer)
+                                                                : ReceivePart(peer);
+}
+
+// The header, too.
+Step ExchangeIo::ReceivePart(ExchangePeer* peer) {
+  const auto place = [this, peer](size_t begin, size_t end, auto visit) {
+    visit(peer->block + (begin - summed_), end - begin);
+  };
+  return ReceiveRange(peer, &peer->part_in, own_chunk_.size(), BlockEnd(), &peer->part_received,
+                      place);
 }
 
 Step ExchangeIo::ReceiveSum(ExchangePeer* peer) {
   // A peer has no sum of a part that was not sent to it.
   const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
-  if (peer->sum_received >= most) return Step::kBlocked;
-  const size_t begin = peer->chunk.begin + peer->sum_received;
+  const auto place = [this, peer](size_t begin, size_t end, auto visit) {
+    const ByteRange bytes = {peer->chunk.begin + begin, peer->chunk.begin + end};
+    options_.buffers->ForEachRun(
+        bytes, [&visit](const char*, char* output, size_t size) { return visit(output, size); });
+  };
+  return ReceiveRange(peer, &peer->sum_in, peer->chunk.size(), most, &peer->sum_received, place);
+}
+
+template <typename Place>
+Step ExchangeIo::ReceiveRange(ExchangePeer* peer, IncomingSegments* segments, size_t num_bytes,
+                              size_t limit, size_t* at, Place place) {
+  const auto fill = [&place](size_t begin, size_t end) {
+    place(begin, end, [](char* data, size_t size) {
+      std::memset(data, 0, size);
+      return true;
+    });
+  };
+  const size_t header = sizeof(ExchangeHeader) - peer->header_received;
+  const size_t before = *at;
+  segments->Begin(num_bytes);
+  // What does not travel needs no news of the peer.
+  if (header == 0) static_cast<void>(segments->Advance(limit, at, 0, fill));
+  const Step filled = *at > before ? Step::kProgress : Step::kBlocked;
+  if (peer->is_drained) return filled;
   Runs runs;
-  Gather({begin, std::min(begin + kCallBytes, peer->chunk.end)}, &runs,
-         [](const char*, char* output) { return output; });
+  if (header > 0) {
+    runs.Add(reinterpret_cast<char*>(&peer->header) + peer->header_received, header);
+  }
+  const Segment& segment = segments->current();
+  const size_t stop = std::min({limit, segment.end, *at + kCallBytes});
+  size_t end = *at;
+  while (end < stop && runs.count < kMaxRuns) {
+    const size_t next = std::min(segment.RunEnd(end), stop);
+    if (!segment.Travels(end)) {
+      end = next;
+      continue;
+    }
+    place(end, next, [&runs, &end](char* data, size_t size) {
+      if (runs.count == kMaxRuns) return false;
+      runs.Add(data, size);
+      end += size;
+      return true;
+    });
+  }
+  if (end == segment.end && segments->header_left() > 0 && runs.count < kMaxRuns) {
+    runs.Add(segments->header_rest(), segments->header_left());
+  }
+  if (runs.count == 0) return filled;
+  const bool is_first = peer->header_received == 0;
   size_t received = 0;
   const Step step = ReceiveRuns(peer, &runs, &received);
-  peer->sum_received += received;
-  return step;
+  if (step != Step::kProgress) return Both(step, filled);
+  if (is_first && ++arrived_ == options_.peers->size() - 1) {
+    result_.first_byte_nanos = SteadyNanos();
+  }
+  if (header > 0) {
+    const size_t of_header = std::min(header, received);
+    peer->header_received += of_header;
+    received -= of_header;
+    if (peer->header_received < sizeof(ExchangeHeader)) return step;
+    // Before the part that has come with it counts.
+    if (CheckHeader(peer) == Step::kFailed) return Step::kFailed;
+  }
+  if (segments->Advance(limit, at, received, fill)) return step;
+  return Fail(StatusCode::kFailedPrecondition, *peer, "sent a segment that cannot be");
 }
 
 Step ExchangeIo::CheckHeader(ExchangePeer* peer) {
@@ -233,8 +298,10 @@ Step ExchangeIo::ReceiveHeaderInMemory(ExchangePeer* peer) {
   };
   const Step step =
       MoveHeaderThroughRing(peer->memory->incoming_parts(), &peer->header_received, copy);
-  if (step == Step::kProgress) AdvanceRing(peer->fd, peer->memory->incoming_parts(), 0);
-  return InMemory(*peer, step);
+  if (step != Step::kProgress) return InMemory(*peer, step);
+  AdvanceRing(peer->fd, peer->memory->incoming_parts(), 0);
+  if (++arrived_ == options_.peers->size() - 1) result_.first_byte_nanos = SteadyNanos();
+  return CheckHeader(peer);
 }
 
 Step ExchangeIo::ReceivePartInMemory(ExchangePeer* peer) {

@@ -18,11 +18,13 @@
 #include "ops/lanes/shared_memory.h"
 #include "ops/lanes/shm_ring_io.h"
 #include "ops/lanes/status.h"
+#include "ops/lanes/zero_blocks.h"
 
 namespace tf_libra {
 
 // State of the exchange with one peer. Each direction carries a header, then the part of the
-// receiver's chunk, then the sender's own chunk, summed.
+// receiver's chunk, then the sender's own chunk, summed. Over a socket both are without their
+// blocks of zeros (zero_blocks.h).
 struct ExchangePeer {
   int place = 0;
   int rank = 0;  // for messages
@@ -42,7 +44,10 @@ struct ExchangePeer {
   size_t header_received = 0;
   size_t part_received = 0;  // of the own chunk
   size_t sum_received = 0;   // of `chunk`
-  char* block = nullptr;     // holds a block of the own chunk from `summed` on; none with memory
+  // Over a socket.
+  OutgoingSegments part_out, sum_out;
+  IncomingSegments part_in, sum_in;
+  char* block = nullptr;  // holds a block of the own chunk from `summed` on; none with memory
 };
 
 class ExchangeIo {
@@ -97,15 +102,24 @@ class ExchangeIo {
     void Add(char* data, size_t size) { runs[count++] = iovec{data, size}; }
   };
 
-  // Adds runs of `range`, inputs to send, or outputs to receive into; the bytes of them.
-  template <typename Choose>
-  size_t Gather(ByteRange range, Runs* runs, Choose choose) const;
+  // Begins and adds what comes next of a range that is sent: up to `limit` of it, and `most` bytes.
+  // Returns where in the range that ends.
+  size_t AddSegment(OutgoingSegments* segments, OutgoingSegments::Side side, ByteRange range,
+                    size_t at, size_t limit, size_t most, Runs* runs) const;
+  // Takes what has been sent of it off `*sent`.
+  void CountSent(OutgoingSegments* segments, size_t limit, size_t* at, size_t* sent);
   // Interprets a system call's result: `bytes` > 0 moved, or errno; zero means that the peer has
   // closed.
   Step Outcome(const ExchangePeer& peer, ssize_t bytes);
   Step SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent);
   Step ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received);
+  Step ReceivePart(ExchangePeer* peer);
   Step ReceiveSum(ExchangePeer* peer);
+  // Receives what comes next of a range of `num_bytes`, up to `limit`, after what of the header is
+  // missing. `place(begin, end, visit)` calls `visit(data, size)` for the memory of these bytes.
+  template <typename Place>
+  Step ReceiveRange(ExchangePeer* peer, IncomingSegments* segments, size_t num_bytes, size_t limit,
+                    size_t* at, Place place);
   Step CheckHeader(ExchangePeer* peer);
 
   // A step in shared memory, whose failure has one cause.

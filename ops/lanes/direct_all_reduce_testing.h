@@ -8,6 +8,7 @@
 
 #include "ops/lanes/direct_all_reduce.h"
 #include "ops/lanes/testing.h"
+#include "ops/lanes/zero_blocks.h"
 
 namespace tf_libra {
 namespace testing {
@@ -93,6 +94,25 @@ struct Scripted {
     std::vector<char> data(size);
     CHECK_EQ(testing::Receive(End(rank), data.data(), size), testing::IsOk());
     return data;
+  }
+  // Of bytes that travel whole: over sockets only.
+  void SendSegmentHeader(int rank, size_t num_bytes) {
+    SegmentHeader header;
+    header.num_bytes = static_cast<uint32_t>(num_bytes);
+    if (End(rank).memory == nullptr) Send(rank, &header, sizeof(header));
+  }
+  // A part that has no zeros.
+  void ReceiveWhole(int rank, size_t size) {
+    while (size > 0) {
+      SegmentHeader header;
+      header.num_bytes = static_cast<uint32_t>(size);
+      if (End(rank).memory == nullptr) {
+        CHECK_EQ(testing::Receive(End(rank), &header, sizeof(header)), testing::IsOk());
+      }
+      CHECK(header.kind == SegmentKind::kWhole);
+      Receive(rank, header.num_bytes);
+      size -= header.num_bytes;
+    }
   }
   void SendSum(int rank, const void* data, size_t size) {
     CHECK_EQ(testing::SendSum(End(rank), data, size), testing::IsOk());

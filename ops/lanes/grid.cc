@@ -71,6 +71,12 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   column.names = &grid.column();
   column.watch = peers.column_watch.get();
   if (!grid.has_rows()) return RunExchange(column, scratch);
+  uint64_t num_omitted = 0;
+  const auto run = [&num_omitted, scratch](const ExchangeOptions& level) {
+    const ExchangeResult result = RunExchange(level, scratch);
+    num_omitted += result.num_omitted;
+    return result;
+  };
   ExchangeOptions row = options;
   row.rank = grid.place_in_row();
   row.peers = &peers.row;
@@ -88,7 +94,7 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   }
   const std::unique_ptr<float[]> sums(in_float32 ? new float[count] : nullptr);
   row.float32_sums = sums.get();
-  ExchangeResult result = RunExchange(row, scratch);
+  ExchangeResult result = run(row);
   if (!result.status.ok()) return result;
   column.buffers = row.buffers = &in_place;
   row.float32_sums = nullptr;
@@ -99,7 +105,7 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
     summing.slice = {0, buffers.num_bytes()};
     summing.has_float32_buffers = true;
     summing.steps = ExchangeSteps::kReduceScatter;
-    result = RunExchange(summing, scratch);
+    result = run(summing);
     if (!result.status.ok()) return result;
     const size_t num_rows = grid.column().size();
     const auto reduction = static_cast<Reduction>(options.header.reduction);
@@ -112,13 +118,14 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
       return true;
     });
     column.steps = ExchangeSteps::kAllGather;
-    result.status = RunExchange(column, scratch).status;
+    result.status = run(column).status;
   } else {
-    result = RunExchange(column, scratch);
+    result = run(column);
   }
   if (!result.status.ok()) return result;
   row.steps = ExchangeSteps::kAllGather;
-  result.status = RunExchange(row, scratch).status;
+  result.status = run(row).status;
+  result.num_omitted = num_omitted;
   return result;
 }
 

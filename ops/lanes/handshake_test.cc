@@ -45,9 +45,9 @@ struct Conversation {
 // another build have to come to the same.
 TEST_CASE("KnownProofs") {
   Conversation one;
-  CHECK_EQ(one.Shown(), "6ea8e86fa0b45da6dc44eaa8f24abdbc50b563e516ddd3d8dd7002034d126928");
+  CHECK_EQ(one.Shown(), "20dc7ea8e4efb8a216f5d3d2f8b5dc4da8b8af6c35eac5cbb5f94774abaf504f");
   one.role = Role::kCallee;
-  CHECK_EQ(one.Shown(), "69bd0c2c4a739f24d369b7c75cddf635aa6f717fd508bf95181d48aba1ca75aa");
+  CHECK_EQ(one.Shown(), "ea7cfdc700ada7370101f41e23ba860a092568cd4d4214dfd22e401753c9f31b");
 }
 
 // With any bit flipped of what one side knows, sends or has drawn, another proof is required: the

@@ -171,6 +171,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   }
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
+  options.omits_zeros = omits_zeros_;
   if (options_.warn) {
     options.on_stall = [this, job](const std::string& ranks, double seconds) {
       if (job->warned.exchange(true)) return;  // one lane speaks for all
@@ -190,6 +191,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
       is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);
   job->HeardAll(result.first_byte_nanos);
+  job->Omitted(result.num_omitted);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),
                            job->wall.At(started_nanos), job->wall.At(result.first_byte_nanos),

@@ -71,6 +71,7 @@ class LaneEngine : public Engine {
   void Abort(const Status& reason) noexcept override;
   void SetStep(int64_t step) override;
   int64_t step() const override { return step_; }
+  void SetOmitsZeros(bool omits_zeros) override { omits_zeros_ = omits_zeros; }
   Telemetry* telemetry() override { return &telemetry_; }
 
  private:
@@ -149,6 +150,7 @@ class LaneEngine : public Engine {
   std::unique_ptr<Messenger> messenger_;
   std::atomic<int> num_lanes_{0};
   std::atomic<int64_t> step_{-1};
+  std::atomic<bool> omits_zeros_{true};
   std::atomic<WallClock> wall_{WallClock()};  // read again in every step
   Telemetry telemetry_;
 

@@ -55,6 +55,9 @@ struct AllReduceRecord {
   int64_t step = -1;
   uint64_t sequence = 0;
   uint64_t num_bytes = 0;
+  // Of all that this rank sends in an all-reduce of so many bytes: how many it has left out, since
+  // they are zeros (zero_blocks.h).
+  uint64_t num_omitted_bytes = 0;
   int64_t enqueued_nanos = 0;
   int64_t started_nanos = 0;     // the first lane began
   int64_t first_byte_nanos = 0;  // every peer had sent a first byte: the wait is over

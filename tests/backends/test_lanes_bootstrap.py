@@ -176,3 +176,13 @@ def test_a_rank_says_what_it_listens_on(
     assert interfaces(TWO_HOSTS) == ("", "lo")
     monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
     assert interfaces(ONE_HOST) == interfaces(TWO_HOSTS) == ("lo", "lo")
+
+
+def test_zero_blocks_are_omitted_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_LIBRA_ZERO_BLOCKS", raising=False)
+    assert lanes_bootstrap.omits_zeros()
+    monkeypatch.setenv("TF_LIBRA_ZERO_BLOCKS", "send")
+    assert not lanes_bootstrap.omits_zeros()
+    monkeypatch.setenv("TF_LIBRA_ZERO_BLOCKS", "yes")
+    with pytest.raises(ValueError, match="TF_LIBRA_ZERO_BLOCKS must be 'omit' or 'send'"):
+        lanes_bootstrap.offer(ONE_HOST, 1)

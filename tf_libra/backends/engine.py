@@ -222,6 +222,10 @@ class Engine:
         """Sets the step number in telemetry and messages."""
         _check(native.load().c.TfLibraSetStep(step))
 
+    def omit_zeros(self, omits: bool) -> None:
+        """Sets whether this rank leaves blocks of zeros out of what it sends over sockets."""
+        _check(native.load().c.TfLibraOmitZeros(int(omits)))
+
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
         """Returns the all-reduces since the last call, at most the last 65,536."""
         return drain_telemetry()
@@ -320,8 +324,11 @@ def connect(
     liveness_seconds: float = 10.0,
     job: int = 0,
     machine: str = "",
+    omits_zeros: bool = True,
 ) -> Engine:
     """Connects to all ranks of a job. `listen` must have been called; `addresses` are by rank.
+
+    With `omits_zeros` this rank leaves blocks of zeros out of what it sends.
 
     Raises:
         EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
@@ -342,6 +349,7 @@ def connect(
     _connected().job, _connected().machine = job, machine
     connected = running()
     assert connected is not None
+    connected.omit_zeros(omits_zeros)
     return connected
 
 

@@ -19,6 +19,7 @@ from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World, host_identity
 
 _INTERFACE = "TF_LIBRA_INTERFACE"
+_ZERO_BLOCKS = "TF_LIBRA_ZERO_BLOCKS"
 _MAX_PORT = 65535
 
 
@@ -31,9 +32,10 @@ def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, A
         place: host identity from an earlier rendezvous of the same ranks; None: read it now.
 
     Raises:
-        ValueError: no network interface can be chosen.
+        ValueError: no network interface can be chosen, or a variable has a value that it cannot.
         EngineError: the interface has no address, or no port is free.
     """
+    omits_zeros()  # rejects a wrong value before anything runs
     host = listening_host(world)
     # On a single host, this is the interface that the user named, else a Unix socket.
     place = host_identity() if place is None else place
@@ -90,7 +92,20 @@ def connect(
         terms.liveness_seconds,
         world.job,
         offers[world.rank]["place"],
+        omits_zeros(),
     )
+
+
+def omits_zeros() -> bool:
+    """Returns whether this rank leaves blocks of zeros out of what it sends.
+
+    Raises:
+        ValueError: TF_LIBRA_ZERO_BLOCKS is neither "omit" nor "send".
+    """
+    value = os.environ.get(_ZERO_BLOCKS, "omit")
+    if value not in ("omit", "send"):
+        raise ValueError(f"{_ZERO_BLOCKS} must be 'omit' or 'send', got {value!r}")
+    return value == "omit"
 
 
 def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.Engine:

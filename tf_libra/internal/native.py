@@ -36,6 +36,7 @@ _PROTOTYPES = {
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraAwaitRead": (_INT, [ctypes.c_double, _INTS, _TEXT_OUT]),
     "TfLibraSetStep": (_INT, [ctypes.c_int64]),
+    "TfLibraOmitZeros": (_INT, [_INT]),
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),

@@ -60,6 +60,11 @@ _CORE_VARIABLES = (
         "ports at which ranks may listen for each other, such as 20000-20063",
     ),
     EnvVar(
+        "TF_LIBRA_ZERO_BLOCKS",
+        "omit",
+        "send: blocks of zeros in gradients travel between hosts, too (docs/zero_blocks.md)",
+    ),
+    EnvVar(
         "TF_LIBRA_NCCL_NEXT_TUNER",
         "NCCL's own choice",
         "library of another NCCL tuner, which gets the collectives that a plan does not know",

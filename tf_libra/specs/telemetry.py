@@ -22,6 +22,7 @@ class AllReduceRecord:
         group: index of the tensor group; -1 without a plan.
         num_threads: lanes used.
         num_bytes: size of the group.
+        omitted_bytes: zeros that this rank has left out of what it sent, over all of its hops.
         enqueued_ns: submission of the op to the engine.
         started_ns: start of the first lane.
         first_byte_ns: first byte of the last rank to arrive: the end of the wait for other ranks.
@@ -40,6 +41,7 @@ class AllReduceRecord:
     first_byte_ns: int
     finished_ns: int
     tensor_names: tuple[str, ...]
+    omitted_bytes: int = 0
 
     @property
     def seconds(self) -> float:
