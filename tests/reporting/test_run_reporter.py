@@ -19,6 +19,7 @@ from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.reporting.text_report import ORIGIN_NAMES
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
+from tf_libra.specs.telemetry import AllReduceRecord
 
 CONCLUSION = examples.plan_record().conclusion
 
@@ -221,3 +222,18 @@ def test_unwritable_graph_does_not_stop_the_records(
     reporter.on_step_telemetry(2, (1, 2), ())
     reporter.close()
     assert [(step.step, step.rank) for step in read_run(tmp_path).steps] == [(2, 0)]
+
+
+def test_explain_says_what_zeros_were_left_out(three_groups: Plan) -> None:
+    options = options_for()
+    reporter = RunReporter(options)
+    reporter.on_join(0, options)
+    reporter.on_plan_activated(TuningResult(three_groups), PlanSource.USER, 1)
+    assert "zero blocks" not in reporter.explain()
+    times = {"enqueued_ns": 1, "started_ns": 2, "first_byte_ns": 3, "finished_ns": 4}
+    records = [
+        AllReduceRecord(2, group, "plan", group, 1, 6000, tensor_names=("a",), **times, **omitted)
+        for group, omitted in enumerate(({"omitted_bytes": 5000}, {"omitted_bytes": 2000}, {}))
+    ]
+    reporter.on_step_telemetry(2, (1, 5), records)
+    assert "leaves out 7 kB of zeros" in reporter.explain()

@@ -27,6 +27,7 @@ class RunSnapshot:
         num_steps: number of steps by phase.
         step_seconds: wall-clock seconds of the latest steady-state steps by phase, without a
             plan's first step and traced steps.
+        omitted_bytes: zeros that this rank left out in the latest step with telemetry.
     """
 
     function: str = ""
@@ -39,6 +40,7 @@ class RunSnapshot:
     remarks: tuple[str, ...] = ()
     num_steps: Mapping[Phase, int] = field(default_factory=dict)
     step_seconds: Mapping[Phase, tuple[float, ...]] = field(default_factory=dict)
+    omitted_bytes: int = 0
 
     def median_step_seconds(self, phase: Phase) -> float | None:
         """Returns the median of a phase's `step_seconds`; None without any.
@@ -77,6 +79,7 @@ class RunHistory:
         self._num_steps: Counter[Phase] = Counter()
         self._times_steps = True
         self._seconds: dict[Phase, deque[float]] = {}
+        self._omitted_bytes = 0
 
     def set_engine(self, engine: str) -> None:
         """Records the engine that the ranks have agreed on."""
@@ -133,6 +136,10 @@ class RunHistory:
         """Records the timeline of a traced step under the plan."""
         self._timelines.append(timeline)
 
+    def set_omitted_bytes(self, num_bytes: int) -> None:
+        """Records the zeros that this rank left out of what it sent in a step under the plan."""
+        self._omitted_bytes = num_bytes
+
     def snapshot(self) -> RunSnapshot:
         """Returns the present state."""
         return RunSnapshot(
@@ -146,4 +153,5 @@ class RunHistory:
             remarks=tuple(self._remarks),
             num_steps=dict(self._num_steps),
             step_seconds={phase: tuple(seconds) for phase, seconds in self._seconds.items()},
+            omitted_bytes=self._omitted_bytes,
         )

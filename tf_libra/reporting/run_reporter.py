@@ -345,6 +345,8 @@ class RunReporter:
             observation: trace of the step; None for an untraced step.
             timeline: measured timeline of the step; None for an untraced step.
         """
+        if all_reduces:
+            self._history.set_omitted_bytes(sum(record.omitted_bytes for record in all_reduces))
         if timeline is not None:
             self._history.add_timeline(timeline)
         if self._recorder is not None:

@@ -48,6 +48,12 @@ def describe(run: RunSnapshot) -> str:
             lines += _wrapped(
                 "note: error_feedback: what rounding loses is added to the next gradients"
             )
+        if run.omitted_bytes:
+            total = formatting.size(sum(conclusion.plan.num_bytes))
+            lines += _wrapped(
+                f"zero blocks: in a step this rank leaves out {formatting.size(run.omitted_bytes)}"
+                f" of zeros of what it sends; gradients are {total}"
+            )
     for remark in run.remarks:
         lines += _wrapped(f"note: {remark}")
     engine = "" if conclusion is None else backend.resolve(run.engine).describe()
