@@ -3,7 +3,8 @@
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
 "spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
 that option of `optimize`, "libra:wire_dtype=bfloat16:error_feedback=1" with both, and
-"libra:shard_updates=1" with that option.
+"libra:shard_updates=1" with that option. Ranks of "libra:zero_blocks=send" leave no blocks of zeros
+out of what they send.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 _WIRE = "wire_dtype"
 _FLAGS = ("error_feedback", "shard_updates")
+_ZEROS = "zero_blocks"
 
 
 def is_ours(text: str) -> bool:
@@ -40,6 +42,11 @@ def trains_own_model(text: str) -> bool:
     return has_stages(text) or (is_ours(text) and options_of(text).get("shard_updates", False))
 
 
+def sends_zeros(text: str) -> bool:
+    """Returns whether blocks of zeros travel, too."""
+    return f"{_ZEROS}=send" in text.split(":")[1:]
+
+
 def strategy_of(text: str) -> Any:
     """The strategy of a name and whole numbers for its arguments, several with slashes between.
 
@@ -58,6 +65,10 @@ def strategy_of(text: str) -> Any:
         if key in _FLAGS and not is_staged(name):
             if value not in ("0", "1"):
                 raise ValueError(f"{text}: {key} must be 0 or 1, got {value!r}")
+            continue
+        if key == _ZEROS and not is_staged(name):
+            if value not in ("omit", "send"):
+                raise ValueError(f"{text}: {key} must be omit or send, got {value!r}")
             continue
         if key not in fields:
             known = ", ".join(fields)

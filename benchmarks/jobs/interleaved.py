@@ -20,8 +20,16 @@ import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import Exchange, Training, begin, trained
-from benchmarks.variants import has_stages, is_ours, options_of, strategy_of, trains_own_model
+from benchmarks.variants import (
+    has_stages,
+    is_ours,
+    options_of,
+    sends_zeros,
+    strategy_of,
+    trains_own_model,
+)
 from tf_libra import strategies
+from tf_libra.backends import engine
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
 _PLACE = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
@@ -71,7 +79,8 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
         options = {"broadcast_variables": "always"} | options_of(name)
         optimized = tf_libra.optimize(ours[name], **options)
         own = trained(job, training.ranks) if trains_own_model(name) else training
-        steps[name] = optimized(own.step(list))
+        step = optimized(own.step(list))
+        steps[name] = _SendingZeros(step) if sends_zeros(name) else step
         tuning[name] = rounds.until_planned(steps[name], training.batch)
         tuning[name]["optimizer_bytes"] = own.optimizer_bytes()
     for name in filter(has_stages, names):
@@ -87,6 +96,29 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     if "horovod" in names:
         steps |= {name: training.step(exchange) for name, exchange in _horovod_exchanges().items()}
     return steps, tuning
+
+
+class _SendingZeros:
+    """A step under which this rank sends blocks of zeros, too, also while it is tuned."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def __call__(self, *batch: Any) -> Any:
+        _omit_zeros(False)
+        try:
+            return self._step(*batch)
+        finally:
+            _omit_zeros(True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+
+def _omit_zeros(omits: bool) -> None:
+    running = engine.running()
+    if running is not None:  # the first step starts it
+        running.omit_zeros(omits)
 
 
 def _horovod_settings() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tf_libra import strategies
         ("wfbp:num_threads=3", strategies.Wfbp(num_threads=3)),
         ("spp:num_microbatches=4", strategies.Spp(num_microbatches=4)),
         ("wfbp:wire_dtype=float16:num_threads=3", strategies.Wfbp(num_threads=3)),
+        ("libra:zero_blocks=send", strategies.Libra()),
         ("deeppool", strategies.DeepPool()),
     ],
 )
@@ -34,6 +35,7 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("libra:wire_dtype=float8", "wire_dtype must be one of"),
         ("deeppool:wire_dtype=float16", "deeppool has the arguments"),
         ("libra:wire_dtype=float16:error_feedback=yes", "error_feedback must be 0 or 1"),
+        ("libra:zero_blocks=maybe", "zero_blocks must be omit or send"),
     ],
 )
 def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
@@ -48,6 +50,12 @@ def test_baselines_are_none_of_ours() -> None:
 def test_pipelines_and_bursts_have_stages() -> None:
     names = ("spp:num_microbatches=4", "deeppool", "libra", "one-worker")
     assert [variants.has_stages(name) for name in names] == [True, True, False, False]
+
+
+def test_zeros_are_sent_on_request() -> None:
+    texts = ("libra", "libra:zero_blocks=omit", "wfbp:num_threads=2:zero_blocks=send")
+    assert [variants.sends_zeros(text) for text in texts] == [False, False, True]
+    assert variants.options_of("libra:zero_blocks=send") == {}
 
 
 def test_a_wire_dtype_is_an_option_of_optimize() -> None:
