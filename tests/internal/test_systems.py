@@ -32,6 +32,7 @@ from tf_libra.reporting.records.record_types import KINDS
 from tf_libra.reporting.tensorboard.views.card_registry import CARDS
 
 assert tf_libra.optimize("libra").keywords["options"].strategy.name == "libra"
+tf_libra.optimize("auto")(lambda: None)
 for name in ("spp", "deeppool"):
     try:
         tf_libra.optimize(name)

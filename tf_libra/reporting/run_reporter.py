@@ -260,7 +260,9 @@ class RunReporter:
         is_first = self._history.snapshot().conclusion is None
         compared = conclusion.compare_with_one_worker() if is_first else None
         if compared is not None and compared.is_slower:
-            self.log.warning("one worker: %s", compared.describe())
+            advice = "; strategy 'auto' tries to train on one rank"
+            is_tried = self._options.strategy.name == "auto"
+            self.log.warning("one worker: %s%s", compared.describe(), "" if is_tried else advice)
 
     def _log_conclusion(self, conclusion: TuningResult) -> None:
         """Logs why the strategy differs, the trials, the model's fit, the notes, and the plan."""

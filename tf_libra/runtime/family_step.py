@@ -66,8 +66,8 @@ class FamilyStep:
         self._impossible: dict[str, str] = {}  # reasons, by strategy
         reason = _option_against(options)
         self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
-        for name in families:
-            kind, strategy = resolve_strategy(_check_family(name))
+        for name in _available(families):
+            kind, strategy = resolve_strategy(name)
             if not self._allows_joint:
                 strategy = dataclasses.replace(strategy, results="own")
             if reason:
@@ -94,6 +94,7 @@ class FamilyStep:
         self._num_timed = 0  # steps of the schedule so far
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._medians: dict[str, float] = {}
+        self._predicted: dict[str, str] = {}  # steps, by strategy
         self._active = self._chosen = _FIRST
         self._is_chosen = False
 
@@ -147,11 +148,14 @@ class FamilyStep:
             return []
         best = self._medians[self._chosen]
         width = max(map(len, self._medians))
-        return [
-            f"  {name:<{width}}  {formatting.time(seconds):>9}  {seconds / best:5.2f}"
-            f"{'  active' if name == self._chosen else ''}"
-            for name, seconds in self._medians.items()
-        ]
+        lines = [f"  {'':<{width}}  {'step':>9}  ratio  {'predicted':>17}"]
+        for name, seconds in self._medians.items():
+            mark = "  active" if name == self._chosen else ""
+            measured = f"{formatting.time(seconds):>9}  {seconds / best:5.2f}"
+            lines.append(
+                f"  {name:<{width}}  {measured}  {self._predicted.get(name, '-'):>17}{mark}"
+            )
+        return lines
 
     def _compared(self) -> str:
         times = ", ".join(
@@ -190,7 +194,9 @@ class FamilyStep:
         if self._first.rendezvous.is_over:
             self._begin()
         if num_steps != 1 or is_joined():
-            self._active = _FIRST  # no other strategy runs several steps, or ranks without a batch
+            # No other strategy runs several steps, or ranks without a batch.
+            self._active = _FIRST
+            self._is_chosen = self._is_chosen or not self._schedule
             return self._first.step(args, kwargs, num_steps)
         if self._is_chosen and self._schedule:
             self._active = self._chosen
@@ -284,6 +290,9 @@ class FamilyStep:
         """Returns why no strategy of another kind can continue; empty if it may."""
         conclusion = self._first.state.conclusion
         compared = None if conclusion is None else conclusion.compare_with_one_worker()
+        if compared is not None:
+            most = formatting.time(compared.one_worker_seconds)
+            self._predicted = dict.fromkeys(self._candidates, f"at most {most}")
         if compared is not None and compared.speedup > FAR_FASTER:
             return f"it is predicted to be far slower: {compared.describe()}"
         if self._first.rendezvous.options.engine != "lanes":
@@ -312,11 +321,15 @@ def _option_against(options: config.DataParallelOptions) -> str:
     return "plan= is followed without trials" if options.plan is not None else ""
 
 
-def _check_family(name: str) -> str:
-    """Returns the name of a strategy that may join trials, or raises `ValueError`."""
-    allowed = [
-        other for kind in KINDS.values() if kind.joins_trials for other in kind.strategies.by_name
-    ]
-    if name not in allowed:
-        raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
-    return name
+def _available(families: Sequence[str]) -> Sequence[str]:
+    """Returns names of strategies that may join trials; none if their system is not installed.
+
+    Raises:
+        ValueError: a name is unknown, or of a strategy that may not.
+    """
+    kinds = [kind for kind in KINDS.values() if kind.joins_trials]
+    allowed = [name for kind in kinds for name in kind.strategies.by_name]
+    for name in families if kinds else ():
+        if name not in allowed:
+            raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
+    return families if kinds else ()
