@@ -86,7 +86,7 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     for name in filter(has_stages, names):
         staged = tf_libra.optimize(strategy_of(name))
         steps[name] = staged(trained(job, training.ranks).step(list))
-        tuning[name] = rounds.until_planned(steps[name], training.batch)
+        tuning[name] = rounds.until_planned(steps[name], training.batch, has_families=True)
     if "none" in names:
         steps["none"] = training.step(list)
     if "one-worker" in names:

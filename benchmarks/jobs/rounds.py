@@ -20,10 +20,15 @@ from tf_libra.step_comparison import time_in_turns
 WARM_UP_ROUNDS = 10
 
 
-def until_planned(step: Any, batch: tuple[Any, Any]) -> dict[str, float]:
-    """Trains until a plan is active; returns {"steps", "seconds"} that this took."""
+def until_planned(
+    step: Any, batch: tuple[Any, Any], has_families: bool = False
+) -> dict[str, float]:
+    """Trains until a plan is active; returns {"steps", "seconds"} that this took.
+
+    A step that may compare families of strategies has plans before these trials end.
+    """
     start, num_steps = time.perf_counter(), -1  # the last of them is under the plan
-    while step.plan is None:
+    while step.plan is None or (has_families and not step.settled):
         step(*batch)
         num_steps += 1
     return {"steps": num_steps, "seconds": time.perf_counter() - start}

@@ -267,10 +267,12 @@ class FamilyStep:
         self._is_checked = True
         _, num_ranks = self._first.rendezvous.place
         reason = self._reason_against()
-        mine = {
-            name: reason or step.rejects(args, kwargs, num_ranks)
-            for name, step in self._candidates.items()
-        }
+        mine: dict[str, str | None] = {}
+        for name, step in self._candidates.items():
+            try:
+                mine[name] = reason or step.rejects(args, kwargs, num_ranks)
+            except Exception as error:  # of the script, traced for the joint batch
+                mine[name] = f"{type(error).__name__}: {error}"
         for rejected in self._first.exchange(mine):
             for name, reason in rejected.items():
                 if reason is not None:

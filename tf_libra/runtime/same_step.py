@@ -41,17 +41,17 @@ def compare_steps(
     """
     variables = [variable for variable in variables if variable.is_variable]
     before = VariableSnapshot(variables)
-    initial = _values(variables)
+    initial = [variable.read_value() for variable in variables]
     theirs = other()
     synchronize()
-    changed = _values(variables)
+    changed = [variable.read_value() for variable in variables]
     before.restore()
     ours = first()
-    for variable, old, new, expected in zip(
-        variables, initial, changed, _values(variables), strict=True
-    ):
-        is_compared = variable.is_number and (variable.trainable or not trained_only)
-        if is_compared and not _is_close(new - old, expected - old, expected):
+    for variable, *values in zip(variables, initial, changed, strict=True):
+        if not variable.is_number or (trained_only and not variable.trainable):
+            continue
+        old, new, expected = map(_to_numpy, (*values, variable.read_value()))
+        if not _is_close(new - old, expected - old, expected):
             return ours, f"variable {variable.name!r} would change otherwise"
     if not trained_only:
         pairs = zip(tf.nest.flatten(theirs), tf.nest.flatten(ours), strict=True)
@@ -61,13 +61,10 @@ def compare_steps(
     return ours, ""
 
 
-def _values(variables: Sequence[BoundVariable]) -> list[Any]:
-    """Returns values, numbers as float64."""
-    read = (variable.read_value() for variable in variables)
-    return [
-        tf.cast(value, tf.float64).numpy() if variable.is_number else value
-        for variable, value in zip(variables, read, strict=True)
-    ]
+def _to_numpy(value: Any) -> Any:
+    """Returns numbers with the largest precision."""
+    dtype = tf.complex128 if value.dtype.is_complex else tf.float64
+    return tf.cast(value, dtype).numpy()
 
 
 def _is_equal_result(result: Any, expected: Any) -> bool:
@@ -75,9 +72,8 @@ def _is_equal_result(result: Any, expected: Any) -> bool:
         return bool(result is expected or result == expected)
     if result.shape != expected.shape:
         return False
-    dtype = tf.complex128 if result.dtype.is_complex else tf.float64
-    found, wanted = (tf.cast(value, dtype).numpy() for value in (result, expected))
-    return _is_close(found, wanted, wanted)
+    wanted = _to_numpy(expected)
+    return _is_close(_to_numpy(result), wanted, wanted)
 
 
 def _is_close(found: Any, expected: Any, values: Any) -> bool:
