@@ -13,6 +13,8 @@ from absl import app, flags
 
 import tf_libra
 from benchmarks.deeppool import document, evaluation, models, pictures
+from benchmarks.deeppool.claims import claims as compare_claims
+from benchmarks.deeppool.sensitivity import sensitivity as compute_sensitivity
 from benchmarks.markdown import fill, picture
 from tf_libra.model_parallel.simulation.burst_plot import plot_burst
 
@@ -58,7 +60,7 @@ def run(
         plans.append((f"deeppool, {limit:g}", plan))
     plot_burst(plans, image("plans"), salt="plans")
     _strip(image("plans"))
-    claims = evaluation.claims(figure_9, figure_10, scaled)
+    claims = compare_claims(figure_9, figure_10, scaled)
     blocks = {
         "parameters": document.parameters(setting),
         "workloads": document.workloads(evaluation.workloads(setting)),
@@ -69,7 +71,7 @@ def run(
         "mechanisms": document.rows(figure_11)
         + shown("One mechanism after the other", "mechanisms"),
         "scale": document.scaled(scaled) + shown("8 to 1,024 GPUs", "scale"),
-        "sensitivity": document.sensitivity(evaluation.sensitivity(setting, sensitive)),
+        "sensitivity": document.sensitivity(compute_sensitivity(setting, sensitive)),
     }
     path.write_text(fill(path.read_text(), blocks))
 

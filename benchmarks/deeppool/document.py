@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from benchmarks.deeppool import evaluation
-from benchmarks.deeppool.evaluation import Claim, Row, Scaled, Sensitivity, Setting, Workload
+from benchmarks.deeppool.claims import Claim
+from benchmarks.deeppool.evaluation import Row, Scaled, Setting, Workload
 from benchmarks.deeppool.models import TITLES
+from benchmarks.deeppool.sensitivity import Sensitivity
 from benchmarks.markdown import table
 
 

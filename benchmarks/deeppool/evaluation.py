@@ -21,12 +21,18 @@ from tf_libra.model_parallel.simulation import (
 )
 
 GPUS = (1, 2, 4, 8)  # Table 2
+
 BATCH = 32  # Fig. 9 (a) and (c)
+
 SCALES = tuple(2**power for power in range(3, 11))  # 8 to 1024
+
 SCALE_BATCH = 1024
+
 LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
+
 # Not given: the background's batch; forward's share of a layer's time (backward computes twice).
 BACKGROUND_BATCH = 4
+
 FORWARD_SHARE = 1 / 3
 
 
@@ -320,154 +326,3 @@ def workloads(setting: Setting) -> list[Workload]:
             )
         )
     return rows
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """The figures of Fig. 9 when one parameter takes another value.
-
-    Attributes:
-      parameter: which, and its value.
-      network: of the figures.
-      burst_over_data_parallel: the foreground's throughput, BP over DP, minus 1.
-      total_over_data_parallel: of both jobs, BP + Col over DP, minus 1.
-      foreground_loss: of BP + Col to BP.
-    """
-
-    parameter: str
-    network: str
-    burst_over_data_parallel: float
-    total_over_data_parallel: float
-    foreground_loss: float
-
-
-def sensitivity(setting: Setting, networks: Sequence[str] = NETWORKS) -> list[Sensitivity]:
-    """Each parameter that is not given, below and above what is used."""
-    base, interference = setting.parameters, setting.interference
-
-    def network_of(**changes: float) -> Setting:
-        return replace(setting, parameters=replace(base, **changes))
-
-    def changed_interference(**changes: float) -> Setting:
-        return replace(setting, interference=replace(interference, **changes))
-
-    cases = [("as used", setting)]
-    for value in (150e9, 600e9):
-        changed = network_of(bytes_per_second=value)
-        cases.append((f"bandwidth {value / 1e9:g} GB/s", changed))
-    for value in (5e-6, 100e-6):
-        cases.append((f"latency {1e6 * value:g} us", network_of(latency_seconds=value)))
-    for value in (1.0, 1.3):
-        cases.append((f"computation x {value:g}", changed_interference(compute_slowdown=value)))
-    for value in (1.5, 3.0):
-        changed = changed_interference(synchronize_slowdown=value, transition_slowdown=value)
-        cases.append((f"communication x {value:g}", changed))
-    for value in (0.1, 1.0):
-        changed = changed_interference(background_communication=value)
-        cases.append((f"background during communication x {value:g}", changed))
-    for count in (1, 16):
-        cases.append((f"background batch {count}", replace(setting, background_batch=count)))
-    rows = []
-    for name, changed in cases:
-        found = {(row.network, row.scenario): row for row in scenarios(changed, networks)}
-        for network in networks:
-            alone, burst, both = (found[network, s] for s in ("DP", "BP", "BP + Col"))
-            rows.append(
-                Sensitivity(
-                    name,
-                    network,
-                    burst.foreground / alone.foreground - 1,
-                    both.total / alone.total - 1,
-                    1 - both.foreground / burst.foreground,
-                )
-            )
-    return rows
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper, compared with our result.
-
-    Attributes:
-      text: what is said.
-      where: in the paper.
-      paper: the paper's words or figure.
-      ours: the same, computed here.
-    """
-
-    text: str
-    where: str
-    paper: str
-    ours: str
-
-
-def claims(
-    figure_9: Sequence[Row], figure_10: dict[str, Sequence[Row]], scaled: Sequence[Scaled]
-) -> list[Claim]:
-    """The figures in the text of the paper's evaluation."""
-    rows = {(row.network, row.scenario): row for row in figure_9}
-
-    def change(network: str, one: str, other: str, *, total: bool = False) -> float:
-        first, second = rows[network, one], rows[network, other]
-        if total:
-            return first.total / second.total - 1
-        return first.foreground / second.foreground - 1
-
-    totals = [row.total_over_data_parallel for row in scaled if row.total_over_data_parallel]
-    low, high = min(totals), max(totals)
-    return [
-        Claim(
-            "VGG-16, foreground: BP over DP",
-            "7.1",
-            "higher",
-            f"{change('vgg16', 'BP', 'DP'):+.0%}",
-        ),
-        Claim(
-            "VGG-16, total: BP + Col over BP",
-            "7.1",
-            "almost double",
-            f"{change('vgg16', 'BP + Col', 'BP', total=True):+.0%}",
-        ),
-        Claim(
-            "VGG-16, foreground: BP + Col over BP",
-            "7.1",
-            "above -18 %",
-            f"{change('vgg16', 'BP + Col', 'BP'):+.0%}",
-        ),
-        Claim(
-            "VGG-16, foreground: BP + Col over DP",
-            "7.1",
-            "still higher",
-            f"{change('vgg16', 'BP + Col', 'DP'):+.0%}",
-        ),
-        Claim(
-            "Inception-v3, foreground: BP over DP",
-            "7.1",
-            "falls back to DP",
-            f"{change('inception_v3', 'BP', 'DP'):+.0%}",
-        ),
-        Claim(
-            "Inception-v3, total: BP + Col over BP",
-            "7.1",
-            "+15 %",
-            f"{change('inception_v3', 'BP + Col', 'BP', total=True):+.0%}",
-        ),
-        Claim(
-            "VGG-16, foreground over a partition's of no more throughput, at most",
-            "7.1, Fig. 10",
-            "+38 %",
-            f"{gain_over_partitions(figure_10['vgg16']):+.0%}",
-        ),
-        Claim(
-            "Inception-v3, the same",
-            "7.1, Fig. 10",
-            "+37 %",
-            f"{gain_over_partitions(figure_10['inception_v3']):+.0%}",
-        ),
-        Claim(
-            "total cluster throughput over DP with one task, at large scale",
-            "abstract",
-            "1.2 to 2.3 times",
-            f"{low:.2f} to {high:.2f} times (8 to 1,024 GPUs, all limits)",
-        ),
-    ]

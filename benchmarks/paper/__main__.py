@@ -25,6 +25,7 @@ from benchmarks.paper.parameters import (
     of_libra,
     of_published_throughputs,
 )
+from benchmarks.paper.sensitivity import sensitivity as compute_sensitivity
 
 
 def run(
@@ -59,7 +60,7 @@ def run(
     scaled = evaluation.scaled_out(parameters)
     names = [workload.name for workload in parameters.workloads]
     compared = evaluation.claims(testbed, evaluation.largest(parameters))
-    sweeps = evaluation.sensitivity(parameters, points)
+    sweeps = compute_sensitivity(parameters, points)
     pictures.throughput(testbed, image("throughput"))
     pictures.breakdown(testbed, image("breakdown"))
     pictures.scale(parameters, scaled, image("scale"))

@@ -10,10 +10,10 @@ from benchmarks.paper.evaluation import (
     AscRow,
     Claim,
     Row,
-    Sweep,
     per_node,
 )
 from benchmarks.paper.parameters import ASC_GAMMA, Parameters, asc_gamma
+from benchmarks.paper.sensitivity import Sweep
 
 
 def skeleton(parameters: Parameters, blocks: dict[str, str]) -> str:

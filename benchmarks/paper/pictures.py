@@ -8,8 +8,9 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from benchmarks.paper.evaluation import ASC_PAPER, IDEAL, AscRow, Row, Sweep, per_node
+from benchmarks.paper.evaluation import ASC_PAPER, IDEAL, AscRow, Row, per_node
 from benchmarks.paper.parameters import Parameters
+from benchmarks.paper.sensitivity import Sweep
 
 _COLOURS = {
     "SynEASGD": "#9d755d",

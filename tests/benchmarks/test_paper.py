@@ -11,7 +11,7 @@ import tf_libra
 from benchmarks import networks
 from benchmarks.gpu import documents
 from benchmarks.markdown import fill
-from benchmarks.paper import document, evaluation, parameters
+from benchmarks.paper import document, evaluation, parameters, sensitivity
 from benchmarks.paper.__main__ import run
 from benchmarks.paper.gpu import of_gpu
 
@@ -145,7 +145,7 @@ def test_claims_are_ranges_over_networks():
 
 def test_without_contention_there_is_nothing_to_gain_from_threads():
     found = small(library_threads=8)
-    sweep = evaluation.sensitivity(found, points=2)[0]
+    sweep = sensitivity.sensitivity(found, points=2)[0]
     assert sweep.values[0] == 0
     gains = sweep.gains["Tiny"]
     assert gains[0] < gains[1]
