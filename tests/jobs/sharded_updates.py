@@ -211,6 +211,28 @@ def checkpoints() -> Any:
 
 
 @cases
+def elastic_state() -> Any:
+    """Saves and restores an elastic state without synchronizing variables."""
+    ours, theirs = Network("adam"), Network("adam")
+    step, other = decorated(ours, shard=True), decorated(theirs, shard=False)
+    state = tf_libra.elastic.TensorFlowState(ours.variables())
+    for number in range(2):
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+    state.save()
+    unreadable = [num_unreadable(ours)]
+    step(*inputs_of(9))  # is undone
+    unreadable.append(num_unreadable(ours))
+    state.restore()
+    unreadable.append(num_unreadable(ours))
+    for number in range(2, 4):
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+    step.synchronize_variables()
+    return {"different": different(ours, theirs), "unreadable": unreadable}
+
+
+@cases
 def keras_model() -> Any:
     """Saves a model of Keras with its optimizer."""
     model = keras.Sequential([keras.layers.Dense(models.CLASSES, activation="softmax")])
@@ -235,6 +257,43 @@ def keras_model() -> Any:
     return [one.path for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()], sum(
         float(np.abs(one.numpy()).sum()) for one in found
     )
+
+
+@cases
+def fit() -> Any:
+    """Trains by Keras' fit, which saves the model on rank 0 after each epoch."""
+    bits, unreadable, totals = [], [], []
+    for shard in (True, False):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(models.CLASSES, name="only")])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.build((None, models.FEATURES))
+        model.compile(keras.optimizers.Adam(0.01), loss)
+        plan = models.plan_of([one.value for one in model.trainable_variables], SIZE, [0, 2], [1])
+        optimized = tf_libra.keras.optimize(model, plan=plan, shard_updates=shard)
+        path = FOLDER / f"fit.{shard}.keras"
+        saving = [keras.callbacks.ModelCheckpoint(path)] if RANK == 0 else []
+        data = [np.concatenate(parts) for parts in zip(*map(inputs_of, range(4)), strict=True)]
+        # The last rank has fewer batches.
+        data = [part[models.SHARD * (RANK == SIZE - 1) :] for part in data]
+        arguments = {"batch_size": models.SHARD, "shuffle": False, "verbose": 0}
+        model.fit(*data, epochs=2, callbacks=saving, **arguments)
+        variables = [*model.trainable_variables, *model.optimizer.variables]
+        bits.append([one.numpy().tobytes().hex() for one in variables])
+        totals.append(optimized.explain())
+        unreadable.append(0)
+        model.train_on_batch(*inputs_of(5))
+        for one in variables:
+            try:
+                one.numpy()
+            except tf.errors.InvalidArgumentError:
+                unreadable[-1] += 1
+        optimized.synchronize_variables()
+        if RANK == 0:
+            found = keras.models.load_model(path)
+            saved = [*found.trainable_variables, *found.optimizer.variables]
+            assert bits[-1] == [one.numpy().tobytes().hex() for one in saved]
+    return {"equal": bits[0] == bits[1], "unreadable": unreadable, "explained": totals}
 
 
 @cases

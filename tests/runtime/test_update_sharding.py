@@ -64,14 +64,25 @@ def test_graphs_of_several_steps(sharded: Job) -> None:
         assert value["unreadable"] == NUM_WEIGHTS
 
 
-def test_checkpoints_contain_whole_slots(sharded: Job) -> None:
+@pytest.mark.parametrize("case", ["checkpoints", "elastic_state"])
+def test_saved_values_are_whole_slots(sharded: Job, case: str) -> None:
     for rank in range(NUM_WORKERS):
         parts = NUM_WEIGHTS * SLOTS["adam"]
-        value = sharded.value("checkpoints", rank)
-        assert value == {"different": [], "unreadable": [0, parts, 0]}
+        assert sharded.value(case, rank) == {"different": [], "unreadable": [0, parts, 0]}
+
+
+def test_models_of_keras_are_saved_with_whole_slots(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
         different, total = sharded.value("keras_model", rank)
         assert different == []
         assert total > 0
+
+
+def test_fit_saves_whole_slots_on_one_rank(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("fit", rank)
+        assert value["equal"]
+        assert value["unreadable"] == [4, 0]
 
 
 def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:

@@ -45,6 +45,7 @@ class OptimizedFit:
         decorate: Callable[..., decorator.Optimized],
         is_staged: bool = False,
         serves_reads: bool = True,
+        shards_updates: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
 
@@ -53,6 +54,7 @@ class OptimizedFit:
             decorate: returns the optimized step of a step.
             is_staged: whether ranks run stages of the model.
             serves_reads: whether variables can be read at any time without synchronization.
+            shards_updates: whether ranks may hold parts of optimizer slots between steps.
         """
         self._model = model
         self._decorate = decorate
@@ -60,7 +62,9 @@ class OptimizedFit:
         self._up_to_date = (
             StagedFitSync(model, self._synchronize, serves_reads) if is_staged else None
         )
-        self._uneven = None if is_staged else UnevenEpochs(model)
+        self._shards_updates = shards_updates
+        on_epoch_end = self.synchronize_variables if shards_updates else lambda: None
+        self._uneven = None if is_staged else UnevenEpochs(model, on_epoch_end)
         multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
@@ -119,14 +123,16 @@ class OptimizedFit:
     def synchronize_variables(self) -> None:
         """Synchronizes the variables of the training step on all ranks.
 
-        `fit` does that by itself. If ranks run stages of a pipeline, call it on all of them after
-        `train_on_batch` and before variables are read.
+        `fit` does that by itself. If ranks run stages of a pipeline, or share updates, call it on
+        all of them after `train_on_batch` and before variables are read.
 
         Raises:
             HorovodInternalError: a rank is gone, late, or has aborted.
         """
         if self._up_to_date is not None:
             self._up_to_date.synchronize()
+        elif self._shards_updates:
+            self._synchronize()
 
     def _synchronize(self) -> None:
         if self._steps is not None:
@@ -206,11 +212,6 @@ def optimize(
     """
     strategy = without_metrics(strategy)
     requested: config.OptimizeKwargs = {"progress": False, **options}
-    if options.get("shard_updates"):
-        raise ValueError(
-            "shard_updates must be False with tf_libra.keras.optimize, since fit and its callbacks"
-            " read optimizer slots at any time, got True"
-        )
     decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
@@ -231,7 +232,10 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    return OptimizedFit(model, decorate, is_staged(strategy), serves_reads(strategy))
+    shards_updates = bool(options.get("shard_updates"))
+    return OptimizedFit(
+        model, decorate, is_staged(strategy), serves_reads(strategy), shards_updates
+    )
 
 
 def _check(model: keras.Model) -> None:

@@ -1,7 +1,8 @@
 """Epochs of `fit` in which ranks have different numbers of batches.
 
 Ranks exchange the numbers once per epoch. A rank whose batches have ended repeats the last one with
-the weight zero, before Keras ends its epoch (`uneven_data.py`).
+the weight zero, before Keras ends its epoch (`uneven_data.py`). So at the end of an epoch all ranks
+have taken equally many steps.
 """
 
 import functools
@@ -18,29 +19,36 @@ from tf_libra.keras import multi_worker_fit
 _PLACE = "the first batch of an epoch"
 
 
-class _EpochBegin(keras.callbacks.Callback):
+class _Epochs(keras.callbacks.Callback):
     """Callback that Keras gives the number of batches of an epoch."""
 
-    def __init__(self, begin: Callable[[int | None], None]) -> None:
-        """Calls `begin` with the number, None if it is unknown."""
+    def __init__(self, begin: Callable[[int | None], None], end: Callable[[], None]) -> None:
+        """Calls `begin` with the number, None if it is unknown, and `end` before user callbacks."""
         super().__init__()
         self._begin = begin
+        self._end = end
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Begins an epoch."""
         self._begin(self.params.get("steps"))
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Ends an epoch."""
+        self._end()
+
 
 class UnevenEpochs:
     """Batches of this rank and of the others in the current epoch of `fit`."""
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, on_epoch_end: Callable[[], None] = lambda: None) -> None:
         """Replaces the model's `fit`.
 
         Args:
             model: model whose training steps call `step`.
+            on_epoch_end: called on all ranks at the end of an epoch, before the user's callbacks.
         """
         self._model = model
+        self._on_epoch_end = on_epoch_end
         self._end()
         model.fit = self._fit
 
@@ -64,7 +72,7 @@ class UnevenEpochs:
     def _with_begin(self, callbacks: Any) -> Any:
         if isinstance(callbacks, keras.callbacks.CallbackList):
             return callbacks  # has its parameters already; ranks need equally many batches
-        return [_EpochBegin(self._begin), *keras.tree.flatten(callbacks or [])]
+        return [_Epochs(self._begin, self._on_epoch_end), *keras.tree.flatten(callbacks or [])]
 
     def _begin(self, num_batches: int | None) -> None:
         self._is_exchanged, self._num_batches, self._num_trained = False, num_batches, 0
