@@ -100,6 +100,8 @@ class OwnedSlots:
             for dtype, slots in by_dtype.items():
                 handles = {slot.number: slot.handle() for slot in slots}
                 numbers = [number for number, handle in handles.items() if handle is not None]
+                if not numbers:  # the script has dropped them, on all ranks
+                    continue
                 with tf.device("/cpu:0"):
                     native.load().ops.libra_gather_owned(
                         resources=[handles[number] for number in numbers],

@@ -58,8 +58,9 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
-        except tf.errors.InvalidArgumentError:
-            if not any(_watch().variables):
+        except tf.errors.InvalidArgumentError as error:
+            # A variable that holds a part has the dtype variant for TensorFlow.
+            if "variant" not in str(error) or not any(_watch().variables):
                 raise
         elastic_hooks.synchronize_all_ranks(_PLACE, _CALLER)
         return original(*args, **kwargs)
