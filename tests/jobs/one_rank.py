@@ -186,10 +186,10 @@ def alternating():
     cases.save(**every_value(trained))
 
 
-def compared(make, chosen="one-rank", allow=("joint_results",), **options):
+def compared(make, chosen="one-rank", allow=("joint_results",), far_faster=float("inf"), **options):
     """Trains through trials of data parallelism and one rank; `chosen` wins.
 
-    Which of the two is faster depends on the machine.
+    Which of the two is faster depends on the machine, and so does whether one is far faster.
     """
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,))
@@ -197,7 +197,8 @@ def compared(make, chosen="one-rank", allow=("joint_results",), **options):
     with mock.patch.multiple(
         family_step,
         choose_fastest=lambda seconds: chosen if chosen in seconds else FIRST,
-        FAR_FASTER=float("inf"),
+        FAR_FASTER=far_faster,
+        HOPELESS=float("inf"),
     ):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
             tf.function(trained.step)
@@ -293,6 +294,7 @@ cases.add("read on rank 0", lambda: read_alone(LAST, 0))
 cases(changed_between)
 cases(dropped)
 cases.add("compared own", lambda: compared(without_metric, allow=()))
+cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
 cases.add("compared metric", lambda: compared(models.mlp, allow=()))
 cases.add("compared summed", lambda: compared(summed, allow=()))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))

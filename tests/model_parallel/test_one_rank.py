@@ -175,6 +175,7 @@ def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> 
         ("sparse", "gradients are sparse"),
         ("metric", "results of each rank's own examples"),
         ("summed", "variable "),
+        ("slow", "a step took "),
     ],
 )
 def test_auto_leaves_out_one_rank_if_weights_would_differ(
@@ -184,6 +185,11 @@ def test_auto_leaves_out_one_rank_if_weights_would_differ(
         value = trained.value(f"compared {model}", rank)
         assert value["settled"] and value["plan"] == "Plan"
         assert f"one-rank is left out: {named}" in " ".join(value["explained"].split())
+
+
+def test_timed_steps_that_are_undone_leave_variables_as_they_were(trained: Job) -> None:
+    _, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    check_variables(trained, "compared slow", variables)
 
 
 def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job) -> None:

@@ -23,6 +23,7 @@ from tf_libra.reporting.records.record_types import Record
 from tf_libra.runtime import same_step
 from tf_libra.runtime.family_trials import (
     FAR_FASTER,
+    HOPELESS,
     STEPS_PER_TURN,
     choose_fastest,
     combine_ranks,
@@ -95,6 +96,7 @@ class FamilyStep:
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._medians: dict[str, float] = {}
         self._predicted: dict[str, str] = {}  # steps, by strategy
+        self._largest_speedup = float("inf")  # of data parallelism over the others, predicted
         self._active = self._chosen = _FIRST
         self._is_chosen = False
 
@@ -227,17 +229,55 @@ class FamilyStep:
         self._is_repeated.add(name)
         self._active = _FIRST
         candidate = self._candidates[name]
+        usual = 0.0
+
+        def train() -> Any:
+            nonlocal usual
+            start = time.perf_counter()
+            result = self._first.step(args, kwargs)
+            usual = time.perf_counter() - start
+            return result
+
         result, reason = same_step.compare_steps(
             partial(candidate.step, args, kwargs),
             candidate.synchronize_variables,
-            partial(self._first.step, args, kwargs),
+            train,
             tuple(candidate.bound_variables.values()),
             trained_only=self._allows_joint,
         )
         reasons = [one for one in self._first.exchange(reason) if one]
-        if reasons:
-            self._leave_out(name, reasons[0])
+        reason = reasons[0] if reasons else self._time_repeated(name, usual, args, kwargs)
+        if reason:
+            self._leave_out(name, reason)
         return result
+
+    def _time_repeated(self, name: str, usual: float, args: Any, kwargs: Any) -> str:
+        """Returns why trials of a strategy would only cost time; empty if they may pay.
+
+        Predictions only bound the step of one worker, which takes less than N times as long if
+        computation does not grow with the batch. So steps that may be far slower are timed.
+
+        Args:
+            name: the strategy.
+            usual: seconds of a step of data parallelism on this rank.
+            args: of the step.
+            kwargs: of the step.
+        """
+        everyone = self._first.exchange((self._largest_speedup > FAR_FASTER, usual))
+        if not any(may_be_slow for may_be_slow, _ in everyone):
+            return ""
+        usual = max(seconds for _, seconds in everyone)
+        candidate = self._candidates[name]
+        for _ in range(2):  # the first may be slow by chance
+            taken = same_step.time_step(
+                partial(candidate.step, args, kwargs),
+                candidate.synchronize_variables,
+                tuple(candidate.bound_variables.values()),
+            )
+            seconds = max(self._first.exchange(taken))
+            if seconds <= FAR_FASTER * usual:
+                return ""
+        return f"a step took {formatting.time(seconds)}, one of {_FIRST} {formatting.time(usual)}"
 
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
@@ -295,8 +335,9 @@ class FamilyStep:
         if compared is not None:
             most = formatting.time(compared.one_worker_seconds)
             self._predicted = dict.fromkeys(self._candidates, f"at most {most}")
-        if compared is not None and compared.speedup > FAR_FASTER:
-            return f"it is predicted to be far slower: {compared.describe()}"
+            self._largest_speedup = compared.speedup
+            if compared.speedup > HOPELESS:
+                return f"it is predicted to be far slower: {compared.describe()}"
         if self._first.rendezvous.options.engine != "lanes":
             return "the engine is not lanes, which carry examples and results between ranks"
         if self._first.gathers_rows:

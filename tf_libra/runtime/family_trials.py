@@ -7,7 +7,9 @@ import numpy as np
 from tf_libra.planning.one_worker import CLEARLY_SLOWER
 
 FAR_FASTER = 1.5
-"""Predicted ratio of steps from which on a strategy is not tried against data parallelism."""
+"""Ratio of a strategy's step to one of data parallelism from which on it is not tried."""
+HOPELESS = 4.0
+"""Upper bound of this ratio, by prediction, from which on no step is timed to know it."""
 NUM_ROUNDS = 4
 """Rounds, in each of which every strategy has its turn."""
 STEPS_PER_TURN = 4

@@ -5,6 +5,7 @@ norm of their difference. A loss that is a sum, or that relates examples to each
 variables by other amounts, and metrics of the joint batch have other values than each rank's own.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,6 +60,27 @@ def compare_steps(
             if not _is_equal_result(result, expected):
                 return ours, f"result {number} of the step would have another value"
     return ours, ""
+
+
+def time_step(
+    step: Callable[[], Any],
+    synchronize: Callable[[], None],
+    variables: Sequence[BoundVariable],
+) -> float:
+    """Returns the seconds of a step, and undoes it; all ranks call it.
+
+    Args:
+        step: the step, which has run before.
+        synchronize: brings all variables up to date after it.
+        variables: all variables that the step may change.
+    """
+    before = VariableSnapshot([variable for variable in variables if variable.is_variable])
+    start = time.perf_counter()
+    step()
+    seconds = time.perf_counter() - start
+    synchronize()
+    before.restore()
+    return seconds
 
 
 def _to_numpy(value: Any) -> Any:
