@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.reporting.records.record_types import Record
-from tf_libra.variable_sync.bound_variables import BoundVariable
+
+if TYPE_CHECKING:  # it imports TensorFlow, which commands that plan do without
+    from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class CandidateStep(TrainingStep, Protocol):
     """A step under a strategy that is compared with data parallelism."""
 
     @property
-    def bound_variables(self) -> dict[int, BoundVariable]:
+    def bound_variables(self) -> dict[int, "BoundVariable"]:
         """The variables, by key, that a step may use, once `rejects` has returned None."""
         ...
 
