@@ -9,16 +9,12 @@ from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
 from tf_libra.coordination import current_job
-from tf_libra.coordination.consistency_check import (
-    NAMES_ADVICE,
-    agree,
-    check_equal,
-    exchange,
-)
+from tf_libra.coordination.consistency_check import NAMES_ADVICE, agree, check_equal, exchange
 from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.joint_batch import find_difference
+from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
 from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
@@ -245,7 +241,8 @@ class StagedTraining:
         except ValueError as error:
             return str(error)
         self._traced_ahead = {step_arguments.trace_key(given): traces}
-        return find_difference(traces.microbatch_graph)
+        graph = traces.microbatch_graph
+        return find_difference(graph) or find_shortage(graph)
 
     def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
         return self._traced_ahead.pop(step_arguments.trace_key(given), None) or SizedTraces(
