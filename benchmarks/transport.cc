@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
 #ifdef TF_LIBRA_WITH_GLOO
     transports.push_back(std::make_unique<GlooLanes>(rank, folder));
 #endif
-    std::vector<float> data(kSizes[2] / sizeof(float), 0.0f);
+    std::vector<float> data(kSizes[2] / sizeof(float), 1.0f);  // zeros would not be sent
     for (const size_t bytes : kSizes) {
       for (const int num_threads : kThreads) {
         for (const auto& transport : transports) {
