@@ -78,6 +78,8 @@ class VariableReads:
         self._values = threading.Lock()  # guards the next two
         self._served: dict[int, tuple[TrainedVariable, Any]] = {}  # with the handle, by key
         self._before_access: dict[int, Any] = {}  # values after the last step, by key
+        # By number, those that this rank has sent to all, which may still be reading before that.
+        self._synchronized: dict[int, TrainedVariable] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -107,6 +109,7 @@ class VariableReads:
             try:
                 with self._values:
                     self._before_access.clear()
+                    self._synchronized.clear()
                     for variable in variables:
                         if variable.key not in self._served:
                             self._served[variable.key] = (variable, variable.handle())
@@ -129,6 +132,10 @@ class VariableReads:
                 if variable.number == number:
                     value = self._before_access.get(variable.key)
                     return _read(variable, handle) if value is None else value
+            # It is as after the last step until the reader takes part in another one.
+            if number in self._synchronized:
+                variable = self._synchronized[number]
+                return _read(variable, variable.handle())
         raise KeyError(number)
 
     def hand_over(self) -> None:
@@ -249,7 +256,9 @@ class VariableReads:
         )
         for key in keys:
             self._remote.pop(key, None)
-            self._served.pop(key, None)
+            served = self._served.pop(key, None)
+            if served is not None:
+                self._synchronized[served[0].number] = served[0]
             self._before_access.pop(key, None)
 
     def forget_all(self) -> None:
