@@ -21,18 +21,12 @@ from tf_libra.model_parallel.simulation import (
 )
 
 GPUS = (1, 2, 4, 8)  # Table 2
-
 BATCH = 32  # Fig. 9 (a) and (c)
-
 SCALES = tuple(2**power for power in range(3, 11))  # 8 to 1024
-
 SCALE_BATCH = 1024
-
 LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
-
 # Not given: the background's batch; forward's share of a layer's time (backward computes twice).
 BACKGROUND_BATCH = 4
-
 FORWARD_SHARE = 1 / 3
 
 

@@ -18,7 +18,6 @@ from tf_libra.planning.compare import PlanComparison, ideal
 from tf_libra.planning.compare import compare as side_by_side
 
 IDEAL = "MG-CF"
-
 CLUSTERS = tuple(2**power for power in range(4, 12))  # 16 to 2048 nodes
 
 
@@ -243,7 +242,6 @@ ASC_PAPER = {
     "Inception-v4": AscRow("Inception-v4", 0.719, 0.510, 0.377, 16.1, 17.2),
     "BERT-Base": AscRow("BERT-Base", 1.010, 1.062, 0.924, 10.6, 11.5),
 }
-
 # S_1 and S_2 of Table IV: ASC-WFBP over WFBP and over MG-WFBP, as they are printed. The seconds are
 # rounded, so that their quotients differ in the last digit.
 ASC_PAPER_SPEEDUPS = {

@@ -4,10 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import tf_libra
-from benchmarks.paper.parameters import (
-    Parameters,
-    Workload,
-)
+from benchmarks.paper.parameters import Parameters, Workload
 from tf_libra import strategies
 
 
