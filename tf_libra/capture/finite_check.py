@@ -88,6 +88,11 @@ class VariableSnapshot:
         """Holds the current values."""
         self._values = [(variable, variable.read_value()) for variable in variables]
 
+    @property
+    def values(self) -> list[Any]:
+        """The values, in the order of the variables."""
+        return [value for _, value in self._values]
+
     def restore(self) -> None:
         """Assigns the values to their variables."""
         for variable, value in self._values:

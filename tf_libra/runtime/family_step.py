@@ -228,28 +228,26 @@ class FamilyStep:
         """Trains a step by data parallelism, after another strategy has run and undone it."""
         self._is_repeated.add(name)
         self._active = _FIRST
-        candidate = self._candidates[name]
-        usual = 0.0
-
-        def train() -> Any:
-            nonlocal usual
-            start = time.perf_counter()
-            result = self._first.step(args, kwargs)
-            usual = time.perf_counter() - start
-            return result
-
-        result, reason = same_step.compare_steps(
-            partial(candidate.step, args, kwargs),
-            candidate.synchronize_variables,
-            train,
-            tuple(candidate.bound_variables.values()),
-            trained_only=self._allows_joint,
-        )
+        undone = self._run_undone(name, args, kwargs)
+        start = time.perf_counter()
+        result = self._first.step(args, kwargs)
+        usual = time.perf_counter() - start
+        reason = same_step.describe_difference(undone, result, self._allows_joint)
         reasons = [one for one in self._first.exchange(reason) if one]
         reason = reasons[0] if reasons else self._time_repeated(name, usual, args, kwargs)
         if reason:
             self._leave_out(name, reason)
         return result
+
+    def _run_undone(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> same_step.UndoneStep:
+        candidate = self._candidates[name]
+        return same_step.run_undone(
+            partial(candidate.step, args, kwargs),
+            candidate.synchronize_variables,
+            candidate.bound_variables.values(),
+        )
 
     def _time_repeated(self, name: str, usual: float, args: Any, kwargs: Any) -> str:
         """Returns why trials of a strategy would only cost time; empty if they may pay.
@@ -267,14 +265,9 @@ class FamilyStep:
         if not any(may_be_slow for may_be_slow, _ in everyone):
             return ""
         usual = max(seconds for _, seconds in everyone)
-        candidate = self._candidates[name]
         for _ in range(2):  # the first may be slow by chance
-            taken = same_step.time_step(
-                partial(candidate.step, args, kwargs),
-                candidate.synchronize_variables,
-                tuple(candidate.bound_variables.values()),
-            )
-            seconds = max(self._first.exchange(taken))
+            undone = self._run_undone(name, args, kwargs)
+            seconds = max(self._first.exchange(undone.seconds))
             if seconds <= FAR_FASTER * usual:
                 return ""
         return f"a step took {formatting.time(seconds)}, one of {_FIRST} {formatting.time(usual)}"

@@ -6,7 +6,8 @@ variables by other amounts, and metrics of the joint batch have other values tha
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,66 +22,66 @@ _TOLERANCE = 0.02
 _ROUNDING = 1e-5
 
 
-def compare_steps(
-    other: Callable[[], Any],
-    synchronize: Callable[[], None],
-    first: Callable[[], Any],
-    variables: Sequence[BoundVariable],
-    trained_only: bool,
-) -> tuple[Any, str]:
-    """Runs a step, undoes it, runs another one, and compares; all ranks call it.
+@dataclass(frozen=True)
+class UndoneStep:
+    """A step that has run, and whose changes are undone.
+
+    Attributes:
+        variables: variables that it may have changed.
+        before: their values before it.
+        after: their values after it.
+        result: its result.
+        seconds: how long it took.
+    """
+
+    variables: Sequence[BoundVariable]
+    before: Sequence[Any]
+    after: Sequence[Any]
+    result: Any
+    seconds: float
+
+
+def run_undone(
+    step: Callable[[], Any], synchronize: Callable[[], None], bound: Iterable[BoundVariable]
+) -> UndoneStep:
+    """Runs a step, and undoes it; all ranks call it.
 
     Args:
-        other: the step that is undone.
+        step: the step.
         synchronize: brings all variables up to date after it.
-        first: the step that counts.
-        variables: all variables that the steps may change.
-        trained_only: whether results, and variables that no gradient trains, may differ.
-
-    Returns:
-        The result of the step that counts, and what differs, in a clause; empty if nothing does.
+        bound: all variables that the step may change.
     """
-    variables = [variable for variable in variables if variable.is_variable]
+    variables = [one for one in bound if one.is_variable]
     before = VariableSnapshot(variables)
-    initial = [variable.read_value() for variable in variables]
-    theirs = other()
+    start = time.perf_counter()
+    result = step()
+    seconds = time.perf_counter() - start
     synchronize()
-    changed = [variable.read_value() for variable in variables]
+    after = VariableSnapshot(variables)
     before.restore()
-    ours = first()
-    for variable, *values in zip(variables, initial, changed, strict=True):
+    return UndoneStep(variables, before.values, after.values, result, seconds)
+
+
+def describe_difference(undone: UndoneStep, result: Any, trained_only: bool) -> str:
+    """Returns what differs in the step that has run now, in a clause; empty if nothing does.
+
+    Args:
+        undone: the other step, on the same batch.
+        result: result of the step that has run now.
+        trained_only: whether results, and variables that no gradient trains, may differ.
+    """
+    for variable, *values in zip(undone.variables, undone.before, undone.after, strict=True):
         if not variable.is_number or (trained_only and not variable.trainable):
             continue
         old, new, expected = map(_to_numpy, (*values, variable.read_value()))
         if not _is_close(new - old, expected - old, expected):
-            return ours, f"variable {variable.name!r} would change otherwise"
+            return f"variable {variable.name!r} would change otherwise"
     if not trained_only:
-        pairs = zip(tf.nest.flatten(theirs), tf.nest.flatten(ours), strict=True)
-        for number, (result, expected) in enumerate(pairs):
-            if not _is_equal_result(result, expected):
-                return ours, f"result {number} of the step would have another value"
-    return ours, ""
-
-
-def time_step(
-    step: Callable[[], Any],
-    synchronize: Callable[[], None],
-    variables: Sequence[BoundVariable],
-) -> float:
-    """Returns the seconds of a step, and undoes it; all ranks call it.
-
-    Args:
-        step: the step, which has run before.
-        synchronize: brings all variables up to date after it.
-        variables: all variables that the step may change.
-    """
-    before = VariableSnapshot([variable for variable in variables if variable.is_variable])
-    start = time.perf_counter()
-    step()
-    seconds = time.perf_counter() - start
-    synchronize()
-    before.restore()
-    return seconds
+        pairs = zip(tf.nest.flatten(undone.result), tf.nest.flatten(result), strict=True)
+        for number, (found, expected) in enumerate(pairs):
+            if not _is_equal_result(found, expected):
+                return f"result {number} of the step would have another value"
+    return ""
 
 
 def _to_numpy(value: Any) -> Any:
