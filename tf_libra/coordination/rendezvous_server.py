@@ -331,10 +331,8 @@ class RendezvousServer:
 
     def _missing(self, pending: dict[int, Any]) -> str:
         """Returns the ranks that are missing in an exchange, and what came in their place."""
-        missing = [str(other) for other in range(self._size) if other not in pending]
-        shown = ", ".join(
-            [*missing[:_MAX_RANKS_SHOWN], *(["..."] if missing[_MAX_RANKS_SHOWN:] else [])]
-        )
+        missing = [other for other in range(self._size) if other not in pending]
+        shown = formatting.listed(missing, _MAX_RANKS_SHOWN)
         whom = f"rank{'s' if len(missing) > 1 else ''} {shown} at the rendezvous"
         if self._state.rejected:
             whom += f" (it rejected {self._state.rejected[-1]}, which has another secret)"

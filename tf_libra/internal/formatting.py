@@ -25,8 +25,8 @@ _TIMES = (("us", 1e6), ("ms", 1e3), ("s", 1.0))
 _BYTES = (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6), ("GB", 1e-9))
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Returns the first names, quoted, and the number of the others."""
+def listed(names: Sequence[str | int], most: int = 5) -> str:
+    """Returns the first names, quoted, or numbers, and how many others there are."""
     first = ", ".join(repr(name) for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
