@@ -27,7 +27,7 @@ def find_shortage(graph: StepGraph) -> str | None:
 def output_bytes(graph: StepGraph) -> int:
     """Returns the bytes of all outputs of known size, as if none was freed during the step."""
     total = 0
-    for op in graph.recording.concrete.graph.get_operations():
+    for op in graph.ops:
         if op.type in _ALIASES:
             continue
         for tensor in op.outputs:
