@@ -264,6 +264,7 @@ class VariableReads:
     def forget_all(self) -> None:
         """Forgets all variables: the ranks have left the job."""
         self.forget([*self._remote, *self._served])
+        self._synchronized.clear()
 
     def release(self) -> None:
         """Records, at any place, that the function is gone: others fetch its variables soon."""
