@@ -1,7 +1,7 @@
 // Parts of tensors that ranks own, and the layout of an exchange in which chunks are these parts.
 //
 // Ownership depends only on a tensor's size and the number of ranks, so that it is the same under
-// every plan. Borders are multiples of kElements elements: a kernel that computes vectors of
+// every plan. Borders are multiples of kOwnedElements: a kernel that computes vectors of
 // elements computes each element of a part as it would compute it in the whole tensor.
 #ifndef TF_LIBRA_OPS_LANES_OWNED_PARTS_H_
 #define TF_LIBRA_OPS_LANES_OWNED_PARTS_H_

@@ -138,19 +138,8 @@ size_t OutgoingSegments::Advance(size_t limit, size_t* at, size_t* sent) {
   *sent -= of_header;
   if (header_left() > 0) return 0;
   size_t omitted = 0;
-  limit = std::min(limit, current_.end);
-  while (*at < limit) {
-    const size_t end = std::min(current_.RunEnd(*at), limit);
-    if (current_.Travels(*at)) {
-      const size_t count = std::min(*sent, end - *at);
-      if (count == 0) break;
-      *sent -= count;
-      *at += count;
-    } else {
-      omitted += end - *at;
-      *at = end;
-    }
-  }
+  current_.Advance(limit, at, sent,
+                   [&omitted](size_t begin, size_t end) { omitted += end - begin; });
   return omitted;
 }
 

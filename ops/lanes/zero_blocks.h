@@ -54,6 +54,24 @@ struct Segment {
     } while (at < end && Travels(at) == travels);
     return std::min(at, end);
   }
+  // Moves `*at` up to `limit`, over `*moved` bytes that travel, which it takes off, and over those
+  // that do not, for which it calls `skip(begin, end)`.
+  template <typename Skip>
+  void Advance(size_t limit, size_t* at, size_t* moved, Skip skip) const {
+    limit = std::min(limit, end);
+    while (*at < limit) {
+      const size_t stop = std::min(RunEnd(*at), limit);
+      if (Travels(*at)) {
+        const size_t count = std::min(*moved, stop - *at);
+        if (count == 0) return;
+        *moved -= count;
+        *at += count;
+      } else {
+        skip(*at, stop);
+        *at = stop;
+      }
+    }
+  }
 };
 
 // A sender's side of a range.
@@ -99,31 +117,15 @@ class IncomingSegments {
   // if the header describes no segment that can come next.
   template <typename Fill>
   bool Advance(size_t limit, size_t* at, size_t received, Fill fill) {
-    Pass(limit, at, &received, fill);
+    current_.Advance(limit, at, &received, fill);
     next_received_ += std::exchange(received, 0);
     if (*at < current_.end || next_received_ < sizeof(SegmentHeader)) return true;
     if (!TakeNext()) return false;
-    Pass(limit, at, &received, fill);
+    current_.Advance(limit, at, &received, fill);
     return true;
   }
 
  private:
-  template <typename Fill>
-  void Pass(size_t limit, size_t* at, size_t* received, Fill fill) {
-    limit = std::min(limit, current_.end);
-    while (*at < limit) {
-      const size_t end = std::min(current_.RunEnd(*at), limit);
-      if (current_.Travels(*at)) {
-        const size_t count = std::min(*received, end - *at);
-        if (count == 0) return;
-        *received -= count;
-        *at += count;
-      } else {
-        fill(*at, end);
-        *at = end;
-      }
-    }
-  }
   bool TakeNext();
 
   Segment current_;
