@@ -64,30 +64,28 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    try {
-      OP_REQUIRES_ASYNC(
-          context, tensorflow::TensorShapeUtils::IsScalar(context->input(0).shape()),
-          absl::InvalidArgumentError(absl::StrCat(kOp, ": the predicate of ", check_.condition,
-                                                  " must be a scalar, got shape ",
-                                                  context->input(0).shape().DebugString())),
-          done);
-      const int32_t mine = check_.is_index
-                               ? context->input(0).scalar<int32_t>()()
-                               : static_cast<int32_t>(context->input(0).scalar<bool>()());
-      if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
-        CheckByHorovod(context, mine, done);
-      } else {
-        CheckByMessages(context, mine, done);
-      }
-    } catch (...) {
-      context->SetStatus(CannotStart(kOp));
-      done();
-    }
+    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
   }
 
   bool IsExpensive() override { return false; }
 
  private:
+  void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
+    OP_REQUIRES_ASYNC(
+        context, tensorflow::TensorShapeUtils::IsScalar(context->input(0).shape()),
+        absl::InvalidArgumentError(absl::StrCat(kOp, ": the predicate of ", check_.condition,
+                                                " must be a scalar, got shape ",
+                                                context->input(0).shape().DebugString())),
+        done);
+    const int32_t mine = check_.is_index ? context->input(0).scalar<int32_t>()()
+                                         : static_cast<int32_t>(context->input(0).scalar<bool>()());
+    if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
+      CheckByHorovod(context, mine, done);
+    } else {
+      CheckByMessages(context, mine, done);
+    }
+  }
+
   void CheckByMessages(tensorflow::OpKernelContext* context, int32_t mine,
                        const DoneCallback& done) {
     std::shared_ptr<Engine> engine;

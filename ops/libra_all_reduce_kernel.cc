@@ -123,12 +123,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
         by_horovod_(operation_) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    try {
-      HandOver(context, done);
-    } catch (...) {
-      context->SetStatus(CannotStart(kOp));
-      done();
-    }
+    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
   }
 
   // Only enqueues: not worth a hop to another thread.

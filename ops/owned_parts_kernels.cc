@@ -126,12 +126,10 @@ class LibraOwnedPartKernel : public OpKernel {
                                  " elements, got ", input.NumElements())));
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK(context, FindEngine("LibraOwnedPart", &engine));
-    const ByteRange owned = OwnedElements(num_elements_, engine->world_size(), engine->rank());
+    const ByteRange owned =
+        OwnedBytes(*engine, num_elements_, tensorflow::DataTypeSize(input.dtype()));
     Tensor part;
-    OP_REQUIRES_OK(context, CopyPart(context, input,
-                                     {owned.begin * tensorflow::DataTypeSize(input.dtype()),
-                                      owned.end * tensorflow::DataTypeSize(input.dtype())},
-                                     &part));
+    OP_REQUIRES_OK(context, CopyPart(context, input, owned, &part));
     context->set_output(0, part);
   }
 
@@ -274,12 +272,7 @@ class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    try {
-      HandOver(context, done);
-    } catch (...) {
-      context->SetStatus(CannotStart(kOp));
-      done();
-    }
+    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
   }
 
   bool IsExpensive() override { return false; }
