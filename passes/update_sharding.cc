@@ -89,6 +89,14 @@ class ShardWriter {
     for (const NodeDef& node : graph->node()) names_.insert(node.name());
   }
 
+  // Makes an all-reduce a reduce-scatter.
+  void WriteScatter(int root) {
+    roots_.insert(root);
+    NodeDef* const reduce = graph_->mutable_node(root);
+    reduce->mutable_attr()->erase(kShapes);
+    AddNodeAttr("scatter", true, reduce);
+  }
+
   void WriteParts() {
     for (const auto& [node, size] : parts_) {
       NodeDef* const def = graph_->mutable_node(node);
@@ -297,13 +305,10 @@ class ShardWriter {
     return true;
   }
 
- public:
-  std::unordered_set<int> roots_;  // all-reduces that become reduce-scatters
-
- private:
   const OwnedUpdates& updates_;
   const std::unordered_map<int, int64_t>& parts_;
   GraphDef* const graph_;
+  std::unordered_set<int> roots_;  // all-reduces that become reduce-scatters
   std::unordered_set<std::string> names_;
   std::map<std::pair<std::string, int64_t>, std::string> taken_;
   std::map<int, std::string> owned_names_, gathers_of_;  // by assignment of a weight
@@ -341,12 +346,7 @@ void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, Graph
   }
 
   ShardWriter writer(updates, parts, &sharded);
-  for (const ShardedGroup& group : groups) {
-    writer.roots_.insert(group.root);
-    NodeDef* const reduce = sharded.mutable_node(group.root);
-    reduce->mutable_attr()->erase(kShapes);
-    AddNodeAttr("scatter", true, reduce);
-  }
+  for (const ShardedGroup& group : groups) writer.WriteScatter(group.root);
   // Ranks have to agree on one order: the all-reduces of a copy, its gathers, those of the next.
   std::vector<std::string> before;
   for (size_t copy = 0; copy < reduces.size(); ++copy) {
