@@ -20,7 +20,6 @@ from tf_libra.runtime.strategy_kinds import (
     AnyStrategy,
     StrategyKind,
     all_options,
-    is_staged,
     resolve_options,
     resolve_strategy,
 )
@@ -32,21 +31,23 @@ if TYPE_CHECKING:
 
 @config.with_option_signature(all_options())
 def optimize(
-    strategy: AnyStrategy | str = "libra",
+    strategy: AnyStrategy | str = "auto",
     **options: Unpack[config.OptimizeKwargs],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step distributed, under a plan for this model on these machines.
 
         hvd.init()
 
-        @tf_libra.optimize("libra")
+        @tf_libra.optimize()
         @tf.function
         def train_step(images, labels): ...
 
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
-    Under a pipeline strategy, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank
-    runs a stage of the step (docs/pipeline.md). Under a burst strategy, such as
+    Under "auto", trials choose between the data-parallel strategies and one rank that trains the
+    joint batch (docs/one_rank.md). Under a pipeline strategy, such as
+    `tf_libra.strategies.Spp(num_microbatches=4)`, each rank runs a stage of the step
+    (docs/pipeline.md). Under a burst strategy, such as
     `tf_libra.strategies.DeepPool(max_amplification=1.5)`, each layer has its own number of ranks
     (docs/burst.md).
 
@@ -112,11 +113,10 @@ class Optimized:
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
         self._kind = kind
-        self._is_staged = is_staged(options.strategy)
         self._made_of = (function, options, tuner, kind)
         # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
-        self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
+        self._of_objects: dict[int, Optimized] = {}  # by `id`
         self._training: TrainingStep
         if kind.make_step is not None:
             self._training = kind.make_step(function, options)
@@ -124,8 +124,9 @@ class Optimized:
             assert isinstance(options, config.DataParallelOptions)
             self._training = first = TrainingFunction(function, options, tuner, weights)
             families = getattr(options.strategy, "families", ())
-            if families:
+            if families and options.plan is None:
                 self._training = FamilyStep(function, options, first, families)
+        self._is_staged = not isinstance(self._training, TrainingFunction)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -178,11 +179,15 @@ class Optimized:
         is_first, self._training.is_method = not self._training.is_method, True
         if not self._is_staged:
             return self
-        if instance not in self._of_objects:
+        key = id(instance)
+        if key not in self._of_objects:
             bound = self if is_first else type(self)(*self._made_of)
             bound._training.is_method = True
-            self._of_objects[instance] = bound
-        return self._of_objects[instance]
+            self._of_objects[key] = bound
+            # Objects need not be hashable. One without weak references keeps its step.
+            with contextlib.suppress(TypeError):
+                weakref.finalize(instance, self._of_objects.pop, key, None).atexit = False
+        return self._of_objects[key]
 
     def __getattr__(self, name: str) -> Any:
         """Raises `AttributeError`, with advice for attributes of a `tf.function`."""

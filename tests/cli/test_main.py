@@ -45,7 +45,7 @@ def test_plan_is_printed_for_another_number_of_workers(inputs, capsys):
 
 
 def test_exact_is_a_flag(inputs, capsys):
-    assert main(["plan", *inputs, "--exact"]) == 0
+    assert main(["plan", *inputs, "--strategy=libra", "--exact"]) == 0
     plan = tf_libra.Plan.from_json(capsys.readouterr().out)
     exact = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Libra(exact=True))
     assert plan == exact
@@ -149,12 +149,16 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
     ("arguments", "status", "words"),
     [
         (["plan", "--strategy=fastest"], 2, "strategy must be one of syneasgd"),
-        (["plan", "--max_groups=0"], 2, "max_groups must be from 1"),
-        (["plan", "--chunks=0"], 2, "chunks must be from 1"),
-        (["plan", "--chunks=many"], 2, "chunks"),
+        (["plan", "--strategy=libra", "--max_groups=0"], 2, "max_groups must be from 1"),
+        (["plan", "--strategy=libra", "--chunks=0"], 2, "chunks must be from 1"),
+        (["plan", "--strategy=libra", "--chunks=many"], 2, "chunks"),
         (["plan", "--threads=1,x"], 2, "threads must be integers"),
         (["plan", "--threads=0"], 2, "threads must be from 1"),
-        (["plan", "--threads=1,100"], 2, "compute: alpha1 - alpha2*r must be positive at r = 100"),
+        (
+            ["plan", "--strategy=libra", "--threads=1,100"],
+            2,
+            "compute: alpha1 - alpha2*r must be positive at r = 100",
+        ),
         (["plan", "--strategy=wfbp", "--chunks=3"], 2, "chunks is not an argument of wfbp"),
         (["plan", "--strategy=asc-wfbp", "--contention=nan"], 2, "contention must be a finite"),
         (["plan", "--strategy=asc-wfbp", "--rule=eq"], 2, "rule must be one of published-code"),

@@ -196,7 +196,9 @@ def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> A
     saved = {f"alone/{name}": value for name, value in arrays.items()}
     if "plan" in options:
         options = options | {"plan": models.plan_of(model.variables, SIZE, EDGES, THREADS)}
-    step = tf_libra.optimize(**{"engine": "horovod"} | options)(tf.function(model.step))
+    step = tf_libra.optimize(**{"strategy": "libra", "engine": "horovod"} | options)(
+        tf.function(model.step)
+    )
     # Rank 0 captures graphs by itself.
     with GraphCapture() if RANK else tf.name_scope("unused") as capture:
         arrays = train(step, model, num_steps, dtype, whole=False)

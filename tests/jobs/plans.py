@@ -90,7 +90,7 @@ def against_alone(
         model = make()
         chosen = tf.function(model.step)
         if not alone:
-            step = chosen = tf_libra.optimize(**options)(chosen)
+            step = chosen = tf_libra.optimize(**{"strategy": "libra"} | options)(chosen)
         for number in range(num_steps):
             chosen(*data(number, alone))
         who = "alone" if alone else "ours"

@@ -1,6 +1,7 @@
 """A decorated function before it has met other ranks; what follows is in jobs' tests."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -112,6 +113,19 @@ def test_copy_of_an_object_that_has_a_step_has_a_step_of_its_own() -> None:
     assert other.step is not agent.step
     assert other.step.__wrapped__(tf.constant(2.0)) == 6
     assert agent.step.__wrapped__(tf.constant(2.0)) == 2
+
+
+def test_objects_of_a_decorated_method_need_not_be_hashable() -> None:
+    @dataclasses.dataclass
+    class Agent:
+        rate: float
+
+        @tf_libra.optimize()
+        def learn(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.rate * inputs
+
+    one, other = Agent(1.0), Agent(3.0)
+    assert one.learn.__func__ is one.learn.__func__ is not other.learn.__func__
 
 
 def test_autograph_does_not_convert_a_step() -> None:

@@ -111,7 +111,7 @@ def _define_inputs(values: flags.FlagValues, default: str = "required") -> None:
 
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    define_strategy(values, strategies.BY_NAME, "libra")
+    define_strategy(values, strategies.BY_NAME, "auto")
     flags.DEFINE_integer(
         "workers", None, "number of workers; the cost model's by default", flag_values=values
     )

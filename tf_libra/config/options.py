@@ -67,7 +67,7 @@ class Options:
     """
 
     strategy: Any = option(
-        "libra",
+        "auto",
         "strategies.Strategy | str",
         lambda name, value: value,
         "a name or an object of `tf_libra.strategies`.",
@@ -186,7 +186,7 @@ class DataParallelOptions(Options):
     """Options of data-parallel training, with planned all-reduces."""
 
     strategy: strategies.Strategy = option(
-        "libra",
+        "auto",
         "strategies.Strategy | str",
         lambda name, value: strategies.resolve(value),
         "a name or an object of `tf_libra.strategies`.",

@@ -174,14 +174,14 @@ class OptimizedFit:
 @config.with_option_signature(all_options(), progress=False)
 def optimize(
     model: keras.Model,
-    strategy: AnyStrategy | str = "libra",
+    strategy: AnyStrategy | str = "auto",
     **options: Unpack[config.OptimizeKwargs],
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel under a plan for this model and these machines.
 
         hvd.init()
         model.compile(optimizer, loss)
-        fitting = tf_libra.keras.optimize(model, "libra")
+        fitting = tf_libra.keras.optimize(model)
         model.fit(...)
         print(fitting.explain())
 

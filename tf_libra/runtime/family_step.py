@@ -306,6 +306,7 @@ class FamilyStep:
                 mine[name] = reason or step.rejects(args, kwargs, num_ranks)
             except Exception as error:  # of the script, traced for the joint batch
                 mine[name] = f"{type(error).__name__}: {error}"
+            mine[name] = _last_line(mine[name])
         for rejected in self._first.exchange(mine):
             for name, reason in rejected.items():
                 if reason is not None:
@@ -344,6 +345,14 @@ class FamilyStep:
         rank, _ = self._first.rendezvous.place
         if rank == 0:
             log_utils.logger(rank).info("strategies: %s", message)
+
+
+def _last_line(reason: str | None) -> str | None:
+    """Returns what an error says, without the lines of user code that AutoGraph puts before."""
+    if reason is None or "\n" not in reason:
+        return reason
+    *_, last = reason.strip().splitlines()
+    return last.strip().removeprefix("ValueError: ")
 
 
 def _option_against(options: config.DataParallelOptions) -> str:

@@ -29,7 +29,7 @@ def one_step(
 ) -> Any:
     """A fresh model's first step."""
     model = make()
-    step = tf_libra.optimize(**o)(tf.function(model.step))
+    step = tf_libra.optimize(**{"strategy": "libra"} | o)(tf.function(model.step))
     step(*shard())
     return step
 

@@ -251,7 +251,9 @@ def drifts(
 ) -> dict[str, Any]:
     """Trains until the inputs of one rank are NaN, and says what becomes of that step."""
     model = make()
-    step = tf_libra.optimize(**{"max_tuning_steps": 9} | options)(tf.function(model.step))
+    step = tf_libra.optimize(**{"strategy": "libra", "max_tuning_steps": 9} | options)(
+        tf.function(model.step)
+    )
     for number in range(at + 2):
         inputs, labels = shard(number)
         before = model.weights()

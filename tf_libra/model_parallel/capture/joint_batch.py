@@ -9,7 +9,7 @@ from typing import Any
 from tf_libra.model_parallel.capture.step_dataflow import RANDOM
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 
-_HARMLESS_EFFECTS = frozenset({"Assert", "NoOp"})
+_HARMLESS_EFFECTS = frozenset({"Assert", "Empty", "NoOp"})
 _HOST_OPS = ("PyFunc", "EagerPyFunc")
 
 
