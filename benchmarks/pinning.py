@@ -83,7 +83,7 @@ def trace(build: Callable[[], tuple[tf.keras.Model, list[tf.TensorSpec]]]) -> St
         pairs = zip(names, variables, tape.gradient(loss, variables), strict=True)
         for name, variable, gradient in reversed(list(pairs)):
             gradient = tf.convert_to_tensor(gradient)
-            (reduced,) = ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])
+            (reduced,) = ops.libra_all_reduce(tensors=[gradient], ends=[], tensor_names=[name])
             variable.assign_sub(0.1 * reduced)
 
     traced = step.get_concrete_function(*specs).graph

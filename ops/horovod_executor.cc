@@ -179,7 +179,7 @@ absl::Status HorovodAllReduce::MakeKernel(OpKernelContext* context, tensorflow::
 
 void HorovodAllReduce::Compute(OpKernelContext* context, std::function<void()> done) {
   std::vector<Tensor> inputs;
-  for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->input(i));
+  for (int i = 0; i < context->num_outputs(); ++i) inputs.push_back(context->input(i));
   Reduce(context, std::move(inputs),
          [context, done = std::move(done)](absl::Status status, Call* call) {
            if (status.ok()) status = TakeOutputs(call, context);

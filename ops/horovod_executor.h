@@ -57,7 +57,7 @@ class HorovodAllReduce {
   explicit HorovodAllReduce(std::shared_ptr<const OperationInfo> operation)
       : operation_(std::move(operation)) {}
 
-  // As the kernel's ComputeAsync. The inputs and outputs of `context` are one for one.
+  // As the kernel's ComputeAsync. The first inputs and the outputs of `context` are one for one.
   void Compute(tensorflow::OpKernelContext* context, std::function<void()> done);
 
   // Sums one tensor of a kernel that has other inputs and outputs. `done` gets an error or the sum.

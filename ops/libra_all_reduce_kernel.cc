@@ -53,7 +53,6 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
     TF_RETURN_IF_ERROR(context->GetAttr("wire_dtype", &wire_dtype));
     TF_RETURN_IF_ERROR(context->GetAttr("error_feedback", &operation->error_feedback));
-    TF_RETURN_IF_ERROR(context->GetAttr("is_gather", &operation->is_gather));
     const size_t num_names = operation->tensor_names.size();
     const size_t num_starts = operation->part_starts.size();
     if (num_names != static_cast<size_t>(num_tensors)) {
@@ -78,6 +77,27 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
   return operation;
 }
 
+// Returns what each rank contributes to a tensor, by the last input: the rows where parts end.
+absl::Status ReadParts(tensorflow::OpKernelContext* context, const Engine& engine,
+                       std::vector<ByteRange>* parts) {
+  const tensorflow::Tensor& tensor = context->input(0);
+  const tensorflow::Tensor& ends = context->input(context->num_inputs() - 1);
+  const int64_t num_rows = tensor.dims() > 0 ? tensor.dim_size(0) : -1;
+  const size_t row_bytes = num_rows > 0 ? tensor.TotalBytes() / num_rows : 0;
+  int64_t end = 0;
+  bool is_valid = ends.dims() == 1 && ends.NumElements() == engine.world_size();
+  for (int64_t i = 0; is_valid && i < ends.NumElements(); ++i) {
+    const int64_t begin = end;
+    end = ends.vec<int32_t>()(i);
+    is_valid = begin <= end;
+    parts->push_back({begin * row_bytes, end * row_bytes});
+  }
+  if (is_valid && end == num_rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      kOp, ": ends must ascend to the number of rows of shape ", tensor.shape().DebugString(),
+      ", one for each of ", engine.world_size(), " ranks, got ", ends.SummarizeValue(16)));
+}
+
 // All of the request but `done`. The reduced tensors are the context's outputs.
 absl::Status MakeRequest(tensorflow::OpKernelContext* context,
                          const std::shared_ptr<const OperationInfo>& operation, ExchangeSteps steps,
@@ -85,8 +105,12 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
   request->operation = operation;
   request->steps = steps;
   request->element_type = ElementTypeOf(context->input_dtype(0));
-  request->tensors.reserve(context->num_inputs());
-  for (int i = 0; i < context->num_inputs(); ++i) {
+  const int num_tensors = static_cast<int>(operation->tensor_names.size());
+  if (num_tensors < context->num_inputs()) {
+    TF_RETURN_IF_ERROR(ReadParts(context, engine, &request->parts));
+  }
+  request->tensors.reserve(num_tensors);
+  for (int i = 0; i < num_tensors; ++i) {
     const tensorflow::Tensor& input = context->input(i);
     const void* const data = input.data();
     const size_t num_bytes = input.TotalBytes();
@@ -118,7 +142,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit LibraAllReduceKernel(tensorflow::OpKernelConstruction* context)
       : AsyncOpKernel(context),
-        operation_(ReadOperation(context, num_inputs())),
+        operation_(ReadOperation(context, num_outputs())),
         steps_(ReadSteps(context)),
         by_horovod_(operation_) {}
 

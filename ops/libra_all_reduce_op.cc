@@ -9,12 +9,13 @@ using tensorflow::shape_inference::InferenceContext;
 
 absl::Status SameShapes(InferenceContext* context) {
   bool scatter = false;
+  int num_tensors = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("scatter", &scatter));
-  for (int i = 0; i < context->num_inputs() && scatter; ++i) {
-    context->set_output(i, context->Vector(InferenceContext::kUnknownDim));
+  TF_RETURN_IF_ERROR(context->GetAttr("N", &num_tensors));
+  for (int i = 0; i < num_tensors; ++i) {
+    context->set_output(
+        i, scatter ? context->Vector(InferenceContext::kUnknownDim) : context->input(i));
   }
-  if (scatter) return absl::OkStatus();
-  for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
   return absl::OkStatus();
 }
 
@@ -33,7 +34,6 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("reduction: {'average', 'sum'} = 'average'")    \
       .Attr("wire_dtype: {'', 'float16', 'bfloat16'} = ''") \
       .Attr("error_feedback: bool = false")                 \
-      .Attr("is_gather: bool = false")                      \
       .Attr("plan: string = ''")                            \
       .Attr("function: string = ''")                        \
       .Attr("part_starts: list(int) = []")                  \
@@ -41,10 +41,17 @@ absl::Status SameShapes(InferenceContext* context) {
       .Input("tensors: N * T")                              \
       .SetIsStateful()
 
-TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce").Output("reduced: N * T").SetShapeFn(SameShapes).Doc(R"doc(
+TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce")
+    .Attr("E: int >= 0 = 0")
+    .Input("ends: E * int32")
+    .Output("reduced: N * T")
+    .SetShapeFn(SameShapes)
+    .Doc(R"doc(
 Averages (or sums) each tensor over all ranks, as one all-reduce of all of them together.
 
 tensors: this rank's tensors, of one dtype, in backward order.
+ends: for one tensor, the row where the part of each rank ends, if the rank has zeros elsewhere. Parts
+  follow each other in rank order. Lanes gather them if that sends less than a sum.
 reduced: same shapes, the same bits on every rank.
 tensor_names: a name for each tensor, the same on every rank.
 num_threads: how many lanes the all-reduce may use.
@@ -54,8 +61,6 @@ first_lane: the first of its stream's lanes. All-reduces that share a lane run o
 wire_dtype: the dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
 error_feedback: whether what rounding to wire_dtype loses is added to the next all-reduce of the same
   tensor; no effect without wire_dtype.
-is_gather: whether each rank has zeros but in its own one of as many equal parts, in rank order, as
-  there are ranks; the sum is then exchanged as a gathering where lanes can do so.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
 part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of

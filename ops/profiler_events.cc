@@ -41,7 +41,7 @@ std::string Quoted(const std::string& text) {
 std::string OpEvent(const tensorflow::OpKernelContext& context, const OperationInfo& operation) {
   const tensorflow::OpKernel& kernel = context.op_kernel();
   std::string names, bytes, producers, starts;
-  for (int i = 0; i < context.num_inputs(); ++i) {
+  for (int i = 0; i < static_cast<int>(operation.tensor_names.size()); ++i) {
     const char* const separator = i == 0 ? "" : ";";
     names += separator;
     AppendEncoded(operation.tensor_names[i], &names);

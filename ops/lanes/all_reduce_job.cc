@@ -8,8 +8,10 @@ namespace tf_libra {
 namespace {
 
 // Tensors of the same names and the same sum of bytes may still be cut differently.
-uint64_t WithSizes(uint64_t digest, const std::vector<TensorView>& tensors) {
-  for (const TensorView& tensor : tensors) digest = (digest ^ tensor.num_bytes) * 0x100000001b3u;
+uint64_t WithSizes(uint64_t digest, const AllReduceRequest& request) {
+  const auto add = [&digest](uint64_t size) { digest = (digest ^ size) * 0x100000001b3u; };
+  for (const TensorView& tensor : request.tensors) add(tensor.num_bytes);
+  for (const ByteRange& part : request.parts) add(part.size());
   return digest;
 }
 
@@ -45,7 +47,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
                            bool in_two_levels)
     : buffers(request.tensors), wall(wall) {
   const OperationInfo& operation = *request.operation;
-  if (in_two_levels || operation.is_gather) {
+  if (in_two_levels || !request.parts.empty()) {
     std::vector<TensorView> outputs = request.tensors;
     for (TensorView& tensor : outputs) tensor.input = tensor.output;
     in_place = Buffers(std::move(outputs));
@@ -59,8 +61,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
   record.step = step;
   record.num_bytes = buffers.num_bytes();
   record.enqueued_nanos = wall.Nanos();
-  header.digest =
-      WithSizes(operation.digest ^ static_cast<uint64_t>(request.steps), request.tensors);
+  header.digest = WithSizes(operation.digest ^ static_cast<uint64_t>(request.steps), request);
   header.num_bytes = buffers.num_bytes();
   header.group = operation.group;
   header.num_threads = static_cast<uint16_t>(operation.num_threads);

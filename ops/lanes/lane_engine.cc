@@ -141,13 +141,24 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
   }
 }
 
-void LaneEngine::KeepOwnPart(size_t element_size, Job* job, ExchangeOptions* options) const {
-  const ByteRange own = Part(options->slice, element_size, world_size_, rank_);
-  job->buffers.ForEachRun(own, [](const char* input, char* output, size_t size) {
-    if (input != output) std::memcpy(output, input, size);
-    return true;
-  });
+bool LaneEngine::GathersParts(const Job& job) const {
+  const std::vector<ByteRange>& parts = job.request.parts;
+  const bool is_sum = job.request.operation->reduction == Reduction::kSum;
+  if (parts.empty() || !is_sum || grid_.has_rows() || job.lanes.size() > 1) return false;
+  size_t largest = 0;
+  for (const ByteRange& part : parts) largest = std::max(largest, part.size());
+  // A rank sends its part to each of the others, or 2 (N - 1) / N of all parts to sum them.
+  return parts.size() * largest <= 2 * job.buffers.num_bytes();
+}
+
+void LaneEngine::KeepOwnPart(Job* job, ExchangeOptions* options) const {
+  job->buffers.ForEachRun(job->request.parts[rank_],
+                          [](const char* input, char* output, size_t size) {
+                            if (input != output) std::memcpy(output, input, size);
+                            return true;
+                          });
   options->buffers = &job->in_place;
+  options->chunks = &job->request.parts;
   options->steps = ExchangeSteps::kAllGather;
 }
 
@@ -184,9 +195,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, WireScratch* scr
   // Nothing of a rank alone travels.
   const bool is_rounded = world_size_ > 1 && job->request.operation->WireType(type) != type;
   if (!is_rounded) options.header.element_type = static_cast<uint8_t>(type);
-  const bool is_gathered = job->request.operation->is_gather && !is_rounded && !grid_.has_rows() &&
-                           num_lanes == 1 && job->request.operation->reduction == Reduction::kSum;
-  if (is_gathered) KeepOwnPart(element_size, job, &options);
+  if (!is_rounded && GathersParts(*job)) KeepOwnPart(job, &options);
   ExchangeResult result =
       is_rounded ? RunInWireFormat(options, job->errors, grid_, lane.peers, scratch)
                  : RunOnGrid(options, grid_, lane.peers, job->in_place, &scratch->blocks);

@@ -107,8 +107,10 @@ class LaneEngine : public Engine {
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
   void RunSlice(const Lane& lane, Job* job, WireScratch* scratch) noexcept;
-  // Makes a sum to which each rank contributes its own part a gathering of the parts.
-  void KeepOwnPart(size_t element_size, Job* job, ExchangeOptions* options) const;
+  // Returns whether a sum to which each rank contributes its own part is to gather the parts.
+  bool GathersParts(const Job& job) const;
+  // Makes it a gathering.
+  void KeepOwnPart(Job* job, ExchangeOptions* options) const;
   ExchangeResult Exchange(const Lane& lane, Job* job, WireScratch* scratch);
   // Takes the request where all that may fail is done.
   std::shared_ptr<Job> NewJob(AllReduceRequest* request);

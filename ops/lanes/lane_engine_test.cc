@@ -70,26 +70,46 @@ TEST_CASE("EqualsTheReference") {
   }
 }
 
+// Bytes of each rank's part: equal, growing with the rank, or of rank 0 alone, which is summed.
+std::vector<std::vector<ByteRange>> PartsOf(size_t part, int world_size) {
+  std::vector<std::vector<ByteRange>> all(3);
+  for (size_t rank = 0; rank < static_cast<size_t>(world_size); ++rank) {
+    const size_t counts[] = {part, part * rank, rank == 0 ? part : 0};
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t begin = rank == 0 ? 0 : all[i].back().end;
+      all[i].push_back({begin, begin + counts[i] * sizeof(float)});
+    }
+  }
+  return all;
+}
+
 // Parts of all ranks on every rank, as by a sum, in place and not; on a grid they are added.
 void CheckGathering(std::vector<Mesh> meshes) {
   const int world_size = static_cast<int>(meshes.size());
+  std::vector<std::vector<ByteRange>> all_parts;
+  for (const size_t part : {size_t{0}, size_t{1}, size_t{33}, size_t{70'001}}) {
+    for (std::vector<ByteRange>& parts : PartsOf(part, world_size)) all_parts.push_back(parts);
+  }
   OnEveryRank(world_size, [&](int rank) {
     const auto engine = MakeEngine(Patient(), std::move(meshes[rank]));
-    for (const size_t part : {size_t{0}, size_t{1}, size_t{33}, size_t{70'001}}) {
+    for (const std::vector<ByteRange>& parts : all_parts) {
       for (const bool in_place : {false, true}) {
         for (const int num_threads : {1, 2}) {
           auto info = std::make_shared<OperationInfo>();
           info->reduction = Reduction::kSum;
-          info->is_gather = true;
           info->num_threads = num_threads;
           info->tensor_names = {"rows"};
           info->ComputeDigest();
-          std::vector<float> expected(part * world_size), values(expected.size());
+          std::vector<float> expected(parts.back().end / sizeof(float)), values(expected.size());
           for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<float>(i + 1);
-          for (size_t i = part * rank; i < part * (rank + 1); ++i) values[i] = expected[i];
+          const ByteRange own = parts[rank];
+          std::copy(expected.begin() + own.begin / sizeof(float),
+                    expected.begin() + own.end / sizeof(float),
+                    values.begin() + own.begin / sizeof(float));
           std::vector<float> output(expected.size());
           AllReduceRequest request;
           request.operation = info;
+          request.parts = parts;
           request.tensors = {{values.data(), in_place ? values.data() : output.data(),
                               values.size() * sizeof(float)}};
           std::promise<Status> end;

@@ -51,7 +51,6 @@ void OperationInfo::ComputeDigest() {
   fnv.Add(static_cast<int64_t>(reduction));
   if (wire_type) fnv.Add(ElementName(*wire_type));
   if (error_feedback) fnv.Add("error_feedback");
-  if (is_gather) fnv.Add("is_gather");
   for (const std::string& name : tensor_names) fnv.Add(name);
   for (const int64_t start : part_starts) fnv.Add(start);
   digest = fnv.value();

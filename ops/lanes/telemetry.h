@@ -28,9 +28,6 @@ struct OperationInfo {
   // Whether ranks add the rounding errors of the wire type to what they send next
   // (error_feedback.h).
   bool error_feedback = false;
-  // Whether each rank's elements are zeros but in its own one of as many equal parts as there are
-  // ranks, so that the sum is a gathering of these parts.
-  bool is_gather = false;
   std::vector<std::string> tensor_names;
   // At which byte of each tensor begins the part that is reduced, -1 for whole ones; empty where
   // all are whole.

@@ -22,7 +22,7 @@ Update = Callable[[dict[str, tf.Tensor]], Any]
 
 def all_reduced(name: str, gradient: tf.Tensor) -> tf.Tensor:
     (result,) = native.load().ops.libra_all_reduce(
-        tensors=[gradient], tensor_names=[name], function="f"
+        tensors=[gradient], ends=[], tensor_names=[name], function="f"
     )
     return result
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.capture.traces import traced
+from tf_libra.backends import collective_ops
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends.collective_ops import UNPLANNED
 from tf_libra.capture import gradient_encoding
@@ -106,10 +107,17 @@ def test_rows_of_one_process_are_added_by_id(
     assert found.dense_shape.numpy().tolist() == [8, *row_shape]
 
 
+@pytest.mark.parametrize("ends", [[2], [4], [-1], [1, 3], [[3]]])
+def test_parts_end_with_the_last_row(engine: engine_lib.Engine, ends: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        collective_ops.all_reduce(tf.ones([3, 2]), "rows", "step", ends=tf.constant(ends))
+    assert "ends" in raised.value.message
+
+
 def test_what_is_gathered_is_no_plans_concern() -> None:
     with tf.Graph().as_default() as graph:
         slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 2]), tf.constant([8, 4]))
-        gradient_encoding.RowExchange("table", "step", 1, 3).gather(slices)
+        gradient_encoding.RowExchange("table", "step", 1, 3).average(slices)
     nodes = [node for node in graph.as_graph_def().node if node.op == "LibraAllReduce"]
     found = [
         (node.attr["tensor_names"].list.s[0].decode(), node.attr["reduction"].s.decode())

@@ -11,7 +11,7 @@ from tf_libra.internal import native
 
 def reduced(name: str, tensor: Any = 1.0) -> Any:
     (result,) = native.load().ops.libra_all_reduce(
-        tensors=[tf.convert_to_tensor(tensor)], tensor_names=[name], function="f"
+        tensors=[tf.convert_to_tensor(tensor)], ends=[], tensor_names=[name], function="f"
     )
     return result
 

@@ -87,7 +87,7 @@ def test_gradient_of_an_all_reduce_has_the_same_reduction() -> None:
         with tf.GradientTape() as tape:
             tape.watch(given)
             (reduced,) = native.load().ops.libra_all_reduce(
-                tensors=[given], tensor_names=["w"], function="step", reduction="average"
+                tensors=[given], ends=[], tensor_names=["w"], function="step", reduction="average"
             )
             loss = tf.reduce_sum(reduced**2)
         np.testing.assert_array_equal(tape.gradient(loss, given), 2 * given)

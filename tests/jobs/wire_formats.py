@@ -59,6 +59,7 @@ def sums(wire_dtype: str, size: int) -> list[str]:
         mine = gradients(RANK, count)
         (reduced,) = native.load().ops.libra_all_reduce(
             tensors=[tf.constant(mine)],
+            ends=[],
             tensor_names=["values"],
             reduction=reduction,
             num_threads=threads,

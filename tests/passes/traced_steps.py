@@ -60,7 +60,7 @@ def executed(function, *args) -> graph_pb2.GraphDef:
 
 
 def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
-    return native.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
+    return native.load().ops.libra_all_reduce(tensors=[gradient], ends=[], tensor_names=[name])[0]
 
 
 class Model:

@@ -76,7 +76,7 @@ def collective(
 
 
 def all_reduce(
-    tensor: Any, name: str, function: str, reduction: str = "sum", is_gather: bool = False
+    tensor: Any, name: str, function: str, reduction: str = "sum", ends: Any = None
 ) -> Any:
     """Returns a tensor summed or averaged over all ranks; plans leave it out.
 
@@ -85,15 +85,15 @@ def all_reduce(
         name: the same on every rank.
         function: training function that it belongs to.
         reduction: "sum" or "average".
-        is_gather: whether each rank has zeros but in its own one of `size` equal parts, so that
-            lanes can gather the parts instead of adding them.
+        ends: int32 [size], for a sum to which each rank contributes rows of its own, and zeros
+            elsewhere: where those of each rank end. Lanes gather the rows if that sends less.
     """
     (reduced,) = native.load().ops.libra_all_reduce(
         tensors=[tensor],
+        ends=[] if ends is None else [ends],
         tensor_names=[name],
         function=function,
         reduction=reduction,
-        is_gather=is_gather,
         plan=UNPLANNED,
         name="LibraSideChannel",
     )

@@ -13,8 +13,7 @@ class RowExchange:
     """Exchange of the rows of one sparse gradient, of which ranks may have different numbers.
 
     Rows travel in the way that sends less, chosen in every step: every rank sends its rows to every
-    other, or an all-reduce adds them. Both ways are in the graph, one of them without rows, so that
-    no branch parts the ranks.
+    other, or an all-reduce adds them.
 
     Attributes:
         name: of the variable.
@@ -34,24 +33,17 @@ class RowExchange:
         Every occurrence of an id stays a row of its own, as in one process on the joint batch:
         some optimizers treat two rows of an id differently from their sum.
         """
-        own = slices.values
-        num_own = tf.shape(own)[0]
         counts, ids = self._gather_ids(slices.indices)
-        total, most = tf.reduce_sum(counts), tf.reduce_max(counts)
-        # A rank sends (size - 1) most rows to gather, and 2 (size - 1) / size of all to add.
-        is_gathered = tf.cast(self.size * most <= 2 * total, tf.int32)
-        gathered = self._divide(self._gather_rows(own, counts, is_gathered))
-        is_added = 1 - is_gathered
-        before = is_added * tf.reduce_sum(counts[: self.rank])
-        added = self._add(own[: is_added * num_own], before, is_added * total)
-        return self._slices(gathered, added, ids, slices)
+        rows = self._gather(self._divide(slices.values), counts, "values")
+        return self._slices(rows, ids, slices)
 
     def average(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         """Returns the average of all ranks' rows: each id that a rank has once, ascending.
 
         A rank adds its rows of the same id before it sends them. Then terms are added in rank
         order, so the average has the bits of the dense average but for signs of zeros. Added rows
-        are never more than the whole table.
+        are never more than the whole table. Both ways are in the graph, one of them without rows,
+        so that no branch parts the ranks.
         """
         own_ids, own = _add_duplicates(slices)
         num_own = tf.shape(own)[0]
@@ -59,7 +51,7 @@ class RowExchange:
         ids = tf.unique(tf.sort(all_ids)).y
         num_rows = tf.shape(ids)[0]
         is_gathered = tf.cast(self.size * tf.reduce_max(counts) < 2 * num_rows, tf.int32)
-        rows = self._gather_rows(own, counts, is_gathered)
+        rows = self._gather(own[: is_gathered * num_own], is_gathered * counts, "rows")
         places = tf.searchsorted(ids, all_ids)[: tf.shape(rows)[0]]
         exact = tf.cast(rows, _summed_in(rows.dtype))
         sums = tf.math.unsorted_segment_sum(exact, places, is_gathered * num_rows)
@@ -70,46 +62,33 @@ class RowExchange:
             own[:num_added],
             tf.concat([[is_added * num_rows], tf.shape(own)[1:]], 0),
         )
-        added = self._add(terms, 0, is_added * num_rows)
-        return self._slices(self._divide(sums, own.dtype), added, ids, slices)
+        added = collective_ops.all_reduce(
+            terms, f"{self.name}/values", self.function, reduction="average"
+        )
+        return self._slices(tf.concat([self._divide(sums, own.dtype), added], 0), ids, slices)
 
     def _gather_ids(self, own: Any) -> tuple[Any, Any]:
         """Returns the number of rows of each rank, and all ids in rank order."""
         # The engine carries no integers. Float64 represents those below 2^53 exactly.
         mine = tf.cast([tf.shape(own)[0]], tf.float64)
-        counts = tf.cast(self._gather(mine, 1, "counts"), tf.int32)
-        most = tf.reduce_max(counts)
-        ids = self._gather(tf.cast(own, tf.float64), most, "indices")
-        return counts, tf.cast(tf.boolean_mask(ids, _is_present(counts, most)), own.dtype)
+        counts = self._gather(mine, tf.ones([self.size], tf.int32), "counts")
+        counts = tf.cast(counts, tf.int32)
+        ids = self._gather(tf.cast(own, tf.float64), counts, "indices")
+        return counts, tf.cast(ids, own.dtype)
 
-    def _gather_rows(self, own: Any, counts: Any, is_gathered: Any) -> Any:
-        """Returns the rows of all ranks in rank order, or none if they are not gathered."""
-        counts = is_gathered * counts
-        most = tf.reduce_max(counts)
-        rows = self._gather(own[: is_gathered * tf.shape(own)[0]], most, "rows")
-        return tf.boolean_mask(rows, _is_present(counts, most))
-
-    def _gather(self, tensor: Any, most: Any, what: str) -> Any:
-        """Returns `most` entries of each rank, zeros behind the rank's own ones."""
-        padded = _pad(tensor, self.rank * most, self.size * most)
-        name = f"{self.name}/{what}"
-        return collective_ops.all_reduce(padded, name, self.function, is_gather=True)
-
-    def _add(self, rows: Any, before: Any, total: Any) -> Any:
-        """Returns the average over ranks of `total` rows, of which this one has some."""
-        return collective_ops.all_reduce(
-            _pad(rows, before, total), f"{self.name}/values", self.function, reduction="average"
-        )
+    def _gather(self, own: Any, counts: Any, what: str) -> Any:
+        """Returns the entries of all ranks in rank order, of which each has `counts`."""
+        ends = tf.cumsum(counts)
+        before = ends[self.rank] - counts[self.rank]
+        padded = _pad(own, before, ends[-1])
+        return collective_ops.all_reduce(padded, f"{self.name}/{what}", self.function, ends=ends)
 
     def _divide(self, rows: Any, dtype: Any = None) -> Any:
         """Returns rows divided by the number of ranks, rounded as the engine does."""
         exact = _summed_in(rows.dtype)
         return tf.cast(tf.cast(rows, exact) / tf.cast(self.size, exact), dtype or rows.dtype)
 
-    def _slices(
-        self, gathered: Any, added: Any, ids: Any, like: tf.IndexedSlices
-    ) -> tf.IndexedSlices:
-        values = tf.concat([gathered, added], 0)
+    def _slices(self, values: Any, ids: Any, like: tf.IndexedSlices) -> tf.IndexedSlices:
         values = tf.ensure_shape(values, [None, *like.values.shape[1:]])
         return tf.IndexedSlices(values, ids, dense_shape=like.dense_shape)
 
@@ -126,11 +105,6 @@ def _pad(tensor: Any, before: Any, total: Any) -> Any:
     behind = total - before - tf.shape(tensor)[0]
     others = tf.zeros([tf.rank(tensor) - 1, 2], tf.int32)
     return tf.pad(tensor, tf.concat([[[before, behind]], others], 0))
-
-
-def _is_present(counts: Any, most: Any) -> Any:
-    """Returns which of `most` entries of each rank are not padding."""
-    return tf.reshape(tf.sequence_mask(counts, most), [-1])
 
 
 def _summed_in(dtype: tf.DType) -> tf.DType:

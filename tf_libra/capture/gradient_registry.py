@@ -327,6 +327,7 @@ class GradientRegistry:
         self.reduced.append(ReducedGradient(name, shape, gradient.dtype.name, num_bytes))
         (reduced,) = native.load().ops.libra_all_reduce(
             tensors=[gradient],
+            ends=[],
             tensor_names=[name],
             reduction=reduction,
             function=self._policy.function,

@@ -125,6 +125,7 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     )
     return load().ops.libra_all_reduce(
         tensors=list(incoming),
+        ends=[],
         tensor_names=[f"{name.decode()}/grad" for name in names],
         reduction=reduction,
         function=function,

@@ -15,7 +15,7 @@ V = tf.Variable
 
 def reduced(tensor: Any) -> Any:
     (result,) = native.load().ops.libra_all_reduce(
-        tensors=[tensor], tensor_names=["t"], function="f"
+        tensors=[tensor], ends=[], tensor_names=["t"], function="f"
     )
     return result
 

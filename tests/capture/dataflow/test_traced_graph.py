@@ -11,7 +11,7 @@ from tf_libra.internal import native
 
 def reduced(name: str, tensor: Any) -> Any:
     (result,) = native.load().ops.libra_all_reduce(
-        tensors=[tensor], tensor_names=[name], function="f"
+        tensors=[tensor], ends=[], tensor_names=[name], function="f"
     )
     return result
 

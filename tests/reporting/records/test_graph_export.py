@@ -19,7 +19,7 @@ GROUPS = (
 
 def reduced(name: str, value: tf.Tensor) -> tf.Tensor:
     return native.load().ops.libra_all_reduce(
-        tensors=[value], tensor_names=[name], name="LibraAllReduce"
+        tensors=[value], ends=[], tensor_names=[name], name="LibraAllReduce"
     )[0]
 
 
