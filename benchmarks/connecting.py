@@ -19,6 +19,7 @@ already would otherwise keep the shared cores busy.
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import random
@@ -110,9 +111,8 @@ METHODS = {
 
 def import_all() -> None:
     """Imports what ranks use, so that they share it and connect without reading files."""
-    import horovod.tensorflow  # noqa: F401
-
-    from tf_libra import collectives, ranks  # noqa: F401
+    for name in ("horovod.tensorflow", "tf_libra.collectives", "tf_libra.ranks"):
+        importlib.import_module(name)
     from tf_libra.internal import native
 
     native.load()

@@ -143,7 +143,7 @@ class VariableAccess:
     def _notify(self, tensors: Sequence[Any]) -> None:
         handles: dict[int, tuple[AccessObserver, list[Any]]] = {}
         for tensor in tensors:
-            observer = self._observers.get(getattr(tensor, "_id", None))  # type: ignore[arg-type]
+            observer = self._observers.get(getattr(tensor, "_id", -1))
             if observer is not None:
                 handles.setdefault(id(observer), (observer, []))[1].append(tensor)
         for observer, accessed in handles.values():
