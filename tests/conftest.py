@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import networkx as nx
 import pytest
 
 from benchmarks.cluster import Cluster, why_impossible
+from tests import forkserver
 from tests.forkserver import Nursery
 from tests.startup import sitecustomize
+from tests.startup.sitecustomize import FORK_SERVER
 from tests.worker_processes import (
     DEADLINE_SECONDS,
     TAIL,
@@ -33,7 +36,7 @@ from tf_libra.specs.plan import Plan, TensorGroup
 SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start.
 
     And no random test depends on how fast the machine draws its examples, or on the run. All Python
@@ -53,13 +56,21 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("any machine")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if FORK_SERVER not in os.environ:  # processes of pytest-xdist inherit it
+        stack = contextlib.ExitStack()
+        config.add_cleanup(stack.close)
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "socket")
+        stack.enter_context(forkserver.running(path, worker_environment()))
+        os.environ[FORK_SERVER] = str(path)
 
 
 # Fixtures that start worker processes, a browser or network namespaces; modules share the jobs.
 _STARTS_WORKERS = frozenset(
     ("run_job", "start_workers", "get_nursery", "nursery", "make_cluster", "browser")
 )
-_SHARED = frozenset(("plans", "trouble", "traced", "horovod_engine", "browser", "make_cluster"))
+_SHARED = frozenset(
+    (*("plans", "trouble", "traced", "horovod_engine", "browser", "make_cluster"), "cached_models")
+)
 # Clusters change the machine's network, and a browser then aborts its downloads.
 _OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
 
@@ -201,13 +212,14 @@ def start_workers() -> Callable[..., contextlib.AbstractContextManager[Workers]]
 def get_nursery() -> Iterator[Callable[[bool], Nursery]]:
     """A function that returns the server that forks workers with or without Horovod imported.
 
-    Workers of a server need not import TensorFlow first. A server starts at its first use.
+    Workers of a server need not import TensorFlow first. All processes of pytest-xdist share it.
     """
     with contextlib.ExitStack() as stack:
 
         @functools.cache
         def get(imports_horovod: bool) -> Nursery:
-            running = Nursery(worker_environment(), imports_horovod=imports_horovod)
+            path = Path(os.environ[FORK_SERVER])
+            running = Nursery(path, imports_horovod=imports_horovod)
             stack.callback(running.close)
             return running
 

@@ -1,32 +1,40 @@
-"""A process that has imported TensorFlow, tf_libra and perhaps Horovod, and forks workers.
+"""Processes that have imported TensorFlow, tf_libra and perhaps Horovod, and fork workers.
 
 Importing them takes far longer than anything that most jobs do. Nothing of TensorFlow or Horovod is
 started before a worker is forked, so a worker is a process like any other; it is alone in its
 session, and may live in a network namespace.
 
-    python tests/forkserver.py [--without-horovod]
+    python tests/forkserver.py SOCKET
 
-reads one request per line from its standard input and answers each with one line (`_serve`).
+serves the tests of all of pytest-xdist's processes, until its standard input ends. It imports
+TensorFlow at the first connection, and forks a second server, which imports Horovod, too, at the
+first to SOCKET.horovod. A client sends one request per line and gets one line for each
+(`_Server`). The workers of a client end with its connection.
 """
 
+import atexit
+import contextlib
 import ctypes
 import gc
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_SLAVE_OF_ALL = 0x1000, 0x80000 | 0x4000
 _PR_SET_PDEATHSIG = 1
-_WITHOUT_HOROVOD = "--without-horovod"
+WITH_HOROVOD = ".horovod"
 
 
 @dataclass
@@ -52,18 +60,25 @@ class Child:
         return self.returncode
 
 
-class Nursery:
-    """The process, seen from the tests."""
+@contextlib.contextmanager
+def running(path: Path, env: dict[str, str]) -> Iterator[None]:
+    """Runs the servers, which wait for clients at `path`."""
+    command = [sys.executable, str(Path(__file__).resolve()), str(path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as done:
+        assert done.stdin is not None and done.stdout is not None
+        done.stdout.readline()  # it listens
+        yield
+        done.stdin.close()
 
-    def __init__(self, env: dict[str, str], *, imports_horovod: bool = True) -> None:
+
+class Nursery:
+    """A server, seen from the tests."""
+
+    def __init__(self, path: Path, *, imports_horovod: bool = True) -> None:
         self._lock = threading.Lock()
-        flags = [] if imports_horovod else [_WITHOUT_HOROVOD]
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), *flags],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(f"{path}{WITH_HOROVOD if imports_horovod else ''}")
+        self._lines = self._socket.makefile("rwb")
 
     def fork(
         self,
@@ -88,26 +103,132 @@ class Nursery:
         return Child(self, int(self.ask(request)))
 
     def ask(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        assert answer, f"the nursery ended with {self._process.wait()}"
+            self._lines.write(json.dumps(request).encode() + b"\n")
+            self._lines.flush()
+            answer = self._lines.readline()
+        assert answer, "the server of workers has ended"
         return json.loads(answer)
 
     def close(self) -> None:
-        """Ends it; workers that still run end with it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        """Ends the connection; workers that still run end with it."""
+        self._lines.close()
+        self._socket.close()
 
 
-def _serve() -> None:
-    """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
+class _Server:
+    """Server of one socket: the first without Horovod, or the second."""
+
+    def __init__(self, path: Path) -> None:
+        self._listener = _listen(str(path))
+        self._horovod: socket.socket | None = _listen(f"{path}{WITH_HOROVOD}")
+        self._has_imported = False
+        self._clients: dict[socket.socket, Any] = {}
+        self._workers: dict[socket.socket, set[int]] = {}
+        self._outcomes: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Answers requests until standard input ends."""
+        while True:
+            listeners = [self._listener, *([self._horovod] if self._horovod else [])]
+            ready = select.select([sys.stdin, *listeners, *self._clients], [], [])[0]
+            if sys.stdin in ready:
+                return
+            if self._horovod in ready:
+                self._import_once()
+                self._start_second()
+            if self._listener in ready:
+                self._import_once()
+                client, _ = self._listener.accept()
+                self._clients[client] = client.makefile("rwb")
+                self._workers[client] = set()
+            for client in self._clients.keys() & set(ready):
+                line = b""
+                with contextlib.suppress(ConnectionError):
+                    line = self._clients[client].readline()
+                if line.endswith(b"\n"):
+                    self._answer(client, json.loads(line))
+                else:
+                    self._end_workers(client)
+
+    def _import_once(self) -> None:
+        if not self._has_imported:
+            _import_all()
+            self._has_imported = True
+
+    def _start_second(self) -> None:
+        """Forks the server of workers with Horovod; afterwards each has one of the two sockets."""
+        assert self._horovod is not None
+        if os.fork() == 0:
+            _end_with_parent()
+            self._forget_clients()
+            self._listener.close()
+            self._listener = self._horovod
+            import horovod.tensorflow  # noqa: F401
+
+            gc.freeze()
+        else:
+            self._horovod.close()
+        self._horovod = None
+
+    def _answer(self, client: socket.socket, request: dict[str, Any]) -> None:
+        """Answers a request.
+
+        {"command": ...} is answered by a process id, {"poll": id} by its return code or null.
+        """
+        if "poll" in request:
+            answer = self._outcome(request["poll"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                self._forget_clients()
+                self._listener.close()
+                if self._horovod is not None:
+                    self._horovod.close()
+                _become_worker(**request)
+            self._outcomes.pop(answer, None)  # of another one, that had this number before
+            self._workers[client].add(answer)
+        with contextlib.suppress(ConnectionError):  # it has gone, which the next read says
+            self._clients[client].write(json.dumps(answer).encode() + b"\n")
+            self._clients[client].flush()
+
+    def _outcome(self, pid: int) -> int | None:
+        """Returns the exit code, if the process has ended, which it does once."""
+        if pid not in self._outcomes:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended == pid:
+                self._outcomes[pid] = os.waitstatus_to_exitcode(status)
+                for pids in self._workers.values():
+                    pids.discard(pid)
+        return self._outcomes.get(pid)
+
+    def _end_workers(self, client: socket.socket) -> None:
+        """Ends what a client that has gone has left."""
+        for pid in self._workers.pop(client):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._close(client)
+
+    def _forget_clients(self) -> None:
+        for client in list(self._clients):
+            self._close(client)
+        self._workers.clear()
+
+    def _close(self, client: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):  # of an answer that was not sent
+            self._clients.pop(client).close()
+        client.close()
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def _import_all() -> None:
     gc.disable()
-    if _WITHOUT_HOROVOD not in sys.argv:
-        import horovod.tensorflow  # noqa: F401
     import process_stacks  # noqa: F401
     import tensorflow as tf
 
@@ -126,37 +247,12 @@ def _serve() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
-    outcomes: dict[int, int] = {}
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "poll" in request:
-            answer = _outcome(request["poll"], outcomes)
-        else:
-            answer = os.fork()
-            if answer == 0:
-                answers.close()
-                _become_worker(**request)
-                return
-            outcomes.pop(answer, None)  # of another one, that had this number before
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def _outcome(pid: int, outcomes: dict[int, int]) -> int | None:
-    """Returns the exit code; any number of threads may call this, but a process ends once."""
-    if pid not in outcomes:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended == pid:
-            outcomes[pid] = os.waitstatus_to_exitcode(status)
-    return outcomes.get(pid)
 
 
 def _become_worker(
     command: list[str], env: dict[str, str], output: str, namespace: str | None, errors: str
-) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+) -> NoReturn:
+    libc = _end_with_parent()
     os.setsid()
     if namespace is not None:
         _enter(libc, namespace)
@@ -169,7 +265,34 @@ def _become_worker(
     os.environ.update(env)
     sys.argv[:] = command
     sys.path[0] = str(Path(command[0]).parent)
-    runpy.run_path(command[0], run_name="__main__")
+    status = 0
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        status = end.code or 0
+    _end(status)
+
+
+def _end(status: int) -> NoReturn:
+    """Ends this process as the interpreter does, but does not take apart what was imported.
+
+    That would copy the memory that workers share, and takes longer than many a case. Threads are
+    waited for, exit functions run, and then C++ ends: its destructors may look at threads.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.PyDLL(None).exit(status)
+    raise AssertionError("exit has returned")
+
+
+def _end_with_parent() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return libc
 
 
 def _enter(libc: Any, namespace: str) -> None:
@@ -188,5 +311,11 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def main() -> None:
+    server = _Server(Path(sys.argv[1]))
+    print(flush=True)
+    server.serve()
+
+
 if __name__ == "__main__":
-    _serve()
+    main()
