@@ -31,8 +31,9 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def place() -> Iterator[LauncherEnvironment]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[LauncherEnvironment]:
     """Rank 0 of 3, at a port that is free; what was started ends with the test."""
+    monkeypatch.setattr(rendezvous_server, "GRACE_SECONDS", 0.2)
     host, port = split_address(free_addresses(1)[0], "a free address")
     yield LauncherEnvironment("torchrun", 0, 3, 0, 3, host, port, 1, "this job")
     for meeting in launched_job._meetings().values():

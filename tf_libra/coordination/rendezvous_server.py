@@ -27,6 +27,8 @@ LOST, INVALID = "lost", "invalid"
 # After how long to log which ranks are missing.
 STALL_SECONDS = 30.0
 _HANDSHAKE_SECONDS = 20.0
+# How long rank 0, whose process ends with this server, waits for ranks that do not know a failure.
+GRACE_SECONDS = 3.0
 _BACKLOG = 1024
 # Characters of what a process of another job says of itself.
 _MAX_STRANGER = 300
@@ -149,6 +151,8 @@ class _State:
     stranger: str = ""
     num_done: int = 0
     failure: dict[str, str] | None = None
+    told: set[int] = field(default_factory=set)
+    is_rank_0_held: bool = True
 
 
 class RendezvousServer:
@@ -247,6 +251,7 @@ class RendezvousServer:
             writer.write(plain.encode(rejection))
             with contextlib.suppress(OSError):
                 await writer.drain()
+            self._on_told(rank)
             return None
         writer.write(plain.encode({"proof": frames.proof(self._secret, "server", transcript)}))
         session = frames.session_key(self._secret, transcript)
@@ -270,18 +275,16 @@ class RendezvousServer:
             )
             text = f"rank {rank} ({who}) {reason}: set {SECRET_VARIABLE} alike on all ranks"
             return {"error": text, "kind": INVALID}
-        if state.failure is not None:
-            return state.failure
+        if state.failure is not None:  # rank 0 gets it in its exchange
+            return None if rank == 0 and who == self._who else state.failure
         if hello["version"] != self._version:
             text = (
                 f"rank {rank} ({who}) runs TF-Libra {hello['version']}, and rank 0 runs"
                 f" {self._version}: install the same version on all hosts"
             )
         elif hello["size"] != self._size:
-            text = (
-                f"the world size is {self._size} on rank 0 and {hello['size']} on rank {rank}"
-                f" ({who})"
-            )
+            other = f"{hello['size']} on rank {rank} ({who})"
+            text = f"the world size is {self._size} on rank 0 and {other}"
         elif not 0 <= rank < self._size:
             text = f"rank must be from 0 to {self._size - 1}, got {rank} from {who}"
         elif rank in state.peers or rank in state.gone or (rank == 0 and who != self._who):
@@ -298,14 +301,14 @@ class RendezvousServer:
     def _on_message(self, peer: _Peer, message: dict[str, Any]) -> None:
         state = self._state
         if state.failure is not None:
-            peer.send(state.failure)
+            self._tell(peer)
             return
         number = int(message["exchange"])
         if number not in state.pending and peer.rank not in state.gone:
             self._loop.call_later(STALL_SECONDS, self._warn_of_stall, number)
         pending = state.pending.setdefault(number, {})
         if "late" in message:
-            self._fail(LOST, self._why_late(peer.rank, message["late"], pending))
+            self._fail(LOST, self._why_late(peer.rank, message["late"], pending), True)
             return
         pending[peer.rank] = message["message"]
         if state.gone:
@@ -358,15 +361,32 @@ class RendezvousServer:
         if state.peers.get(peer.rank) is peer:
             del state.peers[peer.rank]
             state.gone[peer.rank] = peer.who
+            self._on_told(peer.rank)
             if state.pending or not state.num_done:
                 self._fail(LOST, _has_ended(peer.rank, peer.who))
 
-    def _fail(self, kind: str, text: str) -> None:
-        """Fails all exchanges from now on; every rank gets the same reason."""
+    def _fail(self, kind: str, text: str, is_late: bool = False) -> None:
+        """Fails all exchanges from now on; every rank gets the same reason, and rank 0 last."""
         if self._state.failure is None:
             self._state.failure = {"error": text, "kind": kind}
+            self._loop.call_later(0.0 if is_late else GRACE_SECONDS, self._release_rank_0)
             for peer in self._state.peers.values():
-                peer.send(self._state.failure)
+                self._tell(peer)
+
+    def _tell(self, peer: _Peer) -> None:
+        if peer.rank > 0 or not self._state.is_rank_0_held:
+            peer.send(self._state.failure)
+            self._on_told(peer.rank)
+
+    def _on_told(self, rank: int) -> None:
+        self._state.told.add(rank)
+        if self._state.failure is not None and self._state.told >= set(range(1, self._size)):
+            self._loop.call_soon(self._release_rank_0)  # after what is about to be sent
+
+    def _release_rank_0(self) -> None:
+        if self._state.is_rank_0_held and 0 in self._state.peers:
+            self._state.peers[0].send(self._state.failure)
+        self._state.is_rank_0_held = False
 
 
 def _has_ended(rank: int, who: str) -> str:
