@@ -21,6 +21,7 @@ from tf_libra.runtime.strategy_kinds import (
     StrategyKind,
     all_options,
     resolve_options,
+    resolve_plan,
     resolve_strategy,
 )
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -44,12 +45,10 @@ def optimize(
 
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
-    Under "auto", trials choose between the data-parallel strategies and one rank that trains the
-    joint batch (docs/one_rank.md). Under a pipeline strategy, such as
-    `tf_libra.strategies.Spp(num_microbatches=4)`, each rank runs a stage of the step
-    (docs/pipeline.md). Under a burst strategy, such as
-    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, each layer has its own number of ranks
-    (docs/burst.md).
+    "auto" tries data-parallel strategies and one rank for all (docs/one_rank.md). Under a pipeline
+    strategy, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank runs a stage
+    (docs/pipeline.md), under a burst strategy, such as
+    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, layers on some ranks (docs/burst.md).
 
     Args:
         strategy: a name or an object of `tf_libra.strategies`.
@@ -64,6 +63,8 @@ def optimize(
     if callable(strategy):
         raise ValueError("optimize must be called to decorate: write @tf_libra.optimize()")
     kind, chosen = resolve_strategy(strategy)
+    if getattr(chosen, "families", ()):
+        kind, chosen = resolve_plan(options.get("plan")) or (kind, chosen)
     resolved = resolve_options(kind, {"strategy": chosen, **options})
     return functools.partial(Optimized, options=resolved, kind=kind)
 

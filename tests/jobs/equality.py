@@ -62,7 +62,7 @@ def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: An
         trained = getattr(model, "model", None)
         variables = model.variables if trained is None else trained.trainable_variables
         options["plan"] = models.random_plan(variables, SIZE, seed)
-    step = tf_libra.optimize("libra", **options)(tf.function(model.step))
+    step = tf_libra.optimize(**options)(tf.function(model.step))
     ours = train(step, model, dtype, num_steps, alone=False)
     cases.save(**ours)
     return {

@@ -13,7 +13,9 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model
-from tf_libra.runtime import family_step
+from tf_libra.autotune.drift_detector import DriftDetector
+from tf_libra.runtime import family_candidates, family_step
+from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto, OneRank
 
 hvd.init()
@@ -194,11 +196,14 @@ def compared(make, chosen="one-rank", allow=("joint_results",), far_faster=float
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,))
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    with mock.patch.multiple(
-        family_step,
-        choose_fastest=lambda seconds: chosen if chosen in seconds else FIRST,
-        FAR_FASTER=far_faster,
-        HOPELESS=float("inf"),
+    limits = {"FAR_FASTER": far_faster, "HOPELESS": float("inf")}
+    with (
+        mock.patch.multiple(family_candidates, **limits),
+        mock.patch.object(
+            family_step,
+            "choose_fastest",
+            lambda seconds: chosen if chosen in seconds else FIRST,
+        ),
     ):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
             tf.function(trained.step)
@@ -218,6 +223,67 @@ def compared(make, chosen="one-rank", allow=("joint_results",), far_faster=float
         "explained": step.explain(),
         "loss": float(result["loss"]),
         "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
+    }
+
+
+def next_job():
+    """Tunes, and goes on as another job of the same step does, from the cache, until drift."""
+    options = {"cache_dir": harness.FOLDER / "cache", "progress": False}
+    strategy = Auto(threads=(1,), streams=(1,))
+    settled_after, kinds, explained = [], [], []
+
+    def train(step, number):
+        step(*own(joint[number % len(joint)]))
+
+    joint = list(batches(4, SAMPLES))
+    with (
+        mock.patch.multiple(family_candidates, FAR_FASTER=float("inf"), HOPELESS=float("inf")),
+        mock.patch.object(family_step, "choose_fastest", lambda seconds: [*seconds][-1]),
+    ):
+        for _ in range(2):
+            trained = build_model(without_metric)
+            step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+            number = 0
+            while not step.settled and number < 200:
+                train(step, number)
+                number += 1
+            settled_after.append(number)
+            kinds.append(type(step.plan).__name__)
+            explained.append(step.explain())
+    followed = step.plan.to_json()
+    for number in range(2, 4):
+        train(step, number)
+    step.check_variables()
+    saved = every_value(trained)
+    cases.save(**saved)
+    # A batch that is smaller on one rank, as at the end of an epoch.
+    inputs, labels = own(joint[0])
+    size = len(labels) - (harness.RANK == LAST)
+    step(inputs[:size], labels[:size])
+    kinds.append(type(step.plan).__name__)
+    train(step, 0)
+    kinds.append(type(step.plan).__name__)
+    with (
+        mock.patch.object(DriftDetector, "has_drifted", True),
+        mock.patch.object(DriftDetector, "affords", lambda *_: True),
+        mock.patch.object(family_step, "choose_fastest", lambda seconds: FIRST),
+    ):
+        for number in range(90):
+            train(step, number)
+            if number > 40 and step.settled:
+                break
+    kinds.append(type(step.plan).__name__)
+    given = build_model(without_metric)
+    step = tf_libra.optimize(plan=OneRankPlan.from_json(followed))(tf.function(given.step))
+    for number in range(4):
+        train(step, number)
+    found = every_value(given)
+    same = [np.allclose(found[name], saved[name], 1e-3, 1e-4) for name in saved]
+    return {
+        "settled_after": settled_after,
+        "kinds": kinds,
+        "explained": explained[1],
+        "given": [type(step.plan).__name__, all(same)],
     }
 
 
@@ -293,6 +359,7 @@ cases.add("read on the last rank", lambda: read_alone(0, LAST))
 cases.add("read on rank 0", lambda: read_alone(LAST, 0))
 cases(changed_between)
 cases(dropped)
+cases(next_job)
 cases.add("compared own", lambda: compared(without_metric, allow=()))
 cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
 cases.add("compared metric", lambda: compared(models.mlp, allow=()))

@@ -338,9 +338,11 @@ def closed() -> Any:
     judged: list[bool] = []
     usual = ProfilingPolicy.should_trace
 
-    def should_trace(self: ProfilingPolicy, calls_under_plan: int, is_recorded: bool) -> bool:
+    def should_trace(
+        self: ProfilingPolicy, calls_under_plan: int, is_recorded: bool, num_checked: int
+    ) -> bool:
         judged.append(is_recorded)
-        return usual(self, calls_under_plan, is_recorded)
+        return usual(self, calls_under_plan, is_recorded, num_checked)
 
     found = {}
     with mock.patch.object(ProfilingPolicy, "should_trace", should_trace):

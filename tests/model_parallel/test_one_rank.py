@@ -207,6 +207,20 @@ def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job
     assert np.mean(losses) == pytest.approx(expected[-1]["loss"], rel=1e-3)
 
 
+def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) -> None:
+    """Also a batch that is smaller on one rank, and the plan given as `plan=`."""
+    _, variables = train_alone(without_metric, 4, SAMPLES, 1)
+    check_variables(trained, "next_job", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("next_job", rank)
+        first, second = value["settled_after"]
+        assert second == 2 < first <= 150
+        kinds = ["OneRankPlan", "OneRankPlan", "Plan", "OneRankPlan", "Plan"]
+        assert value["kinds"] == kinds
+        assert "interleaved steps of an earlier job" in " ".join(value["explained"].split())
+        assert value["given"] == ["OneRankPlan", True]
+
+
 @pytest.mark.parametrize("allow", [("metrics",), ("joint_results", "x")])
 def test_other_differences_that_auto_may_allow_are_an_error(allow: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"^allow must be of 'joint_results', got"):

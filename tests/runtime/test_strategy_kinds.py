@@ -1,17 +1,22 @@
 """Strategies and options by kind."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tf_libra
 from tf_libra import strategies
+from tf_libra.model_parallel.planning.one_rank import OneRank
 from tf_libra.runtime.strategy_kinds import (
     KINDS,
     all_options,
     is_staged,
     resolve_options,
+    resolve_plan,
     resolve_strategy,
 )
+from tf_libra.specs.one_rank import OneRankPlan
 
 
 @pytest.mark.parametrize(
@@ -88,3 +93,17 @@ def test_every_option_is_listed_once() -> None:
     paths = [option.path for option in all_options()]
     assert len(paths) == len(set(paths))
     assert paths[0] == "strategy" and {"check_numerics", "tuning.max_seconds"} < set(paths)
+
+
+def test_plan_of_another_kind_is_followed_by_a_strategy_of_that_kind(tmp_path: Path) -> None:
+    plan = OneRankPlan(1, 2)
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json())
+    for given in (plan, path, str(path)):
+        kind, strategy = resolve_plan(given)
+        assert (kind.name, strategy) == ("steps on one rank", OneRank(results="own"))
+        options = tf_libra.optimize(plan=given).keywords["options"]
+        assert options.plan == plan
+    path.write_text("{}")
+    for other in (None, path, tmp_path / "none", "\0"):
+        assert resolve_plan(other) is None

@@ -10,7 +10,7 @@ from tf_libra.config.options import (
     resolve,
     resolve_as,
 )
-from tf_libra.config.validators import TIMEOUT_VARIABLE, load_plan
+from tf_libra.config.validators import TIMEOUT_VARIABLE, load_document, load_plan, plan_format
 
 __all__ = [
     "TIMEOUT_VARIABLE",
@@ -21,7 +21,9 @@ __all__ = [
     "Options",
     "Tuning",
     "declared",
+    "load_document",
     "load_plan",
+    "plan_format",
     "resolve",
     "resolve_as",
     "with_option_signature",

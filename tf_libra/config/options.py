@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import os
 
     from tf_libra.specs.burst import BurstPlan
+    from tf_libra.specs.one_rank import OneRankPlan
 
 _Options = TypeVar("_Options", bound="Options")
 
@@ -40,7 +41,7 @@ class OptimizeKwargs(TypedDict, total=False):
     """Keyword arguments of `optimize` for static checkers, in the order of the documentation."""
 
     engine: "str"
-    plan: "Plan | BurstPlan | str | os.PathLike[str] | None"
+    plan: "Plan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None"
     logdir: "str | os.PathLike[str] | None"
     cache_dir: "str | os.PathLike[str] | None"
     broadcast_variables: "bool | str"
@@ -194,9 +195,9 @@ class DataParallelOptions(Options):
     )
     plan: Plan | None = option(
         None,
-        "Plan | BurstPlan | str | os.PathLike[str] | None",
+        "Plan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None",
         validators.check_plan,
-        "a plan (`BurstPlan` for bursts) or the path of its JSON, to follow without tuning.",
+        'plan of the strategy\'s kind, of any kind under "auto", or its JSON file: no tuning.',
     )
     cache_dir: Path | None = option(
         None,

@@ -201,19 +201,33 @@ def load_document(plan: Any, kind: Any) -> Any:
         )
     path = _path("plan", plan)
     try:
-        # Reading a pipe or device might never end.
-        size = path.stat().st_size
-        if not path.is_file():
-            raise ValueError("not a file")
-        if size > validation.MAX_JSON_CHARACTERS:
-            raise ValueError(f"has {size} bytes; at most {validation.MAX_JSON_CHARACTERS} are read")
-        return kind.from_json(path.read_text())
+        return kind.from_json(_read(path))
     except OSError as error:
         raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"plan: {path} is not a text file ({error})") from error
     except ValueError as error:
         raise ValueError(f"plan: {path}: {error}") from error
+
+
+def _read(path: Path) -> str:
+    size = path.stat().st_size
+    # Reading a pipe or device might never end.
+    if not path.is_file():
+        raise ValueError("not a file")
+    if size > validation.MAX_JSON_CHARACTERS:
+        raise ValueError(f"has {size} bytes; at most {validation.MAX_JSON_CHARACTERS} are read")
+    return path.read_text()
+
+
+def plan_format(plan: Any) -> str | None:
+    """Returns the format in the header of a plan or of its file; None if it has none."""
+    if hasattr(plan, "to_json"):
+        return getattr(type(plan), "FORMAT", None)
+    try:
+        return validation.json_object("plan", _read(_path("plan", plan))).get("format")
+    except (OSError, ValueError):  # reported when the plan is loaded
+        return None
 
 
 def _path(name: str, value: Any) -> Path:

@@ -14,6 +14,8 @@ from tf_libra.model_parallel.runtime.staged_options import (
 )
 from tf_libra.runtime.protocol import TrainingStep
 from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
+from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.one_rank import OneRankPlan
 
 
 def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) -> TrainingStep:
@@ -41,7 +43,7 @@ def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -
     from tf_libra.model_parallel.runtime.staged_step import StagedTraining
 
     def make_planner() -> OneRankPlanner:
-        return OneRankPlanner(options.strategy)
+        return OneRankPlanner(options.strategy, options.plan)
 
     return StagedTraining(function, make_planner, options)
 
@@ -61,7 +63,15 @@ def _run_burst(arguments: list[str]) -> int:
 PIPELINES = StrategyKind(
     "pipelines", pipeline.REGISTRY, PipelineOptions, _make_pipeline_step, is_staged=True
 )
-BURSTS = StrategyKind("bursts", burst.REGISTRY, BurstOptions, _make_burst_step, is_staged=True)
+BURSTS = StrategyKind(
+    "bursts",
+    burst.REGISTRY,
+    BurstOptions,
+    _make_burst_step,
+    is_staged=True,
+    plan_type=BurstPlan,
+    of_plans=burst.DeepPool(),
+)
 ONE_RANK = StrategyKind(
     "steps on one rank",
     one_rank.REGISTRY,
@@ -70,6 +80,8 @@ ONE_RANK = StrategyKind(
     is_staged=True,
     serves_reads=True,
     joins_trials=True,
+    plan_type=OneRankPlan,
+    of_plans=one_rank.OneRank(results="own"),
 )
 for kind in (PIPELINES, BURSTS, ONE_RANK):
     KINDS.add(kind.name, kind)

@@ -1,9 +1,10 @@
 """A training step under data parallelism or a strategy of another kind, whichever is faster.
 
 Data parallelism tunes first, as without the others. Then each other strategy repeats one of its
-steps, and is left out if variables or results differ (`same_step.py`). The others have turns of
-steps that train and are timed, and the fastest goes on. All strategies train the same variables,
-which each synchronizes when its turn begins (`sharded_variables.py`).
+steps, and is left out if variables or results differ (`family_candidates.py`). The others have
+turns of steps that train and are timed, and the fastest goes on, until step times change for good.
+All strategies train the same variables, which each synchronizes when its turn begins
+(`sharded_variables.py`).
 """
 
 import dataclasses
@@ -11,29 +12,28 @@ import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra import config
-from tf_libra.autotune import Phase
+from tf_libra.autotune import Phase, PlanSource
 from tf_libra.capture.gradient_weight import is_joined
 from tf_libra.internal import formatting, log_utils
-from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
 from tf_libra.reporting.records.record_types import Record
-from tf_libra.runtime import same_step
+from tf_libra.runtime.family_candidates import FamilyCandidates
+from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_trials import (
-    FAR_FASTER,
-    HOPELESS,
+    FIRST,
+    MAX_SECONDS,
     STEPS_PER_TURN,
     choose_fastest,
     combine_ranks,
+    count_trials,
     make_schedule,
 )
-from tf_libra.runtime.protocol import CandidateStep, TrainingStep, TuningState
-from tf_libra.runtime.strategy_kinds import KINDS, resolve_options, resolve_strategy
+from tf_libra.runtime.protocol import TrainingStep, TuningState
 from tf_libra.runtime.training_step import TrainingFunction
-
-_FIRST = "data parallelism"
 
 
 class FamilyStep:
@@ -61,43 +61,30 @@ class FamilyStep:
         Raises:
             ValueError: there is no such strategy, or it cannot be compared with data parallelism.
         """
-        self._first = first
+        self._first, self._options = first, options
         self.error_feedback = first.error_feedback
-        self._candidates: dict[str, CandidateStep] = {}
-        self._impossible: dict[str, str] = {}  # reasons, by strategy
-        reason = _option_against(options)
-        self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
-        for name in _available(families):
-            kind, strategy = resolve_strategy(name)
-            if not self._allows_joint:
-                strategy = dataclasses.replace(strategy, results="own")
-            if reason:
-                self._impossible[name] = reason
-                continue
-            own = {option.name for option in config.declared(kind.options) if not option.group}
-            given = {key: getattr(options, key) for key in own - {"strategy", "sparse_as_dense"}}
-            try:
-                resolved = resolve_options(kind, {**given, "strategy": strategy})
-            except ValueError as error:
-                self._impossible[name] = str(error)
-                continue
-            assert kind.make_step is not None
-            self._candidates[name] = kind.make_step(function, resolved)  # type: ignore[assignment]
+        self._candidates = FamilyCandidates(function, options, first, families, self._log)
         self._begin()
 
     def _begin(self) -> None:
         """Begins a job, before any trial."""
+        self._candidates.begin_job()
+        self._medians: dict[str, float] = {}
+        self._is_cache_read = False
+        self._source = ""  # of the medians, if it is an earlier job
+        self._watch = FamilyWatch(self._options.tuning.retune_overhead)
+        self._chosen = FIRST
+        self._begin_trials()
+
+    def _begin_trials(self) -> None:
+        """Begins trials, the first of a job, or others after step times have changed."""
+        self._candidates.reconsider_slow()
+        self._active = FIRST
         self._is_checked = False
-        self._is_repeated: set[str] = set()  # strategies that have repeated a step
-        self._left_out = dict(self._impossible)
-        self._members: dict[str, TrainingStep] = {_FIRST: self._first}
         self._schedule: tuple[str, ...] = ()
         self._num_timed = 0  # steps of the schedule so far
+        self._timed_seconds = 0.0
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        self._medians: dict[str, float] = {}
-        self._predicted: dict[str, str] = {}  # steps, by strategy
-        self._largest_speedup = float("inf")  # of data parallelism over the others, predicted
-        self._active = self._chosen = _FIRST
         self._is_chosen = False
 
     # The user's interface.
@@ -109,19 +96,28 @@ class FamilyStep:
 
     @is_method.setter
     def is_method(self, value: bool) -> None:
-        for step in (self._first, *self._candidates.values()):
+        for step in self._every_step:
             step.is_method = value
 
     @property
+    def _every_step(self) -> list[TrainingStep]:
+        return [self._first, *self._candidates.steps.values()]
+
+    @property
+    def _members(self) -> dict[str, TrainingStep]:
+        """Steps of the strategies that take part in trials, by name."""
+        return {FIRST: self._first, **self._candidates.eligible}
+
+    @property
     def _step(self) -> TrainingStep:
-        return self._members[self._active]
+        return self._first if self._active == FIRST else self._candidates.steps[self._active]
 
     @property
     def state(self) -> TuningState:
-        """Tuning state of the strategy of the last step; phase "race" while turns are timed."""
-        if self._schedule and not self._is_chosen:
-            return TuningState(Phase.RACE)
-        return self._step.state
+        """Phase of the strategy of the last step, "race" while turns are timed; tuning's result."""
+        is_racing = self._schedule and not self._is_chosen
+        phase = Phase.RACE if is_racing else self._step.state.phase
+        return dataclasses.replace(self._first.state, phase=phase)
 
     @property
     def plan(self) -> Any:
@@ -140,7 +136,9 @@ class FamilyStep:
     def explain(self) -> str:
         """Returns the facts known so far, as text of at most 100 columns."""
         lines = [self._compared()] if self._medians else []
-        lines += [f"{name} is left out: {reason}" for name, reason in self._left_out.items()]
+        lines += [
+            f"{name} is left out: {reason}" for name, reason in self._candidates.left_out.items()
+        ]
         wrapped = [part for line in lines for part in textwrap.wrap(line, formatting.COLUMNS)]
         return "\n".join([*wrapped, *self._table(), self._step.explain()])
 
@@ -154,21 +152,20 @@ class FamilyStep:
         for name, seconds in self._medians.items():
             mark = "  active" if name == self._chosen else ""
             measured = f"{formatting.time(seconds):>9}  {seconds / best:5.2f}"
-            lines.append(
-                f"  {name:<{width}}  {measured}  {self._predicted.get(name, '-'):>17}{mark}"
-            )
+            predicted = self._candidates.predicted.get(name, "-")
+            lines.append(f"  {name:<{width}}  {measured}  {predicted:>17}{mark}")
         return lines
 
     def _compared(self) -> str:
         times = ", ".join(
             f"{name} {formatting.time(seconds)}" for name, seconds in self._medians.items()
         )
-        others = {name: seconds for name, seconds in self._medians.items() if name != _FIRST}
+        others = {name: seconds for name, seconds in self._medians.items() if name != FIRST}
         other = min(others, key=lambda name: others[name])
-        ratio = others[other] / self._medians[_FIRST]
+        ratio = others[other] / self._medians[FIRST]
         return (
-            f"{_FIRST} trains {ratio:.2f} times as fast as {other} in interleaved steps ({times});"
-            f" active: {self._active}"
+            f"{FIRST} trains {ratio:.2f} times as fast as {other} in interleaved steps"
+            f"{self._source} ({times}); active: {self._chosen}"
         )
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
@@ -176,17 +173,18 @@ class FamilyStep:
         self._step.record(make_record)
 
     def check_variables(self) -> None:
-        """See `TrainingStep`; under a strategy of another kind, they differ by design."""
-        self._step.check_variables()
+        """See `TrainingStep`."""
+        self.synchronize_variables()
+        self._first.check_variables()
 
     def synchronize_variables(self) -> None:
         """See `TrainingStep`."""
-        for step in (self._first, *self._candidates.values()):
+        for step in self._every_step:
             step.synchronize_variables()
 
     def close(self) -> None:
         """See `TrainingStep`."""
-        for step in (self._first, *self._candidates.values()):
+        for step in self._every_step:
             step.close()
 
     # Steps.
@@ -195,186 +193,139 @@ class FamilyStep:
         """See `TrainingStep`. Several steps in one graph are no trial."""
         if self._first.rendezvous.is_over:
             self._begin()
+        if self._is_alone:
+            return self._first.step(args, kwargs, num_steps)
         if num_steps != 1 or is_joined():
             # No other strategy runs several steps, or ranks without a batch.
-            self._active = _FIRST
+            self._active = FIRST
             self._is_chosen = self._is_chosen or not self._schedule
             return self._first.step(args, kwargs, num_steps)
-        if self._is_chosen and self._schedule:
-            self._active = self._chosen
-        if self._is_chosen or self._is_alone:
-            return self._step.step(args, kwargs)
-        candidate = self._next_repeated(args, kwargs)
-        if candidate is not None:
-            return self._repeat(candidate, args, kwargs)
+        if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
+            self._use_cached(args, kwargs)
+        if not self._are_batches_alike(args, kwargs):
+            self._active = FIRST
+            return self._first.step(args, kwargs)
+        if self._is_chosen and not self._has_drifted():
+            return self._run_chosen(args, kwargs)
+        return self._run_trial(args, kwargs)
+
+    def _are_batches_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether batches of all ranks have the same shapes, if that may matter.
+
+        Only data parallelism trains others, such as the last batches of an epoch.
+        """
+        is_tuning = not (self._is_chosen or self._schedule or self._first.settled)
+        if is_tuning or (self._is_chosen and self._chosen == FIRST):
+            return True
+        control = self._first.rendezvous.control
+        assert control is not None
+        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+        shapes = [list(leaf.shape) for leaf in leaves if hasattr(leaf, "shape")]
+        first, *others = control.all_gather(shapes)
+        return all(one == first for one in others)
+
+    def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._active = self._chosen
+        is_steady = self._step.settled
+        start = time.perf_counter()
+        result = self._step.step(args, kwargs)
+        if is_steady:
+            self._watch.record_step(time.perf_counter() - start)
+        return result
+
+    def _has_drifted(self) -> bool:
+        """Begins other trials if step times have changed, as rank 0 decides."""
+        num_others = self._candidates.num_others
+        if not num_others or not self._watch.is_due:
+            return False
+        verdict = self._watch.has_drifted(count_trials(1 + num_others))
+        has_drifted, *_ = self._first.exchange(verdict)
+        if has_drifted:
+            self._log("step times have changed, and strategies are compared again")
+            self._begin_trials()
+        return bool(has_drifted)
+
+    def _run_trial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._schedule and self._first.settled:
+            if not self._is_checked:
+                self._is_checked = True
+                self._candidates.check(args, kwargs)
+            candidate = self._candidates.next_repeated
+            if candidate is not None:
+                self._active = FIRST
+                return self._candidates.repeat(candidate, args, kwargs)
         is_timed = self._advance()
         start = time.perf_counter()
         result = self._step.step(args, kwargs)
+        seconds = time.perf_counter() - start
+        self._watch.record_trial(seconds)
         if is_timed:
+            self._timed_seconds += seconds
             if self._num_timed % STEPS_PER_TURN:
-                self._seconds[self._active].append(time.perf_counter() - start)
+                self._seconds[self._active].append(seconds)
             self._num_timed += 1
         return result
 
-    def _next_repeated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Returns a strategy that has not repeated a step, once data parallelism has settled."""
-        if self._schedule or not self._first.settled:
-            return None
-        if not self._is_checked:
-            self._check_candidates(args, kwargs)
-        return next((n for n in self._members if n not in {_FIRST, *self._is_repeated}), None)
-
-    def _repeat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trains a step by data parallelism, after another strategy has run and undone it."""
-        self._is_repeated.add(name)
-        self._active = _FIRST
-        undone = self._run_undone(name, args, kwargs)
-        start = time.perf_counter()
-        result = self._first.step(args, kwargs)
-        usual = time.perf_counter() - start
-        reason = same_step.describe_difference(undone, result, self._allows_joint)
-        reasons = [one for one in self._first.exchange(reason) if one]
-        reason = reasons[0] if reasons else self._time_repeated(name, usual, args, kwargs)
-        if reason:
-            self._leave_out(name, reason)
-        return result
-
-    def _run_undone(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> same_step.UndoneStep:
-        candidate = self._candidates[name]
-        return same_step.run_undone(
-            partial(candidate.step, args, kwargs),
-            candidate.synchronize_variables,
-            candidate.bound_variables.values(),
-        )
-
-    def _time_repeated(self, name: str, usual: float, args: Any, kwargs: Any) -> str:
-        """Returns why trials of a strategy would only cost time; empty if they may pay.
-
-        Predictions only bound the step of one worker, which takes less than N times as long if
-        computation does not grow with the batch. So steps that may be far slower are timed.
-
-        Args:
-            name: the strategy.
-            usual: seconds of a step of data parallelism on this rank.
-            args: of the step.
-            kwargs: of the step.
-        """
-        everyone = self._first.exchange((self._largest_speedup > FAR_FASTER, usual))
-        if not any(may_be_slow for may_be_slow, _ in everyone):
-            return ""
-        usual = max(seconds for _, seconds in everyone)
-        for _ in range(2):  # the first may be slow by chance
-            undone = self._run_undone(name, args, kwargs)
-            seconds = max(self._first.exchange(undone.seconds))
-            if seconds <= FAR_FASTER * usual:
-                return ""
-        return f"a step took {formatting.time(seconds)}, one of {_FIRST} {formatting.time(usual)}"
-
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
+        members = self._members
         if not self._schedule:
             if not self._first.settled:
                 return False
-            for name, step in self._members.items():
+            for name, step in members.items():
                 if not step.settled:
                     self._active = name
                     return False
-            if len(self._members) == 1:
-                self._is_chosen = True
+            if len(members) == 1:
+                self._choose(FIRST)
                 return False
-            self._schedule = make_schedule(tuple(self._members))
-        turn = self._num_timed // STEPS_PER_TURN
+            self._schedule = make_schedule(tuple(members))
+        turn, step_of_turn = divmod(self._num_timed, STEPS_PER_TURN)
+        is_new_round = turn > 0 and step_of_turn == 0 and turn % len(members) == 0
+        if is_new_round and max(self._first.exchange(self._timed_seconds)) > MAX_SECONDS:
+            turn = len(self._schedule)
         if turn < len(self._schedule):
             self._active = self._schedule[turn]
             return True
+        self._source = ""
         self._medians = combine_ranks(self._first.exchange(dict(self._seconds)))
-        self._active = self._chosen = choose_fastest(self._medians)
-        self._is_chosen = True
-        self._log(self._compared())
+        self._choose(choose_fastest(self._medians))
         return False
 
-    def _check_candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Leaves out strategies that would compute other weights, on all ranks alike."""
-        self._is_checked = True
-        _, num_ranks = self._first.rendezvous.place
-        reason = self._reason_against()
-        mine: dict[str, str | None] = {}
-        for name, step in self._candidates.items():
-            try:
-                mine[name] = reason or step.rejects(args, kwargs, num_ranks)
-            except Exception as error:  # of the script, traced for the joint batch
-                mine[name] = f"{type(error).__name__}: {error}"
-            mine[name] = _last_line(mine[name])
-        for rejected in self._first.exchange(mine):
-            for name, reason in rejected.items():
-                if reason is not None:
-                    self._left_out.setdefault(name, reason)
-        self._members |= {
-            name: step for name, step in self._candidates.items() if name not in self._left_out
-        }
-        for name, reason in self._left_out.items():
-            self._leave_out(name, reason)
+    def _choose(self, name: str) -> None:
+        """Goes on with a strategy."""
+        self._active = self._chosen = name
+        self._is_chosen = True
+        if self._medians:
+            self._watch.on_chosen(self._medians[name])
+            self._log(self._compared())
+        if self._first.cache is not None and not self._source:
+            self._first.cache.store_family(self._choice)
 
-    def _leave_out(self, name: str, reason: str) -> None:
-        self._left_out[name] = reason
-        self._members.pop(name, None)
-        self._log(f"{name} is left out of the trials: {reason}")
+    @property
+    def _choice(self) -> FamilyChoice:
+        """The outcome of trials, for later jobs."""
+        names, seconds = tuple(self._medians), tuple(self._medians.values())
+        if self._chosen == FIRST:
+            return FamilyChoice(FIRST, names, seconds)
+        step = self._candidates.steps[self._chosen]
+        return FamilyChoice(self._chosen, names, seconds, step.plan.to_json(), step.computation)
 
-    def _reason_against(self) -> str:
-        """Returns why no strategy of another kind can continue; empty if it may."""
-        conclusion = self._first.state.conclusion
-        compared = None if conclusion is None else conclusion.compare_with_one_worker()
-        if compared is not None:
-            most = formatting.time(compared.one_worker_seconds)
-            self._predicted = dict.fromkeys(self._candidates, f"at most {most}")
-            self._largest_speedup = compared.speedup
-            if compared.speedup > HOPELESS:
-                return f"it is predicted to be far slower: {compared.describe()}"
-        if self._first.rendezvous.options.engine != "lanes":
-            return "the engine is not lanes, which carry examples and results between ranks"
-        if self._first.gathers_rows:
-            return (
-                "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
-                " sparse_as_dense=True makes them dense under every strategy"
-            )
-        return ""
+    def _use_cached(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Goes on with the strategy that has won the trials of an earlier job."""
+        self._is_cache_read = True
+        cache = self._first.cache
+        found = None if cache is None else cache.load_family()
+        document, *_ = self._first.exchange(None if found is None else found.to_document())
+        if document is None:
+            return
+        choice = FamilyChoice.from_document(document)
+        if self._candidates.follow(choice, args, kwargs):
+            self._source = " of an earlier job"
+            self._medians = dict(zip(choice.names, choice.seconds, strict=True))
+            self._choose(choice.name)
 
     def _log(self, message: str) -> None:
         rank, _ = self._first.rendezvous.place
         if rank == 0:
             log_utils.logger(rank).info("strategies: %s", message)
-
-
-def _last_line(reason: str | None) -> str | None:
-    """Returns what an error says, without the lines of user code that AutoGraph puts before."""
-    if reason is None or "\n" not in reason:
-        return reason
-    *_, last = reason.strip().splitlines()
-    return last.strip().removeprefix("ValueError: ")
-
-
-def _option_against(options: config.DataParallelOptions) -> str:
-    """Returns why no strategy of another kind can take part; empty if it can."""
-    if options.local_variables:
-        return "local_variables has variables that ranks do not share"
-    if options.shard_updates:
-        return "shard_updates leaves slots of which ranks hold parts"
-    if options.error_feedback:
-        return "error_feedback has rounding errors of gradients that ranks exchange"
-    return "plan= is followed without trials" if options.plan is not None else ""
-
-
-def _available(families: Sequence[str]) -> Sequence[str]:
-    """Returns names of strategies that may join trials; none if their system is not installed.
-
-    Raises:
-        ValueError: a name is unknown, or of a strategy that may not.
-    """
-    kinds = [kind for kind in KINDS.values() if kind.joins_trials]
-    allowed = [name for kind in kinds for name in kind.strategies.by_name]
-    for name in families if kinds else ():
-        if name not in allowed:
-            raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
-    return families if kinds else ()

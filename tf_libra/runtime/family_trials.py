@@ -6,12 +6,16 @@ import numpy as np
 
 from tf_libra.planning.one_worker import CLEARLY_SLOWER
 
+FIRST = "data parallelism"
+"""Name of the strategy that others are compared with."""
 FAR_FASTER = 1.5
 """Ratio of a strategy's step to one of data parallelism from which on it is not tried."""
 HOPELESS = 4.0
 """Upper bound of this ratio, by prediction, from which on no step is timed to know it."""
 NUM_ROUNDS = 4
 """Rounds, in each of which every strategy has its turn."""
+MAX_SECONDS = 20.0
+"""Seconds of trials after which no further round begins."""
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 
@@ -22,6 +26,11 @@ def make_schedule(names: Sequence[str]) -> tuple[str, ...]:
     for number in range(NUM_ROUNDS):
         turns += names if number % 2 == 0 else reversed(names)
     return tuple(turns)
+
+
+def count_trials(num_strategies: int) -> int:
+    """Returns the number of timed steps of all strategies."""
+    return NUM_ROUNDS * STEPS_PER_TURN * num_strategies
 
 
 def combine_ranks(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:

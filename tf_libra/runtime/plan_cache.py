@@ -15,6 +15,7 @@ from tf_libra.autotune.warm_start import (
     WarmStart,
 )
 from tf_libra.reporting.records import plan_store
+from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.specs.plan import Plan
 
 
@@ -69,6 +70,30 @@ class PlanCache:
             self.log.warning("cache_dir: cannot use the cached plan, measuring again: %s", error)
             return None
         return conclusion
+
+    def load_family(self) -> FamilyChoice | None:
+        """Returns the family of strategies that won the trials of an earlier job; None without."""
+        if self.folder is None:
+            return None
+        try:
+            text = plan_store.load_text(self.folder, self._family_key)
+            return None if text is None else FamilyChoice.from_json(text)
+        except (OSError, ValueError) as error:
+            self.log.warning("cache_dir: cannot use the cached family, trying again: %s", error)
+            return None
+
+    def store_family(self, choice: FamilyChoice) -> None:
+        """Caches the family of strategies that has won trials."""
+        if self.folder is None:
+            return
+        try:
+            plan_store.store_text(self.folder, self._family_key, choice.to_json())
+        except OSError as error:
+            self.log.warning("cache_dir: cannot store the family: %s", error)
+
+    @property
+    def _family_key(self) -> str:
+        return f"family-{self.key}"
 
     def nearest(self) -> Callable[[float | None], WarmStart | None]:
         """Returns a function that finds the most similar job, by the network's bytes per second.

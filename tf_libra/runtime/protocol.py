@@ -94,7 +94,13 @@ class TrainingStep(Protocol):
 
 
 class CandidateStep(TrainingStep, Protocol):
-    """A step under a strategy that is compared with data parallelism."""
+    """A step under a strategy that is compared with data parallelism.
+
+    Attributes:
+        computation: digest of the step that `rejects` has accepted, the same in every job.
+    """
+
+    computation: str
 
     @property
     def bound_variables(self) -> dict[int, "BoundVariable"]:

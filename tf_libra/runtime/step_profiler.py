@@ -40,14 +40,17 @@ class ProfilingPolicy:
         self._due = float("inf")
         self._usual_seconds = 0.0
 
-    def should_trace(self, calls_under_plan: int, is_recorded: bool) -> bool:
+    def should_trace(
+        self, calls_under_plan: int, is_recorded: bool, num_checked: int = CHECKED_STEPS
+    ) -> bool:
         """Returns whether to trace the next step.
 
         Args:
             calls_under_plan: number of calls so far.
             is_recorded: whether observations are written to a log directory.
+            num_checked: number of calls after the first that are traced in any case.
         """
-        if 0 < calls_under_plan <= CHECKED_STEPS:
+        if 0 < calls_under_plan <= num_checked:
             return True
         return calls_under_plan > 0 and is_recorded and self._clock() >= self._due
 

@@ -14,8 +14,10 @@ from tf_libra.config import (
     Option,
     Options,
     declared,
+    plan_format,
     resolve_as,
 )
+from tf_libra.internal.codec import Document
 from tf_libra.internal.registry import ClassRegistry, Registry
 from tf_libra.internal.systems import load_systems
 from tf_libra.planning import data_parallel
@@ -45,6 +47,8 @@ class StrategyKind:
             step, without synchronization.
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
+        plan_type: type of plans that its option `plan` takes; None without this option.
+        of_plans: its strategy that follows a plan under `auto`.
     """
 
     name: str
@@ -54,6 +58,8 @@ class StrategyKind:
     is_staged: bool = False
     serves_reads: bool = False
     joins_trials: bool = False
+    plan_type: type[Document] | None = None
+    of_plans: Any = None
 
 
 DATA_PARALLELISM = StrategyKind("data parallelism", data_parallel.REGISTRY, DataParallelOptions)
@@ -77,6 +83,19 @@ def resolve_strategy(strategy: AnyStrategy | str) -> tuple[StrategyKind, Any]:
         )
     names = [name for kind in KINDS.values() for name in kind.strategies.by_name]
     raise ValueError(f"strategy must be one of {', '.join(dict.fromkeys(names))}, got {strategy!r}")
+
+
+def resolve_plan(plan: Any) -> tuple[StrategyKind, Any] | None:
+    """Returns the kind and strategy of a plan that is not of data parallelism; None otherwise.
+
+    Args:
+        plan: a plan, or the path of its JSON, as users give it; checked later.
+    """
+    name = None if plan is None else plan_format(plan)
+    for kind in KINDS.values():
+        if kind.plan_type is not None and name == kind.plan_type.FORMAT:
+            return kind, kind.of_plans
+    return None
 
 
 def resolve_options(kind: StrategyKind, given: Mapping[str, Any]) -> Options:

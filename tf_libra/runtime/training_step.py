@@ -21,6 +21,7 @@ from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime.error_feedback import ErrorFeedbackState
 from tf_libra.runtime.fingerprint import function_identity
+from tf_libra.runtime.plan_cache import PlanCache
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.session_registry import SessionRegistry
@@ -178,6 +179,11 @@ class TrainingFunction:
     def gathers_rows(self) -> bool:
         """Returns whether a gradient is sparse, so that rows are gathered."""
         return self._sessions.gathers_rows
+
+    @property
+    def cache(self) -> PlanCache | None:
+        """Plan cache of the gradients that were trained last, on rank 0; None on other ranks."""
+        return None if self._sessions.current is None else self._sessions.current.cache
 
     def _between_steps(self, what: str, call: Callable[[], Any]) -> Any:
         """Makes a call that all ranks make between the same steps."""

@@ -79,6 +79,11 @@ class TuningCoordinator:
             start["find_warm_start"] = self._cache.nearest()
         self._tuner: PostponingTuner | None = self._new_tuner(options.budget, **start)
 
+    @property
+    def cache(self) -> PlanCache:
+        """Plan cache of these gradients."""
+        return self._cache
+
     def _check_plan(self, plan: Plan) -> None:
         check_plan_can_run(plan, self._control.world_size, self._backend)
         check_plan_fits(plan, self._tensors)

@@ -30,6 +30,7 @@ from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
 from tf_libra.runtime.directive import Directive, KeepPlan
 from tf_libra.runtime.plan_activation import PlanActivator
+from tf_libra.runtime.plan_cache import PlanCache
 from tf_libra.runtime.protocol import TuningState
 from tf_libra.runtime.step_profiler import CHECKED_STEPS, ProfilingPolicy, timed
 from tf_libra.runtime.tuning_coordinator import TuningCoordinator
@@ -105,8 +106,18 @@ class TuningSession:
     def settled(self) -> bool:
         """Returns whether trials and measurements have ended; the same step on every rank."""
         activator = self._activator
-        checked = activator.plan is None or activator.calls_under_plan > CHECKED_STEPS
+        checked = activator.plan is None or activator.calls_under_plan > self._num_checked
         return self.state.is_running and checked
+
+    @property
+    def _num_checked(self) -> int:
+        """Number of steps under the active plan that are traced, after its first one."""
+        return 1 if self.state.origin is PlanSource.CACHED else CHECKED_STEPS
+
+    @property
+    def cache(self) -> PlanCache | None:
+        """Plan cache of these gradients, on rank 0; None on other ranks, and without tuning."""
+        return None if self._coordinator is None else self._coordinator.cache
 
     # One step.
 
@@ -134,7 +145,7 @@ class TuningSession:
             traced = self._follow(self._next_directive())
         elif self._control.rank == 0 and self._activator.plan is not None and num_steps == 1:
             traced = self._profiling.should_trace(
-                self._activator.calls_under_plan, self._is_recorded
+                self._activator.calls_under_plan, self._is_recorded, self._num_checked
             )
         plan = self._activator.plan
         graph = "" if plan is None else plan.fingerprint, num_steps
@@ -173,7 +184,7 @@ class TuningSession:
         """Returns whether rank 0 traces this step, which this rank records without a trace."""
         elsewhere = self._control.rank > 0 and self.state.is_running and self._is_recorded
         has_plan = self._activator.plan is not None and self._backend.leaves_records
-        return elsewhere and has_plan and 0 < self._activator.calls_under_plan <= CHECKED_STEPS
+        return elsewhere and has_plan and 0 < self._activator.calls_under_plan <= self._num_checked
 
     def _execute_untraced(self, call: Callable[[], Any], sharding: str) -> Any:
         (result, _), called_ns = timed(
@@ -199,7 +210,7 @@ class TuningSession:
         self.reporter.on_step_telemetry(
             self._step, observation.called_ns, observation.records, observation, timeline
         )
-        if self._activator.calls_under_plan == 1 + CHECKED_STEPS:
+        if self._activator.calls_under_plan == 1 + self._num_checked:
             self.reporter.on_plan_measured()
 
     def _record_for_drift(self, seconds: float, usual: bool, num_steps: int) -> None:

@@ -27,21 +27,28 @@ class OneRankPlanner:
     num_microbatches = 1
     has_branches = False
 
-    def __init__(self, strategy: OneRankStrategy) -> None:
+    def __init__(self, strategy: OneRankStrategy, given: OneRankPlan | None = None) -> None:
         """Start without a plan.
 
         Args:
             strategy: strategy with its arguments.
+            given: plan to follow; None: the strategy chooses the rank.
         """
         self.plan: OneRankPlan | None = None
-        self.requested = repr(strategy)
+        self.requested = repr(strategy) if given is None else f"{strategy!r} under {given!r}"
+        self._given = given
         self._rank, self._has_own_results = strategy.rank, strategy.results == "own"
         self._layout: Layout | None = None
         self._steps = 0
         self._seconds = float("inf")  # least computation of this rank
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
-        """Raise `ValueError` if the job has no rank of the requested number."""
+        """Raise `ValueError` if the job has no requested rank, or another number of ranks."""
+        if self._given is not None and self._given.num_workers != num_ranks:
+            raise ValueError(
+                f"plan must be made for the job's {num_ranks} ranks, got one for"
+                f" {self._given.num_workers}"
+            )
         if self._rank is not None and self._rank >= num_ranks:
             raise ValueError(
                 f"rank must be one of the job, at most {num_ranks - 1}, got {self._rank}"
@@ -63,10 +70,12 @@ class OneRankPlanner:
     ) -> None:
         """Begin to measure, or adopt the requested rank."""
         self._traces, self._control, self._reporter = traces, control, reporter
-        if self._rank is None:
-            reporter.on_activity(Phase.MEASURE)
-        else:
+        if self._given is not None:
+            self._adopt(self._given)
+        elif self._rank is not None:
             self._adopt(OneRankPlan(self._rank, control.world_size))
+        else:
+            reporter.on_activity(Phase.MEASURE)
 
     def next_layout(self) -> Layout:
         """See `Planner`. Rank 0, which is preferred, is the last that is measured."""

@@ -1,5 +1,6 @@
 """Options of pipelines, of bursts, and of steps on one rank."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from tf_libra.config import Options, validators
 from tf_libra.config.option_spec import option
 from tf_libra.model_parallel.planning import burst, one_rank, pipeline
 from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.one_rank import OneRankPlan
 
 
 def _check_engine(name: str, value: Any) -> str:
@@ -21,8 +23,9 @@ def _check_numerics(name: str, value: Any) -> str:
     return "off"
 
 
-def _check_plan(name: str, value: Any) -> BurstPlan | None:
-    return None if value is None else validators.load_document(value, BurstPlan)
+def _check_plan(kind: type[Any]) -> Callable[[str, Any], Any]:
+    """Returns the check of a plan of one kind."""
+    return lambda name, value: None if value is None else validators.load_document(value, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class BurstOptions(StagedOptions):
     plan: BurstPlan | None = option(
         None,
         "BurstPlan | str | os.PathLike[str] | None",
-        _check_plan,
+        _check_plan(BurstPlan),
         "a plan or the path of its JSON, to follow without measuring.",
     )
 
@@ -83,4 +86,10 @@ class OneRankOptions(StagedOptions):
         lambda name, value: one_rank.REGISTRY.resolve(value),
         "choice of the rank.",
         agreed=True,
+    )
+    plan: OneRankPlan | None = option(
+        None,
+        "OneRankPlan | str | os.PathLike[str] | None",
+        _check_plan(OneRankPlan),
+        "a plan or the path of its JSON, to follow without measuring.",
     )

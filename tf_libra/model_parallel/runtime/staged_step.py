@@ -45,6 +45,7 @@ class StagedTraining:
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
         error_feedback: None: nothing is rounded between ranks.
+        computation: see `CandidateStep`.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class StagedTraining:
         self._rendezvous = Rendezvous(self._name, self._identity, options)
         self.is_method = False
         self.error_feedback = None
+        self.computation = ""
         self._forget()
 
     def _forget(self) -> None:
@@ -242,6 +244,7 @@ class StagedTraining:
             return str(error)
         self._traced_ahead = {step_arguments.trace_key(given): traces}
         graph = traces.microbatch_graph
+        self.computation = batch_axes.computation_digest(graph)
         return find_difference(graph) or find_shortage(graph)
 
     def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:

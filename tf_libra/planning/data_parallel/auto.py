@@ -30,8 +30,8 @@ class Auto(ChosenThreads):
 
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
-    tuning_steps: ClassVar[int] = 150
-    tuning_seconds: ClassVar[float] = 75.0
+    tuning_steps: ClassVar[int] = 100
+    tuning_seconds: ClassVar[float] = 40.0
     threads: tuple[int, ...] = argument(
         (1, 2, 4),
         "allowed thread counts; strategies with a fixed count take the smallest.",

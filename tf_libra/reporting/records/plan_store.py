@@ -57,10 +57,7 @@ def load_plan(folder: Path, key: str) -> TuningResult | None:
     path = _plan_path(folder, key)
     if not path.exists():
         return None
-    size = path.stat().st_size
-    if size > 2 * validation.MAX_JSON_CHARACTERS:
-        raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
-    text = path.read_text()
+    text = _read(path)
     try:
         document = json.loads(text)
     except RecursionError:
@@ -68,6 +65,28 @@ def load_plan(folder: Path, key: str) -> TuningResult | None:
     if isinstance(document, dict) and "format" not in document:
         return _first_version_result(document)
     return TuningResult.from_json(text)
+
+
+def store_text(folder: Path, key: str, text: str) -> None:
+    """Stores JSON text atomically under `key`, replacing an earlier one."""
+    _replace(_plan_path(folder, key), text)
+
+
+def load_text(folder: Path, key: str) -> str | None:
+    """Returns the text stored under `key`; None without one.
+
+    Raises:
+        ValueError: the file is too large.
+    """
+    path = _plan_path(folder, key)
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> str:
+    size = path.stat().st_size
+    if size > 2 * validation.MAX_JSON_CHARACTERS:
+        raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
+    return path.read_text()
 
 
 def _first_version_result(document: dict[str, Any]) -> TuningResult:

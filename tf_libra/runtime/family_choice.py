@@ -1,0 +1,79 @@
+"""The strategy that won trials between families: kept for later jobs, and watched for drift."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tf_libra.autotune.drift_detector import STEPS_PER_DRIFT_CHECK, DriftDetector
+from tf_libra.internal import validation
+from tf_libra.internal.codec import Document
+from tf_libra.internal.values import Names, Positive
+
+
+@dataclass(frozen=True)
+class FamilyChoice(Document):
+    """Outcome of trials between data parallelism and other strategies.
+
+    Attributes:
+        name: strategy that goes on.
+        names: strategies in the trials; empty if none but data parallelism was eligible.
+        seconds: their median steps.
+        plan: JSON of the strategy's plan; empty for data parallelism, whose plan is cached apart.
+        computation: digest of the step that the plan is for; empty for data parallelism.
+    """
+
+    name: str
+    names: Names = ()
+    seconds: tuple[Positive, ...] = ()
+    plan: str = ""
+    computation: str = ""
+
+    FORMAT: ClassVar = "tf-libra family choice"
+
+    def _validate(self) -> None:
+        validation.same_length("seconds", self.seconds, "strategy", len(self.names))
+
+
+class FamilyWatch:
+    """Watch for step times that change for good, so that another strategy may be faster now."""
+
+    def __init__(self, max_overhead: float) -> None:
+        """Begins before any trial.
+
+        Args:
+            max_overhead: share of training time that trials may cost after the first ones.
+        """
+        self._max_overhead = max_overhead
+        self._drift: DriftDetector | None = None
+        self._num_steps = 0
+
+    def on_chosen(self, seconds: float) -> None:
+        """Begins to watch a strategy whose step took this long in trials."""
+        self._num_steps = 0
+        if self._drift is None:
+            self._drift = DriftDetector(self._max_overhead, seconds)
+        else:
+            self._drift.on_retuned(seconds)
+
+    def record_step(self, seconds: float) -> None:
+        """Records a step of the chosen strategy."""
+        self._num_steps += 1
+        if self._drift is not None:
+            self._drift.record_step(seconds)
+
+    def record_trial(self, seconds: float) -> None:
+        """Records a step of trials."""
+        if self._drift is not None:
+            self._drift.record_trial(seconds)
+
+    @property
+    def is_due(self) -> bool:
+        """Returns whether ranks compare step times now; the same step on every rank."""
+        due = self._drift is not None and self._max_overhead > 0
+        return due and self._num_steps >= STEPS_PER_DRIFT_CHECK
+
+    def has_drifted(self, num_trials: int) -> bool:
+        """Compares step times; returns whether they have changed and trials are affordable."""
+        assert self._drift is not None
+        self._num_steps = 0
+        self._drift.check()
+        return self._drift.has_drifted and self._drift.affords(num_trials)
