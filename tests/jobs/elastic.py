@@ -1,4 +1,6 @@
-"""Trains under Horovod's elastic mode while workers come and go: `elastic.py PLAN.json ENGINE`.
+"""Trains under Horovod's elastic mode while workers come and go.
+
+`elastic.py PLAN.json ENGINE [joined]`; "joined" takes the batches by `tf_libra.join`.
 
 Every rank has the same data, so that weights do not depend on how many there are. The first four
 workers stop after ten steps until the test lets them go on; the job ends eight steps after there
@@ -9,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -16,6 +19,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import FOLDER
+from horovod.common.exceptions import HorovodInternalError
 
 import tf_libra
 import tf_libra.elastic
@@ -24,6 +28,7 @@ HELD_STEP = 10
 COMMIT_EVERY = 3
 WORLD_SIZE = 4
 MORE_STEPS = 8
+FEWER = 2  # batches of rank 1 in the end, if batches are joined
 
 
 def note(document: dict[str, Any]) -> None:
@@ -34,6 +39,7 @@ def note(document: dict[str, Any]) -> None:
 
 def main() -> None:
     hvd.init()
+    is_joined = "joined" in sys.argv
     model = models.HandWritten("float64", "sgd")
     # Made for four workers.
     step = tf_libra.optimize(
@@ -44,19 +50,19 @@ def main() -> None:
     )(tf.function(model.step))
     state = tf_libra.elastic.TensorFlowState(model.variables, step=0)
 
-    @hvd.elastic.run
-    def train(state: Any) -> None:
+    def train_once(state: Any) -> None:
         last = None
         if hvd.size() == WORLD_SIZE and state.step >= COMMIT_EVERY:
-            last = state.step + MORE_STEPS
-        while state.step != last:
-            while state.step == HELD_STEP and not (FOLDER / "go-on").exists():
-                time.sleep(0.05)
-            try:
-                step(*models.batch(state.step, 1, "float64"))
-            except Exception as error:
-                note({"error": f"{type(error).__name__}: {error}"})
-                raise
+            last = state.step + MORE_STEPS - (FEWER if is_joined and hvd.rank() == 1 else 0)
+
+        def batches() -> Iterator[Any]:
+            while state.step != last:
+                while state.step == HELD_STEP and not (FOLDER / "go-on").exists():
+                    time.sleep(0.05)
+                yield models.batch(state.step, 1, "float64")
+
+        for batch in tf_libra.join(batches()) if is_joined else batches():
+            step(*batch)
             state.step += 1
             note({"step": state.step, "size": hvd.size(), "phase": str(step.phase)})
             if state.step % COMMIT_EVERY == 0:
@@ -64,6 +70,14 @@ def main() -> None:
         if hvd.rank() == 0:
             plan = np.array(step.plan.to_json())
             np.savez(FOLDER / "end.npz", step=state.step, plan=plan, **model.weights())
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        try:
+            train_once(state)
+        except HorovodInternalError as error:
+            note({"error": f"{type(error).__name__}: {error}"})
+            raise
 
     train(state)
 

@@ -222,6 +222,10 @@ class Engine:
         """Sets the step number in telemetry and messages."""
         _check(native.load().c.TfLibraSetStep(step))
 
+    def end_step(self, step: int) -> None:
+        """Records that a step was completed; see `Control`."""
+        native.load().c.TfLibraSetStep(step + 1)  # an engine that has ended says so to the next
+
     def omit_zeros(self, omits: bool) -> None:
         """Sets whether this rank leaves blocks of zeros out of what it sends over sockets."""
         _check(native.load().c.TfLibraOmitZeros(int(omits)))

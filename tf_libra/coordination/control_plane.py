@@ -177,6 +177,10 @@ class Control(Protocol):
         """Sets the number of the step that follows, for telemetry and messages."""
         ...
 
+    def end_step(self, step: int) -> None:
+        """Records that a step was completed: messages name the next one. Raises no error."""
+        ...
+
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Waits until every rank is at the same point of the same function.
 

@@ -87,6 +87,11 @@ class HorovodControl:
         self._step = step
         native.load().c.TfLibraSetStep(step)
 
+    def end_step(self, step: int) -> None:
+        """Records that a step was completed; see `Control`."""
+        self._step = step + 1
+        native.load().c.TfLibraSetStep(step + 1)
+
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Waits until every rank is at the same point of the same function; see `Control`."""
         self._rounds.exchange(f"{what}, {function}", b"", quiet)

@@ -314,6 +314,7 @@ class TrainingFunction:
         execute = partial(call.execute, control, self._identity, self._step, num_steps)
         shard = partial(self._sharded.prepare, control, call)
         result = session.step(first, execute, num_steps, shard)
+        control.end_step(self._step)
         if session.state.conclusion is not None:
             plan = session.state.conclusion.plan
             self._sharded.report(control, plan, session.reporter)

@@ -215,6 +215,7 @@ class StagedTraining:
         arguments = [leaves[place] for place in traces.input_order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
         self._holding.mark_stale()
+        self._control.end_step(self._step)
         return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
 
     @property
