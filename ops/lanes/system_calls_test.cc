@@ -283,7 +283,7 @@ TEST_CASE("SmallAllReduceTakesFewCalls") {
 }
 
 // A wait that cannot be made is an error; one that signals end without end has its deadline: of
-// sockets, of ranks that meet, either of which is missing, of lanes and of messages.
+// sockets, of ranks that meet, either of which is missing, of lanes, messages and control messages.
 TEST_CASE("WaitsThatKeepFailing") {
   testing::OverBoth();
   for (const int error : {EINTR, ENOMEM, EINVAL}) {
@@ -330,6 +330,15 @@ TEST_CASE("WaitsThatKeepFailing") {
       check(status);
       engine.reset();
     }
+
+    std::vector<Mesh> of_control = ConnectAll(kWorld, 1);
+    std::shared_ptr<LaneEngine> engine;
+    CHECK_EQ(LaneEngine::Start(options, std::move(of_control[0]), &engine), testing::IsOk());
+    std::vector<std::string> all;
+    wait_error = error;
+    const Status gathered = engine->AllGather("", &all);
+    wait_error = 0;
+    check(gathered);
   }
 }
 
