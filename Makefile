@@ -252,7 +252,7 @@ sanitize: cc-run-asan cc-run-tsan
 # what strangers send. Exchanges have a thread each and share nothing but memory that the thread
 # sanitizer sees at two addresses. Grids and exhaustion take a minute of a core: `make sanitize`.
 SOME := $(foreach test,control_plane control_plane_abort messenger collective faults,build/cc/tsan/$(test)_test) \
-  $(foreach test,direct_all_reduce shared_memory fuzz frame,build/cc/asan/$(test)_test)
+  $(foreach test,direct_all_reduce shared_memory fuzz frame messenger_peer,build/cc/asan/$(test)_test)
 sanitize-some: $(SOME)
 	@for program in $^; do echo "$$program" && $$program || exit 1; done
 

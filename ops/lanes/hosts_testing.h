@@ -52,6 +52,13 @@ inline std::vector<int> Hosts(int num_hosts, int num_local, bool in_turns = fals
   return hosts;
 }
 
+// Numbers of hosts with one rank each; they need not begin at 0.
+inline std::vector<int> HostsOfOneRank(int num_ranks) {
+  std::vector<int> hosts;
+  for (int rank = num_ranks; rank > 0; --rank) hosts.push_back(3 * rank);
+  return hosts;
+}
+
 }  // namespace testing
 }  // namespace tf_libra
 

@@ -12,90 +12,25 @@
 #include <string>
 #include <vector>
 
+#include "ops/lanes/messenger_testing.h"
 #include "ops/lanes/testing.h"
 
 namespace tf_libra::messenger_test {
 namespace {
 
+using messenger_testing::Add;
+using messenger_testing::kReceive;
+using messenger_testing::kSend;
+using messenger_testing::MakeNodes;
+using messenger_testing::Node;
+using messenger_testing::Nodes;
+using messenger_testing::Patient;
+using messenger_testing::Side;
+using messenger_testing::Sides;
 using testing::ConnectAll;
 using testing::kGenerousSeconds;
 using testing::kShortSeconds;
 using testing::OnEveryRank;
-
-// A rank's messenger, which ends with its first failure.
-struct Node {
-  Mesh mesh;
-  MessengerOptions options;
-  std::unique_ptr<Messenger> messenger;
-
-  Node(Mesh from, const MessengerOptions& given) : mesh(std::move(from)), options(given) {
-    options.rank = mesh.rank;
-    options.on_failure = [this](const Status& status) { messenger->End(status); };
-    messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);
-  }
-  ~Node() { messenger->End(Status(StatusCode::kUnavailable, "the test is over")); }
-};
-
-using Nodes = std::vector<std::unique_ptr<Node>>;
-
-MessengerOptions Patient() {
-  MessengerOptions options;
-  options.timeout_seconds = kGenerousSeconds;
-  return options;
-}
-
-Nodes MakeNodes(int world_size, const MessengerOptions& options = Patient()) {
-  Nodes nodes;
-  for (Mesh& mesh : ConnectAll(world_size, 1)) {
-    nodes.push_back(std::make_unique<Node>(std::move(mesh), options));
-  }
-  return nodes;
-}
-
-// One side of a message: its memory, and its end.
-class Side {
- public:
-  Side(Transfer::Way way, int peer, const std::string& name, size_t num_bytes, char fill = '\x55')
-      : bytes(num_bytes, fill), transfer(std::make_shared<Transfer>()) {
-    transfer->way = way;
-    transfer->peer = peer;
-    transfer->key = "m" + name;
-    transfer->content = "uint8 [" + std::to_string(num_bytes) + "]";
-    transfer->data = bytes.data();
-    transfer->num_bytes = num_bytes;
-    transfer->done = [this](const Status& status) {
-      CHECK_EQ(times_done.fetch_add(1), 0);
-      end.set_value(status);
-    };
-  }
-  Side(const Side&) = delete;
-
-  void Post(Node* node) { CHECK_EQ(node->messenger->Post({transfer}), testing::IsOk()); }
-
-  Status Wait() {
-    auto future = end.get_future();
-    const bool ended = future.wait_for(std::chrono::duration<double>(kGenerousSeconds)) ==
-                       std::future_status::ready;
-    CHECK(ended);
-    return ended ? future.get() : Status();
-  }
-
-  std::vector<char> bytes;
-  std::shared_ptr<Transfer> transfer;
-  std::promise<Status> end;
-  std::atomic<int> times_done{0};
-};
-
-using Sides = std::vector<std::unique_ptr<Side>>;
-
-Side* Add(Sides* sides, Transfer::Way way, int peer, const std::string& name, size_t num_bytes,
-          char fill = '\x55') {
-  sides->push_back(std::make_unique<Side>(way, peer, name, num_bytes, fill));
-  return sides->back().get();
-}
-
-constexpr Transfer::Way kSend = Transfer::Way::kSend;
-constexpr Transfer::Way kReceive = Transfer::Way::kReceive;
 
 TEST_CASE("WhicheverComesFirst") {
   testing::OverAll();
@@ -351,92 +286,6 @@ TEST_CASE("WhatCannotBePosted") {
   receive.Post(nodes[1].get());
   CHECK_EQ(receive.Wait(), testing::IsOk());
   CHECK_EQ(send.Wait(), testing::IsOk());
-}
-
-// A peer sends what is no message, or what this rank has not requested.
-TEST_CASE("PeerThatMakesNoSense") {
-  testing::OverAll();
-  Frame data;
-  data.kind = Frame::kData;
-  data.id = 99;
-  data.num_bytes = 1 << 20;
-  Frame unmatched = data;
-  unmatched.id = 0;  // requested, but never offered
-  const std::string known(reinterpret_cast<const char*>(&data), sizeof(data));
-  const std::string early(reinterpret_cast<const char*>(&unmatched), sizeof(unmatched));
-  Frame confirm;
-  confirm.kind = Frame::kConfirm;
-  const std::string once(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
-  confirm.kind = Frame::kConfirmed;  // without a kConfirm before
-  const std::string confirmed(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
-  Frame room = data;
-  room.kind = Frame::kCredit;  // for what is not sent
-  const std::string credit(reinterpret_cast<const char*>(&room), sizeof(room));
-  // More than there is room for.
-  Frame offer, whole = unmatched;
-  offer.kind = Frame::kOffer;
-  offer.num_bytes = whole.num_bytes = 16;
-  const std::string more = WithText(offer, "mx", "uint8 [16]") +
-                           std::string(reinterpret_cast<const char*>(&whole), sizeof(whole)) +
-                           std::string(16, 'x');
-  for (const std::string& bytes :
-       {std::string(100, 'x'), known, early, credit, more, once + once, confirmed}) {
-    std::vector<Mesh> meshes = ConnectAll(2, 1);
-    const Connection peer = std::move(meshes[0].messages[1]);
-    Node node(std::move(meshes[1]), Patient());
-    Side receive(kReceive, 0, "x", 16);
-    receive.transfer->window = 8;
-    receive.Post(&node);
-    CHECK_EQ(testing::Send(peer, bytes.data(), bytes.size()), testing::IsOk());
-    CHECK_EQ(receive.Wait(),
-             testing::StatusIs(
-                 StatusCode::kFailedPrecondition,
-                 bytes == credit ? "rank 0 granted credit for a message" : "rank 0 sent "));
-  }
-}
-
-TEST_CASE("PeerThatWritesWhatCannotBe") {
-  testing::MeetAt(kUnixHost, true);
-  std::vector<Mesh> meshes = ConnectAll(2, 1);
-  const Connection peer = std::move(meshes[0].messages[1]);
-  REQUIRE(peer.memory != nullptr);
-  Node node(std::move(meshes[1]), Patient());
-  Side receive(kReceive, 0, "x", 16);
-  receive.Post(&node);
-  RingEnd* const end = peer.memory->outgoing_parts();
-  if (end->Advance(2 * end->capacity())) send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
-  send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
-  CHECK_EQ(receive.Wait(),
-           testing::StatusIs(StatusCode::kFailedPrecondition,
-                             "rank 0 wrote an invalid position into the shared memory"));
-}
-
-// Many messages, or fewer with long names.
-void AnnouncedWithoutEnd(bool is_long) {
-  std::vector<Mesh> meshes = ConnectAll(2, 1);
-  const Connection peer = std::move(meshes[0].messages[1]);
-  Node node(std::move(meshes[1]), Patient());
-  Side receive(kReceive, 0, "y", 16);
-  receive.Post(&node);
-  Frame offer;
-  offer.kind = is_long ? Frame::kRequest : Frame::kOffer;
-  const std::string content(is_long ? 8000 : 0, 'c');
-  std::string bytes;
-  for (int i = 0; i < (is_long ? 2200 : (1 << 16) + 1); ++i) {
-    offer.id = static_cast<uint64_t>(i);
-    bytes += WithText(offer, "mx" + std::string(is_long, static_cast<char>('a' + i % 26)), content);
-  }
-  const Status sent = testing::Send(peer, bytes.data(), bytes.size());
-  CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));  // it may hang up before
-  CHECK_EQ(receive.Wait(),
-           testing::StatusIs(StatusCode::kFailedPrecondition,
-                             "rank 0 has more than 65536 messages, or 16 MiB of their names"));
-}
-
-TEST_CASE("PeerThatAnnouncesWithoutEnd") {
-  testing::OverAll();
-  AnnouncedWithoutEnd(/*is_long=*/false);
-  AnnouncedWithoutEnd(/*is_long=*/true);
 }
 
 TEST_CASE("FlushWaitsForWhatWasSent") {
