@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.capture.traces import chain, loss_of, traced
 from tf_libra.capture import horovod_interception
 from tf_libra.capture.gradient_interception import intercept_gradients
-from tf_libra.internal import patches
+from tf_libra.internal import patches, patching
 from tf_libra.internal.patches import OF_TRACES, TABLE, Patch
 
 _ABSENT = object()
@@ -55,7 +55,7 @@ def test_table_has_each_attribute_once() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_is_put_back(patch: Patch, fails: bool) -> None:
     before = standing(patch)
-    with contextlib.suppress(KeyError), patches.replaced(patch, echo):
+    with contextlib.suppress(KeyError), patching.replaced(patch, echo):
         assert standing(patch) is not before
         assert found(patch)(1, b=2)[0] == "ours"
         if fails:
@@ -73,7 +73,7 @@ def test_what_others_have_put_there_stays_and_calls_through(patch: Patch) -> Non
         return lambda *args: calls.append("ours")
 
     with contextlib.ExitStack() as put_back:
-        with patches.replaced(patch, instead):
+        with patching.replaced(patch, instead):
             inner = found(patch)
 
             def theirs(*args: Any) -> Any:
@@ -100,9 +100,9 @@ def test_what_others_have_put_there_stays_and_calls_through(patch: Patch) -> Non
 @EVERY
 def test_is_replaced_again_inside(patch: Patch) -> None:
     before = standing(patch)
-    with patches.replaced(patch, echo):
+    with patching.replaced(patch, echo):
         outer = standing(patch)
-        with patches.replaced(patch, lambda _: lambda *args: "inner"):
+        with patching.replaced(patch, lambda _: lambda *args: "inner"):
             assert found(patch)() == "inner"
         assert standing(patch) is outer
     assert standing(patch) is before

@@ -27,7 +27,7 @@ from tf_libra.capture.dataflow.ancestors import enclosing_graphs
 from tf_libra.capture.gradient_registry import GradientRegistry, ReductionPolicy
 from tf_libra.capture.variable_resolution import find_trained_variable
 from tf_libra.capture.variables import plain, variable_key, variable_name, variables_of
-from tf_libra.internal import patches, tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 
 # Attributes are replaced for the duration of a trace, and threads may trace concurrently.
 _TRACING = threading.RLock()
@@ -111,7 +111,7 @@ def intercept_gradients(
                 patches.CALL_FLAT: call_flat,
             }
         for patch, make in replacements.items():
-            stack.enter_context(patches.replaced(patch, make))
+            stack.enter_context(patching.replaced(patch, make))
         yield registry
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_libra.capture.gradient_registry import FLOATING, GradientRegistry
 from tf_libra.capture.horovod_ops import HorovodReductions
-from tf_libra.internal import patches, tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
 
@@ -145,13 +145,13 @@ def intercept_reductions(step_name: str, registry: GradientRegistry) -> Iterator
             patches.GROUPED_ALLGATHER: gather,
         }.items():
             if patch.exists():
-                stack.enter_context(patches.replaced(patch, make))
+                stack.enter_context(patching.replaced(patch, make))
             elif patch in (patches.ALLREDUCE, patches.GROUPED_ALLREDUCE):
                 reductions.missing_functions.append(patch.path)
-        stack.enter_context(patches.replaced(patches.CALL_FUNCTION, call_inline))
+        stack.enter_context(patching.replaced(patches.CALL_FUNCTION, call_inline))
         if _keras_lacks_references():
             stack.enter_context(
-                patches.replaced(
+                patching.replaced(
                     patches.KERAS_REFERENCE, lambda _: lambda self: tf_internal.Reference(self)
                 )
             )

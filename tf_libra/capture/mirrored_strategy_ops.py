@@ -28,7 +28,7 @@ from tf_libra.capture.backward_order import backward_order
 from tf_libra.capture.dataflow.traced_graph import TracedGraph
 from tf_libra.capture.gradient_provenance import GradientOrigin, origins
 from tf_libra.capture.gradient_registry import FLOATING, GradientCall, GradientRegistry
-from tf_libra.internal import patches
+from tf_libra.internal import patches, patching
 
 _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "average"}
 
@@ -199,7 +199,7 @@ def intercept_reductions(
         return check_finite
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patches.replaced(patches.COLLECTIVE_ALL_REDUCE, make))
+        stack.enter_context(patching.replaced(patches.COLLECTIVE_ALL_REDUCE, make))
         if patches.CHECK_FINITE.exists():
-            stack.enter_context(patches.replaced(patches.CHECK_FINITE, make_check))
+            stack.enter_context(patching.replaced(patches.CHECK_FINITE, make_check))
         yield reductions

@@ -18,7 +18,7 @@ from tf_libra.coordination import control_plane, horovod_job
 from tf_libra.coordination.control_plane import EngineError, LostRankError
 from tf_libra.coordination.lockstep_messages import LockstepMailbox
 from tf_libra.coordination.world import World
-from tf_libra.internal import native, patches
+from tf_libra.internal import native, patches, patching
 from tf_libra.internal.process_state import STATE
 
 _MAX_BROADCAST_BYTES = 64 << 20
@@ -157,7 +157,7 @@ class _Shutdown:
         self._lock = threading.Lock()
         self._is_over = False  # the job; Horovod may begin another
         self._replaced = contextlib.ExitStack()
-        self._replaced.enter_context(patches.replaced(patches.SHUTDOWN, self._calling))
+        self._replaced.enter_context(patching.replaced(patches.SHUTDOWN, self._calling))
 
     def _calling(self, original: Callable[[], None]) -> Callable[[], None]:
         self._original = original

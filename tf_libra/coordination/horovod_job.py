@@ -16,7 +16,7 @@ from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import waited_too_long
 from tf_libra.coordination.job import within
 from tf_libra.coordination.world import World
-from tf_libra.internal import patches
+from tf_libra.internal import patches, patching
 from tf_libra.internal.process_state import STATE
 
 _JOIN = "hvd.join()"
@@ -64,7 +64,7 @@ class _Jobs:
     def __init__(self) -> None:
         self.num_ended = 0
         self._replaced = contextlib.ExitStack()
-        self._replaced.enter_context(patches.replaced(patches.SHUTDOWN, self._counting))
+        self._replaced.enter_context(patching.replaced(patches.SHUTDOWN, self._counting))
 
     def _counting(self, shutdown: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:

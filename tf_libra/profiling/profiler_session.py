@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from tf_libra.internal import patches, tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 from tf_libra.profiling.events import Events
 
 # The defaults record ops and no Python calls. TensorFlow 2.21 takes no option from here: it warns
@@ -76,7 +76,7 @@ class TraceSession:
         else:
             self._session = session
             self._replaced.enter_context(
-                patches.replaced(patches.PROFILER_SESSION, self._giving_way)
+                patching.replaced(patches.PROFILER_SESSION, self._giving_way)
             )
             for _ in range(_NUM_CLOCK_EVENTS):
                 with tf_internal.profiler_trace.Trace(

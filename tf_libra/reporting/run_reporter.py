@@ -33,14 +33,8 @@ from tf_libra.reporting.records.plan import PlanRecord, versions
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.records.recorder import Recorder
 from tf_libra.reporting.run_history import RunHistory
-from tf_libra.reporting.text_report import (
-    ORIGIN_NAMES,
-    describe,
-    fit_line,
-    plan_table,
-    summary_line,
-    why_another_plan,
-)
+from tf_libra.reporting.text_report import ORIGIN_NAMES, describe, plan_table, summary_line
+from tf_libra.reporting.tuning_log import log_tuning_result
 from tf_libra.specs.telemetry import AllReduceRecord
 
 
@@ -227,8 +221,7 @@ class RunReporter:
         """Logs and records a plan that is active from `step` on."""
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.USER:
-            self._log_conclusion(conclusion)
-            self._warn_of_one_worker(conclusion)
+            log_tuning_result(self.log, self._history.snapshot(), conclusion)
         before = self._history.snapshot().conclusion
         self._history.enter_phase(Phase.RUN)
         self._history.set_plan(conclusion)
@@ -254,40 +247,6 @@ class RunReporter:
             how += f", replacing {before.plan.short_id}"
         source, table = ORIGIN_NAMES[origin.value], plan_table(conclusion)
         self.log.info("run: plan %s (%s) %s\n%s", plan.short_id, source, how, table)
-
-    def _warn_of_one_worker(self, conclusion: TuningResult) -> None:
-        """Warns once if one worker would train the joint batch faster than all workers."""
-        is_first = self._history.snapshot().conclusion is None
-        compared = conclusion.compare_with_one_worker() if is_first else None
-        if compared is not None and compared.is_slower:
-            advice = "; strategy 'auto' tries to train on one rank"
-            is_tried = self._options.strategy.name == "auto"
-            self.log.warning("one worker: %s%s", compared.describe(), "" if is_tried else advice)
-
-    def _log_conclusion(self, conclusion: TuningResult) -> None:
-        """Logs why the strategy differs, the trials, the model's fit, the notes, and the plan."""
-        plan = conclusion.plan
-        if another := why_another_plan(replace(self._history.snapshot(), conclusion=conclusion)):
-            self.log.info("plan: %s", another)
-        trials = None if conclusion.race is None else conclusion.race.describe()
-        if trials in conclusion.notes:
-            self.log.info("trials: %s", trials)
-        if conclusion.is_fitted:
-            self.log.info("fit: %s", fit_line(conclusion))
-        # After a complete tuning with a trusted model, notes ask for nothing; `explain` has them.
-        is_sound = conclusion.is_complete and not conclusion.evidence.caveat
-        level = logging.DEBUG if is_sound else logging.WARNING
-        for note in conclusion.notes:
-            if note != trials:
-                self.log.log(level, "note: %s", note)
-        self.log.info(
-            "plan: %s made %d group(s) of %d tensors",
-            plan.strategy,
-            len(plan.groups),
-            len(plan.tensor_names),
-        )
-        if plan.loss is not None:
-            self.log.info("plan: %s", plan.loss)
 
     def _write_logdir(self, conclusion: TuningResult) -> None:
         if self._options.logdir is None:

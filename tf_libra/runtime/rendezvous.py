@@ -17,7 +17,7 @@ from tf_libra.coordination.consistency_check import agree
 from tf_libra.coordination.control_plane import Control, ControlTransport
 from tf_libra.coordination.job import Job
 from tf_libra.coordination.world import World
-from tf_libra.internal import log_utils, patches
+from tf_libra.internal import log_utils, patches, patching
 from tf_libra.internal.process_state import STATE
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import grappler
@@ -228,7 +228,9 @@ class Rendezvous:
         if horovod_job.is_known():
             elastic_hooks.watch_commits()
             if patches.JOIN.exists():
-                self._joins.enter_context(patches.replaced(patches.JOIN, horovod_job.join_together))
+                self._joins.enter_context(
+                    patching.replaced(patches.JOIN, horovod_job.join_together)
+                )
         return running
 
     def _close_earlier(self, world: World) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_libra.capture.variables import handles, plain
 from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
-from tf_libra.internal import log_utils, native, patches
+from tf_libra.internal import log_utils, native, patches, patching
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.variable_access import variable_access
@@ -52,7 +52,7 @@ def watch_commits() -> contextlib.ExitStack:
     """
     stack = contextlib.ExitStack()
     if patches.COMMIT.exists():
-        stack.enter_context(patches.replaced(patches.COMMIT, _committing))
+        stack.enter_context(patching.replaced(patches.COMMIT, _committing))
     return stack
 
 
@@ -62,16 +62,16 @@ def _watch() -> _Watch:
     watch_commits()
     stack = contextlib.ExitStack()
     if patches.HOST_UPDATES.exists():
-        stack.enter_context(patches.replaced(patches.HOST_UPDATES, _updating_hosts))
+        stack.enter_context(patching.replaced(patches.HOST_UPDATES, _updating_hosts))
     for patch in patches.KEEPING:
         if patch.exists():
-            stack.enter_context(patches.replaced(patch, _keeping))
+            stack.enter_context(patching.replaced(patch, _keeping))
     for patch in patches.BROADCASTING:
         if patch.exists():
-            stack.enter_context(patches.replaced(patch, _broadcasting))
+            stack.enter_context(patching.replaced(patch, _broadcasting))
     for patch in patches.RESTORING:
         if patch.exists():
-            stack.enter_context(patches.replaced(patch, _restoring))
+            stack.enter_context(patching.replaced(patch, _restoring))
     return _Watch(stack)
 
 

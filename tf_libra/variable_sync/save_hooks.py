@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_libra.internal import patches
+from tf_libra.internal import patches, patching
 from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync import elastic_hooks
 
@@ -41,7 +41,7 @@ def _watch() -> _Watch:
     stack = contextlib.ExitStack()
     for patch in patches.SAVING:
         if patch.exists():
-            stack.enter_context(patches.replaced(patch, _reading))
+            stack.enter_context(patching.replaced(patch, _reading))
     return _Watch(stack)
 
 

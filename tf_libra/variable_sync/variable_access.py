@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_libra.internal import patches, tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 from tf_libra.internal.process_state import STATE
 
 _OURS = __name__.partition(".")[0]
@@ -82,12 +82,12 @@ class VariableAccess:
         if self._is_installed:
             return
         self._is_installed = True
-        self._replaced.enter_context(patches.observed(patches.VARIABLE_HANDLE, self._on_handle))
+        self._replaced.enter_context(patching.observed(patches.VARIABLE_HANDLE, self._on_handle))
         for patch, make in (
             (patches.FUNCTION_CALL, self._calling),
             (patches.DATASET_FUNCTION, self._wrapping),
         ):
-            self._replaced.enter_context(patches.replaced(patch, make))
+            self._replaced.enter_context(patching.replaced(patch, make))
         wrapper = patches.DATASET_FUNCTION.find_owner()
         for found in gc.get_referrers(wrapper):
             if isinstance(found, wrapper):
@@ -165,7 +165,7 @@ def _captured_handles(wrapper: Any) -> list[Any]:
 def _reader() -> FrameType:
     """Returns the frame that reads a variable's handle, by the attribute or the property."""
     frame: FrameType | None = sys._getframe(1)
-    files = (__file__, patches.__file__)
+    files = (__file__, patching.__file__)
     while frame is not None and frame.f_back is not None:
         is_property = frame.f_code.co_name == "handle" and "resource_variable_ops" in (
             frame.f_code.co_filename

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_libra.capture.gradient_registry import GradientRegistry
 from tf_libra.capture.variables import plain, variable_name
-from tf_libra.internal import patches, tf_internal
+from tf_libra.internal import patches, patching, tf_internal
 from tf_libra.model_parallel.capture import conditional_updates
 from tf_libra.model_parallel.capture.recorded_step import REDUCTION, LayerEnd
 
@@ -88,7 +88,7 @@ class TraceHooks:
                 patches.CAPTURE: self._capture,
             }.items():
                 if patch.exists():
-                    stack.enter_context(patches.replaced(patch, make))
+                    stack.enter_context(patching.replaced(patch, make))
             outer = getattr(_TRACING, "hooks", None)
             _TRACING.hooks = self
             try:
