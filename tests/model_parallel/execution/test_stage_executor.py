@@ -2,24 +2,21 @@
 
 from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.model_parallel.comparison import assert_close, check, check_variables, read
 from tests.model_parallel.job import (
     batches,
     build_model,
-    burst_layer_names,
     cached_model,
     make_plan,
     run_together,
     trace,
     train,
-    train_alone,
-    train_with_layout,
 )
-from tests.model_parallel.models import BURSTS, COUNTED, EVERY
+from tests.model_parallel.models import COUNTED, EVERY
 from tests.model_parallel.trained_model import Trained
 from tf_libra.capture.variables import plain
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
@@ -28,37 +25,9 @@ from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
-from tf_libra.model_parallel.profiling.scaling_measurement import flows
 
+pytestmark = pytest.mark.usefixtures("cached_models")
 SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
-
-
-def read(value: Any) -> Any:
-    return tf.convert_to_tensor(value).numpy()
-
-
-def assert_close(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(read(actual), read(expected), rtol=2e-4, atol=2e-5)
-
-
-def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_groups=0):
-    steps = batches(num_steps, batch)
-    ranks = train((EVERY | COUNTED)[model], starts, replicas, num_microbatches, steps, num_groups)
-    compare(model, ranks, num_steps, batch, num_microbatches)
-
-
-def compare(model, ranks, num_steps, batch, num_microbatches):
-    """Compares ranks with one process that accumulates microbatches."""
-    expected, alone = train_alone(
-        (EVERY | BURSTS | COUNTED)[model], num_steps, batch, num_microbatches
-    )
-    for rank in ranks:
-        for actual, wanted in zip(rank.results, expected, strict=True):
-            assert actual.keys() == wanted.keys()
-            for name in wanted:
-                assert_close(actual[name], wanted[name])
-    check_variables(ranks, alone)
 
 
 @pytest.mark.parametrize("model", EVERY)
@@ -161,70 +130,6 @@ def test_counter_of_microbatches_is_returned_as_the_last_value(replicas):
         assert not rank.executor.averaged_metrics
 
 
-class WithHorovodTape(Trained):
-    """A step that is written for Horovod; `accumulated` works without Horovod."""
-
-    def step(self, images: Any, labels: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            logits = self.call(images)
-            loss = self.loss(labels, logits)
-        gradients = self.reduced(tape, loss)
-        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
-        return {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
-
-    def reduced(self, tape: Any, loss: Any) -> list[Any]:
-        return list(hvd.DistributedGradientTape(tape).gradient(loss, self.variables))
-
-
-class WithHorovodSum(WithHorovodTape):
-    """A step that divides Horovod's sums by the number of ranks, 2."""
-
-    def reduced(self, tape: Any, loss: Any) -> list[Any]:
-        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, sparse_as_dense=True)
-        return [gradient / 2 for gradient in tape.gradient(loss, self.variables)]
-
-
-class WithGroupedAllReduce(WithHorovodTape):
-    def reduced(self, tape: Any, loss: Any) -> list[Any]:
-        gradients = tape.gradient(loss, self.variables)
-        return hvd.grouped_allreduce(gradients, prescale_factor=0.5, postscale_factor=2.0)
-
-
-@pytest.mark.usefixtures("horovod")
-@pytest.mark.parametrize(
-    ("kind", "model", "starts", "replicas", "num_groups"),
-    [
-        (WithHorovodTape, "deep", (0,), (2,), 2),
-        (WithHorovodSum, "embedded", (0, 1), (1, 1), 0),
-        (WithGroupedAllReduce, "deep", (0, 2), (1, 1), 0),
-    ],
-)
-def test_horovod_reductions_are_replaced(kind, model, starts, replicas, num_groups):
-    """Stages average the gradients, and the trace contains no Horovod op."""
-    ranks = train(
-        lambda: kind(**vars(EVERY[model]())), starts, replicas, 2, batches(2, 24), num_groups
-    )
-    compare(model, ranks, 2, 24, 2)
-    assert not any(op.type.startswith("Horovod") for op in ranks[0].graph.ops)
-
-
-@pytest.mark.usefixtures("horovod")
-@pytest.mark.parametrize(
-    ("kind", "model"), [(WithHorovodTape, "deep"), (WithHorovodSum, "embedded")]
-)
-def test_horovod_reductions_are_those_of_the_joint_batch_on_one_rank(kind, model):
-    ranks = train_with_layout(
-        lambda: kind(**vars(EVERY[model]())),
-        lambda names: Layout.on_one_rank(0, 2),
-        2,
-        1,
-        batches(2, 12),
-    )
-    expected, alone = train_alone(EVERY[model], 2, 12, 1)
-    assert_close(ranks[1].results[-1]["loss"], expected[-1]["loss"])
-    check_variables(ranks, alone)
-
-
 def test_last_stage_without_a_layer_end_trains_like_one_process():
     """Its backward computation has no inputs from other stages."""
     check("transformer", (0, 3), (2, 1), 2)
@@ -270,73 +175,6 @@ def test_tensor_without_batch_axis_is_sent_to_replicas():
 
 def test_integers_without_batch_axis_are_received_from_one_replica():
     check("permuted", (0, 1), (2, 1), 2)
-
-
-def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
-    """Trains layers on the given numbers of ranks; the last number applies to all later layers."""
-    steps = batches(2, batch)
-
-    def layout(names):
-        counts = [*num_devices, *num_devices[-1:] * len(names)]
-        firsts = [*(first_devices or ()), *[0] * len(names)]
-        ranks = [tuple(range(f, f + n)) for f, n in zip(firsts, counts, strict=False)]
-        return Layout.for_layers(ranks[: len(names)], num_ranks)
-
-    make = (EVERY | BURSTS)[model]
-    ranks = train_with_layout(make, layout, num_ranks, 1, steps, has_branches=True)
-    compare(model, ranks, 2, batch, 1)
-    return ranks
-
-
-# Batch normalization and other means depend on the examples that a rank computes together.
-@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "running_mean"}))
-def test_burst_layers_train_like_one_process(model):
-    check_burst(model, (2, 1, 2, 1), 2)
-
-
-@pytest.mark.parametrize("num_devices", [(4, 2, 1, 4), (1, 4, 2), (2, 2, 3, 1)])
-def test_burst_on_four_ranks_trains_like_one_process(num_devices):
-    """Some ranks have no layer, or numbers of ranks do not divide each other."""
-    check_burst("convolutional", num_devices, 4)
-
-
-def test_ops_that_begin_or_join_branches_are_layers_of_a_burst():
-    """Branches can then be planned in parallel."""
-    images, labels = batches(1, 4)[0]
-    recorder = StepRecorder(tf.function(build_model(BURSTS["inception"]).step))
-    traces = SizedTraces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
-    names = [layer.name for layer in traces.microbatch_graph.layers]
-    assert sum("average_pooling" in name for name in names) == 2
-    assert sum("concatenate" in name for name in names) == 2
-    partition = StagePartition(traces.microbatch_graph, range(len(names)))
-    reduce_graph(len(names), list(flows(partition, traces.axes(4))), names)
-    assert burst_layer_names(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
-                                       *("dense", "dense_1", "dense_2")]  # fmt: skip
-
-
-def test_parallel_branches_on_different_ranks_train_like_one_process():
-    """The second layer is on other ranks than the third."""
-    check_burst("branching", (4, 2, 1, 4), 4, first_devices=(0, 2))
-    check_burst("branching", (2, 1, 1, 1), 2, first_devices=(0, 1))
-
-
-@pytest.mark.parametrize(("model", "seed"), [("inception", 0), ("branching", 1), ("tied", 2)])
-def test_burst_with_random_placement_trains_like_one_process(model, seed):
-    """Each layer is on consecutive ranks, any of four."""
-    generator = np.random.default_rng(seed)
-    counts = generator.integers(1, 5, 20)
-    firsts = [int(generator.integers(0, 5 - count)) for count in counts]
-    check_burst(model, counts.tolist(), 4, firsts)
-
-
-def test_rank_without_a_layer_trains_like_one_process():
-    ranks = check_burst("convolutional", (1,), 2)
-    assert ranks[1].executor.task_spans == ()
-
-
-def test_batch_normalization_on_one_rank_trains_like_one_process():
-    """The other layers are on two ranks."""
-    check_burst("normalized", (1, 1, 2), 2)
 
 
 @pytest.mark.parametrize(
@@ -427,18 +265,3 @@ def test_two_optimizers_need_no_broadcast():
     update = UpdatePhase(StagePartition(graph, (0, 2)))
     assert update.broadcasts == ()
     assert len(update.variables) >= 2 * len(trained.variables)  # half of them have two slots
-
-
-def check_variables(ranks, alone):
-    """Compares each variable on the ranks of its stage."""
-    variables = [[*rank.trained.variables, *rank.trained.state] for rank in ranks]
-    for number, (name, expected) in zip(range(len(variables[0])), alone.items(), strict=False):
-        num_owners = 0
-        for rank, own in zip(ranks, variables, strict=True):
-            handle = rank.graph.placeholder_of(plain(own[number]))
-            if handle is None:
-                continue
-            if rank.partition.stage_of_variable(handle) in rank.executor.stages:
-                num_owners += 1
-                assert_close(own[number], expected)
-        assert num_owners, name
