@@ -18,10 +18,14 @@
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/wire_format.h"
+#include "ops/pending_gathers.h"
 #include "ops/profiler_events.h"
 
 namespace tf_libra {
 namespace {
+
+// An end of the process waits this long for the last gathers.
+constexpr double kLastGatherSeconds = 30;
 
 thread_local Status last_error;
 thread_local std::string returned_text;
@@ -151,6 +155,7 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
       return Status(StatusCode::kFailedPrecondition,
                     "an engine is running in this process; close it first");
     }
+    tf_libra::PendingGathers::Global().ForgetFailure();
     auto meeting =
         tf_libra::MeetingOf(world_size, hosts, ports, machines, local_hosts, secret, num_lanes);
     meeting.rank = rank;
@@ -349,8 +354,14 @@ int TfLibraAbort(const char* reason) {
   });
 }
 
+int TfLibraAwaitGathers(double seconds) {
+  return Guarded([&] { return tf_libra::PendingGathers::Global().AwaitAll(seconds); });
+}
+
 int TfLibraClose(const char* why) {
   return Guarded([&] {
+    // Other ranks need the parts of weights that this rank still sends. A failure ends all waits.
+    tf_libra::PendingGathers::Global().AwaitAll(tf_libra::kLastGatherSeconds);
     // Another thread may be waiting in a collective, and holds the engine until that wait ends.
     auto engine = ExchangeActiveEngine(nullptr);
     if (engine == nullptr) return Status();

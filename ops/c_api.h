@@ -72,6 +72,10 @@ int64_t TfLibraNumExecuted(const char* function);
 // from 0; `json` may be null.
 int TfLibraTakeExecuted(const char* function, const char** json);
 
+// Waits for the weights that are gathered in the background. Returns why a gather has failed since
+// the engine started. DeadlineExceeded: none has ended for `seconds`. Needs no engine.
+int TfLibraAwaitGathers(double seconds);
+
 // The seconds that this thread needs to round a byte of float32 to `wire_dtype`, "float16" or
 // "bfloat16", and back, with error feedback if it is not 0; needs no engine.
 int TfLibraRoundingSeconds(const char* wire_dtype, int error_feedback, double* seconds);

@@ -10,13 +10,13 @@
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/owned_parts.h"
+#include "ops/owned_slot.h"
 #include "tensorflow/core/framework/bfloat16.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tf_libra {
 namespace {
@@ -28,38 +28,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 using tensorflow::core::RefCountPtr;
-
-// Content of a slot variable that holds the owned part alone.
-struct OwnedSlot {
-  Tensor part;        // a vector
-  size_t begin = 0;   // of the part, in bytes
-  TensorShape whole;  // shape of the variable
-
-  std::string TypeName() const { return "tf_libra::OwnedSlot"; }
-  void Encode(tensorflow::VariantTensorData*) const {}
-  bool Decode(const tensorflow::VariantTensorData&) { return false; }
-};
-
-// The variable's owned part, if it holds nothing else; otherwise null.
-OwnedSlot* SlotOf(Var* variable) {
-  Tensor* const tensor = variable->tensor();
-  if (tensor->dtype() != tensorflow::DT_VARIANT || tensor->NumElements() != 1) return nullptr;
-  return tensor->scalar<tensorflow::Variant>()().get<OwnedSlot>();
-}
-
-absl::Status Lookup(OpKernelContext* context, const char* op, int input, tensorflow::DataType dtype,
-                    RefCountPtr<Var>* variable) {
-  TF_RETURN_IF_ERROR(
-      tensorflow::LookupResource(context, HandleFromInput(context, input), variable));
-  const tensorflow::tf_shared_lock lock(*(*variable)->mu());
-  const OwnedSlot* const slot = SlotOf(variable->get());
-  const tensorflow::DataType found =
-      slot != nullptr ? slot->part.dtype() : (*variable)->tensor()->dtype();
-  if (found == dtype) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, ": the variable has dtype ",
-                                                 tensorflow::DataTypeString(found), ", not ",
-                                                 tensorflow::DataTypeString(dtype)));
-}
 
 ByteRange OwnedBytes(const Engine& engine, int64_t num_elements, size_t element_size) {
   const ByteRange owned = OwnedElements(num_elements, engine.world_size(), engine.rank());
@@ -92,16 +60,6 @@ absl::Status KeepPart(OpKernelContext* context, const Engine& engine, Var* varia
   TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_VARIANT, {}, &holder, attributes));
   holder.scalar<tensorflow::Variant>()() = std::move(slot);
   *variable->tensor() = holder;
-  return absl::OkStatus();
-}
-
-// Allocates the whole tensor of a slot, with the owned part at its place.
-absl::Status Restore(OpKernelContext* context, const OwnedSlot& slot, Tensor* whole) {
-  TF_RETURN_IF_ERROR(context->allocate_temp(slot.part.dtype(), slot.whole, whole));
-  if (slot.part.TotalBytes() > 0) {
-    std::memcpy(static_cast<char*>(whole->data()) + slot.begin, slot.part.data(),
-                slot.part.TotalBytes());
-  }
   return absl::OkStatus();
 }
 
@@ -150,7 +108,7 @@ class LibraReadOwnedKernel : public OpKernel {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK(context, FindEngine("LibraReadOwned", &engine));
     RefCountPtr<Var> variable;
-    OP_REQUIRES_OK(context, Lookup(context, "LibraReadOwned", 0, dtype_, &variable));
+    OP_REQUIRES_OK(context, LookUpOwned(context, "LibraReadOwned", 0, dtype_, &variable));
     const tensorflow::mutex_lock lock(*variable->mu());
     OP_REQUIRES_OK(context, KeepPart(context, *engine, variable.get()));
     context->set_output(0, SlotOf(variable.get())->part);
@@ -177,8 +135,8 @@ class LibraAssignOwnedKernel : public OpKernel {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK(context, FindEngine("LibraAssignOwned", &engine));
     RefCountPtr<Var> variable;
-    OP_REQUIRES_OK(context, Lookup(context, "LibraAssignOwned", 0,
-                                   tensorflow::DataTypeToEnum<T>::value, &variable));
+    OP_REQUIRES_OK(context, LookUpOwned(context, "LibraAssignOwned", 0,
+                                        tensorflow::DataTypeToEnum<T>::value, &variable));
     const tensorflow::mutex_lock lock(*variable->mu());
     const Tensor& value = context->input(1);
     Tensor* tensor = variable->tensor();
@@ -252,88 +210,6 @@ class LibraReleaseOwnedKernel : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("LibraReleaseOwned").Device(tensorflow::DEVICE_CPU),
                         LibraReleaseOwnedKernel);
-
-class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
- public:
-  explicit LibraGatherOwnedKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    auto operation = std::make_shared<OperationInfo>();
-    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
-    OP_REQUIRES_OK(context, context->GetAttr("names", &operation->tensor_names));
-    OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
-    OP_REQUIRES_OK(context, context->GetAttr("first_lane", &operation->first_lane));
-    OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
-    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
-    OP_REQUIRES(context, operation->tensor_names.size() == static_cast<size_t>(num_inputs()),
-                absl::InvalidArgumentError(
-                    absl::StrCat("LibraGatherOwned: names must name each of the ", num_inputs(),
-                                 " variables, got ", operation->tensor_names.size(), " names")));
-    operation->ComputeDigest();
-    operation_ = std::move(operation);
-  }
-
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
-  }
-
-  bool IsExpensive() override { return false; }
-
- private:
-  static constexpr char kOp[] = "LibraGatherOwned";
-
-  // Variables, and the tensors that they hold when all parts are there.
-  struct Gathered {
-    std::vector<RefCountPtr<Var>> variables;
-    std::vector<Tensor> wholes;
-  };
-
-  absl::Status Prepare(OpKernelContext* context, Gathered* gathered) {
-    for (int i = 0; i < num_inputs(); ++i) {
-      RefCountPtr<Var> variable;
-      TF_RETURN_IF_ERROR(Lookup(context, kOp, i, dtype_, &variable));
-      const tensorflow::mutex_lock lock(*variable->mu());
-      const OwnedSlot* const slot = SlotOf(variable.get());
-      Tensor whole = *variable->tensor();
-      if (slot != nullptr) {
-        TF_RETURN_IF_ERROR(Restore(context, *slot, &whole));
-      }
-      gathered->wholes.push_back(std::move(whole));
-      gathered->variables.push_back(std::move(variable));
-    }
-    return absl::OkStatus();
-  }
-
-  void HandOver(OpKernelContext* context, const DoneCallback& done) {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
-    const auto gathered = std::make_shared<Gathered>();
-    OP_REQUIRES_OK_ASYNC(context, Prepare(context, gathered.get()), done);
-    AllReduceRequest request;
-    request.operation = operation_;
-    request.element_type = ElementTypeOf(dtype_);
-    request.steps = ExchangeSteps::kAllGather;
-    for (const Tensor& whole : gathered->wholes) {
-      request.tensors.push_back({whole.data(), whole.data(), whole.TotalBytes()});
-    }
-    request.done = [context, done, gathered](const Status& status) {
-      if (status.ok()) {
-        for (size_t i = 0; i < gathered->variables.size(); ++i) {
-          const tensorflow::mutex_lock lock(*gathered->variables[i]->mu());
-          *gathered->variables[i]->tensor() = std::move(gathered->wholes[i]);
-        }
-      } else {
-        context->SetStatus(ToTensorFlow(kOp, status));
-      }
-      done();
-    };
-    engine->AllReduce(std::move(request));  // throws nothing
-  }
-
-  tensorflow::DataType dtype_;
-  std::shared_ptr<const OperationInfo> operation_;
-};
-
-REGISTER_KERNEL_BUILDER(Name("LibraGatherOwned").Device(tensorflow::DEVICE_CPU),
-                        LibraGatherOwnedKernel);
 
 }  // namespace
 }  // namespace tf_libra

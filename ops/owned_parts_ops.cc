@@ -78,6 +78,7 @@ REGISTER_OP("LibraGatherOwned")
     .Attr("first_lane: int >= 0 = 0")
     .Attr("plan: string = ''")
     .Attr("function: string = ''")
+    .Attr("in_background: bool = false")
     .Input("resources: N * resource")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
@@ -85,6 +86,17 @@ REGISTER_OP("LibraGatherOwned")
 Gathers the parts of variables from the ranks that own them. All variables are whole afterwards.
 
 names: a name for each variable, the same on every rank.
+in_background: whether the op ends when the gather has begun. Until the gather ends, the variables
+  stay locked: whatever reads or writes them waits. If it fails, they are uninitialized.
+)doc");
+
+REGISTER_OP("LibraAwaitGather")
+    .Attr("N: int >= 1")
+    .Input("resources: N * resource")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Ends when none of the variables is gathered in the background, without blocking a thread.
 )doc");
 
 }  // namespace tf_libra

@@ -281,6 +281,18 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     return parse_records((text.value or b"{}").decode())
 
 
+def await_gathers(seconds: float) -> None:
+    """Waits for the weights that are gathered in the background (`shard_updates="overlap"`).
+
+    Args:
+        seconds: longest wait for one gather.
+
+    Raises:
+        EngineError: a gather has failed since the engine started, or has not ended in time.
+    """
+    _check(native.load().c.TfLibraAwaitGathers(seconds))
+
+
 def rounding_seconds(wire_dtype: str, error_feedback: bool = False) -> float:
     """Measures the seconds in which a core rounds a byte of float32 to a wire dtype, and back."""
     seconds = ctypes.c_double()

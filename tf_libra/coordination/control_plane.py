@@ -39,6 +39,7 @@ _OPS = (
     "LibraAllReduce",
     "LibraCheckBranch",
     "LibraGatherOwned",
+    "LibraAwaitGather",
     "LibraSend",
     "LibraReceive",
     "LibraCollective",

@@ -40,6 +40,7 @@ _PROTOTYPES = {
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
+    "TfLibraAwaitGathers": (_INT, [ctypes.c_double]),
     "TfLibraRoundingSeconds": (_INT, [_TEXT, _INT, ctypes.POINTER(ctypes.c_double)]),
     "TfLibraCopyErrorFeedback": (_INT, [_TEXT, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetErrorFeedback": (

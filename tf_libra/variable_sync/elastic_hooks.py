@@ -163,8 +163,11 @@ def get_ready(variables: Iterable[Any]) -> None:
         handle, dtype = variable.handle, variable.dtype
         with tf.device("/cpu:0"):
             native.load().ops.libra_release_owned(resource=handle)
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-        if not variable.shape.is_compatible_with(value.shape):
+        try:
+            shape = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).shape
+        except tf.errors.InvalidArgumentError:  # a gather of it has failed
+            shape = None
+        if shape is None or not variable.shape.is_compatible_with(shape):
             zeros = tf.zeros(variable.shape, dtype)
             tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
 

@@ -1,0 +1,240 @@
+// Kernels that gather variables, and that wait for gathers which go on after their step.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "ops/kernels.h"
+#include "ops/lanes/engine.h"
+#include "ops/owned_slot.h"
+#include "ops/pending_gathers.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
+
+// Variables, and the tensors that they hold when all parts are there.
+struct Gathered {
+  std::vector<RefCountPtr<Var>> variables;
+  std::vector<Tensor> wholes;
+
+  // With each mutex locked.
+  void Assign() {
+    for (size_t i = 0; i < variables.size(); ++i) {
+      *variables[i]->tensor() = std::move(wholes[i]);
+    }
+  }
+
+  // With each mutex locked, when tensors are half gathered: reads fail, and an assignment succeeds,
+  // as for a variable that has never had a value.
+  void Lose() {
+    wholes.clear();
+    for (const auto& variable : variables) {
+      *variable->tensor() = Tensor(tensorflow::DT_INVALID);
+      variable->is_initialized = false;
+    }
+  }
+};
+
+// Variables that stay locked, so that whatever reads or writes them waits. TensorFlow's mutex is
+// one of Abseil, which another thread may unlock (outside of Abseil's debug builds).
+class LockedVariables {
+ public:
+  ~LockedVariables() {
+    for (Var* const variable : locked_) variable->mu()->unlock();
+  }
+
+  // In the order in which TensorFlow's kernels lock several.
+  void Lock(const std::vector<RefCountPtr<Var>>& variables) {
+    std::vector<Var*> found;
+    for (const auto& variable : variables) found.push_back(variable.get());
+    std::sort(found.begin(), found.end(),
+              [](Var* one, Var* other) { return one->mu() < other->mu(); });
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    locked_.reserve(found.size());
+    for (Var* const variable : found) {
+      variable->mu()->lock();
+      locked_.push_back(variable);
+    }
+  }
+
+  PendingGathers::Variables addresses() const { return {locked_.begin(), locked_.end()}; }
+
+ private:
+  std::vector<Var*> locked_;
+};
+
+class LibraGatherOwnedKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit LibraGatherOwnedKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    auto operation = std::make_shared<OperationInfo>();
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(context, context->GetAttr("in_background", &in_background_));
+    OP_REQUIRES_OK(context, context->GetAttr("names", &operation->tensor_names));
+    OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
+    OP_REQUIRES_OK(context, context->GetAttr("first_lane", &operation->first_lane));
+    OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
+    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
+    OP_REQUIRES(context, operation->tensor_names.size() == static_cast<size_t>(num_inputs()),
+                absl::InvalidArgumentError(
+                    absl::StrCat("LibraGatherOwned: names must name each of the ", num_inputs(),
+                                 " variables, got ", operation->tensor_names.size(), " names")));
+    operation->ComputeDigest();
+    operation_ = std::move(operation);
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  static constexpr char kOp[] = "LibraGatherOwned";
+
+  absl::Status LookUp(OpKernelContext* context, Gathered* gathered) {
+    for (int i = 0; i < num_inputs(); ++i) {
+      RefCountPtr<Var> variable;
+      TF_RETURN_IF_ERROR(LookUpOwned(context, kOp, i, dtype_, &variable));
+      gathered->variables.push_back(std::move(variable));
+    }
+    return absl::OkStatus();
+  }
+
+  // Finds the bytes to gather into. The variable's mutex is locked.
+  static absl::Status FindWhole(OpKernelContext* context, Var* variable, Tensor* whole) {
+    const OwnedSlot* const slot = SlotOf(variable);
+    if (slot != nullptr) return Restore(context, *slot, whole);
+    const Tensor& present = *variable->tensor();
+    if (present.RefCountIsOne()) {
+      *whole = present;
+      return absl::OkStatus();
+    }
+    // An op has read it since the update, and its output is still used.
+    TF_RETURN_IF_ERROR(context->allocate_temp(present.dtype(), present.shape(), whole));
+    if (whole->TotalBytes() > 0) {
+      std::memcpy(whole->data(), present.data(), whole->TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
+  AllReduceRequest RequestOf(const Gathered& gathered) const {
+    AllReduceRequest request;
+    request.operation = operation_;
+    request.element_type = ElementTypeOf(dtype_);
+    request.steps = ExchangeSteps::kAllGather;
+    for (const Tensor& whole : gathered.wholes) {
+      request.tensors.push_back({whole.data(), whole.data(), whole.TotalBytes()});
+    }
+    return request;
+  }
+
+  void HandOver(OpKernelContext* context, const DoneCallback& done) {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
+    const auto gathered = std::make_shared<Gathered>();
+    OP_REQUIRES_OK_ASYNC(context, LookUp(context, gathered.get()), done);
+    gathered->wholes.resize(gathered->variables.size());
+    if (in_background_) return StartInBackground(context, engine.get(), gathered, done);
+    for (size_t i = 0; i < gathered->variables.size(); ++i) {
+      Var* const variable = gathered->variables[i].get();
+      const tensorflow::mutex_lock lock(*variable->mu());
+      OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
+    }
+    AllReduceRequest request = RequestOf(*gathered);
+    request.done = [context, done, gathered](const Status& status) {
+      if (status.ok()) {
+        LockedVariables locked;
+        locked.Lock(gathered->variables);
+        gathered->Assign();
+      } else {
+        context->SetStatus(ToTensorFlow(kOp, status));
+      }
+      done();
+    };
+    engine->AllReduce(std::move(request));  // throws nothing
+  }
+
+  void StartInBackground(OpKernelContext* context, Engine* engine,
+                         const std::shared_ptr<Gathered>& gathered, const DoneCallback& done) {
+    auto locked = std::make_shared<LockedVariables>();
+    locked->Lock(gathered->variables);
+    for (size_t i = 0; i < gathered->variables.size(); ++i) {
+      Var* const variable = gathered->variables[i].get();
+      OP_REQUIRES_OK_ASYNC(context, FindWhole(context, variable, &gathered->wholes[i]), done);
+    }
+    const PendingGathers::Variables addresses = locked->addresses();
+    AllReduceRequest request = RequestOf(*gathered);
+    request.done = [gathered, locked, addresses](const Status& status) mutable {
+      status.ok() ? gathered->Assign() : gathered->Lose();
+      locked.reset();
+      PendingGathers::Global().End(addresses, status);
+    };
+    PendingGathers::Global().Begin(addresses);
+    locked.reset();  // the request has it
+    engine->AllReduce(std::move(request));
+    done();
+  }
+
+  tensorflow::DataType dtype_;
+  bool in_background_ = false;
+  std::shared_ptr<const OperationInfo> operation_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraGatherOwned").Device(tensorflow::DEVICE_CPU),
+                        LibraGatherOwnedKernel);
+
+class LibraAwaitGatherKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    StartOrFail(kOp, context, done, [&] {
+      const auto variables = std::make_shared<std::vector<RefCountPtr<Var>>>();
+      PendingGathers::Variables addresses;
+      for (int i = 0; i < num_inputs(); ++i) {
+        RefCountPtr<Var> variable;
+        OP_REQUIRES_OK_ASYNC(
+            context,
+            tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variable),
+            done);
+        addresses.push_back(variable.get());
+        variables->push_back(std::move(variable));
+      }
+      PendingGathers::Global().Await(addresses, [context, done, variables] {
+        for (const auto& variable : *variables) {
+          const tensorflow::tf_shared_lock lock(*variable->mu());
+          const Status failure = PendingGathers::Global().failure();
+          if (!variable->is_initialized && !failure.ok()) {
+            context->SetStatus(ToTensorFlow(kOp, failure));
+            break;
+          }
+        }
+        done();
+      });
+    });
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  static constexpr char kOp[] = "LibraAwaitGather";
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraAwaitGather").Device(tensorflow::DEVICE_CPU),
+                        LibraAwaitGatherKernel);
+
+}  // namespace
+}  // namespace tf_libra
