@@ -118,12 +118,14 @@ int TfLibraUnregisterPlan(const char* plan_id) {
 }
 
 int TfLibraRegisterSharding(const char* id, int num_gradients, const char* const* names,
-                            const long long* num_elements, int num_slots, const int* slots) {
+                            const long long* num_elements, int num_slots, const int* slots,
+                            int overlaps_calls) {
   return Guarded([&]() -> absl::Status {
     if (id == nullptr) return absl::InvalidArgumentError("id is null");
     tf_libra::UpdateSharding sharding;
     for (int i = 0; i < num_gradients; ++i) sharding.num_elements[names[i]] = num_elements[i];
     sharding.slots.insert(slots, slots + num_slots);
+    sharding.overlaps_calls = overlaps_calls != 0;
     tf_libra::UpdateShardings::Global().Register(id, std::move(sharding));
     return absl::OkStatus();
   });

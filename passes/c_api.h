@@ -23,9 +23,11 @@ int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
 int TfLibraUnregisterPlan(const char* plan_id);
 
 // Registers the element-wise updates of a trace (UpdateSharding): gradients with their numbers of
-// elements, and the function's arguments that are slots. Nothing unregisters them; they are small.
+// elements, the function's arguments that are slots, and whether the last gathers of a graph go on
+// after it. Nothing unregisters them; they are small.
 int TfLibraRegisterSharding(const char* id, int num_gradients, const char* const* names,
-                            const long long* num_elements, int num_slots, const int* slots);
+                            const long long* num_elements, int num_slots, const int* slots,
+                            int overlaps_calls);
 
 // Returns why the last call above failed in this thread; empty if it succeeded.
 const char* TfLibraLastPlanError();

@@ -22,6 +22,7 @@ namespace tf_libra {
 struct UpdateSharding {
   std::map<std::string, int64_t> num_elements;  // by gradient
   std::set<int> slots;                          // arguments of the function, by index
+  bool overlaps_calls = false;                  // whether the last gathers go on after the graph
 };
 
 // Thread-safe map from id to shardings, which Python adds and nothing changes.

@@ -21,7 +21,7 @@ struct MomentumStep {
   Graph graph;
   GraphReport report;
   NodesToKeep keep;
-  const UpdateSharding sharding{{{"w", 100}}, {1}};
+  UpdateSharding sharding{{{"w", 100}}, {1}};
 
   tensorflow::NodeDef* Variable(const std::string& op, const std::string& name,
                                 const Inputs& inputs) {
@@ -55,7 +55,8 @@ struct MomentumStep {
     keep.targets = {"assign_w"};
   }
 
-  bool Shard() {
+  bool Shard(bool overlaps_calls = false) {
+    sharding.overlaps_calls = overlaps_calls;
     ShardUpdates(sharding, keep, &report, &graph.def);
     return report.groups[0].is_sharded;
   }
@@ -81,6 +82,24 @@ DOCTEST_TEST_CASE("OwnedPartsAreUpdatedAndWeightsGathered") {
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("assign_w")), (Inputs{"^assign_w_owned", "^reduce_gather"}));
   DOCTEST_CHECK_EQ(InputsOf(nodes.at("read_w")), (Inputs{"w", "^assign_w", "^reduce_gather"}));
   DOCTEST_CHECK_EQ(nodes.at("read_w").op(), "ReadVariableOp");
+}
+
+DOCTEST_TEST_CASE("TheLastGathersMayGoOnAfterTheGraph") {
+  MomentumStep step;
+  step.Variable("ReadVariableOp", "forward", {"w"});
+  DOCTEST_CHECK(step.Shard(true));
+  const auto nodes = ByName(step.graph.def);
+  DOCTEST_CHECK(nodes.at("reduce_gather").attr().at("in_background").b());
+  // What reads the weight again waits for it, and so does the next call's forward pass.
+  const Inputs last_call = {"w"};
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather_last_call")), last_call);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("forward")), (Inputs{"w", "^reduce_gather_last_call"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather_end")), (Inputs{"w", "^reduce_gather"}));
+  const Inputs read = InputsOf(nodes.at("read_w"));
+  DOCTEST_CHECK(std::find(read.begin(), read.end(), "^reduce_gather_end") != read.end());
+  DOCTEST_CHECK_EQ(nodes.at("reduce_gather_end").op(), "LibraAwaitGather");
+  const Inputs gather = InputsOf(nodes.at("reduce_gather"));
+  DOCTEST_CHECK_EQ(gather, (Inputs{"w", "^assign_w_owned", "^reduce"}));
 }
 
 // Each change makes one op read more than the owned part.

@@ -96,11 +96,36 @@ def test_saving_slots_on_one_rank_is_an_error_on_all(sharded: Job) -> None:
 def test_death_between_reduction_and_gather_ends_the_other_ranks(
     run_job: Callable[..., Job],
 ) -> None:
+    """Weights that were half gathered raise an error until they are assigned."""
     case = {"TF_LIBRA_JOB_CASES": "killed"}
     job = run_job("sharded_updates.py", 2, env=case, check=False)
     assert job.returncodes[1] == -signal.SIGKILL
-    assert job.error("killed", 0).startswith("HorovodInternalError: ")
+    value = job.value("killed", 0)
+    first, second, third = value["errors"]
+    assert first.startswith("HorovodInternalError: ")
+    assert second.startswith("InvalidArgumentError: ")
+    assert third.startswith("HorovodInternalError: ")
+    assert value["assigned"] == 1.0
     assert json.loads((job.folder / "sharded.0.json").read_text()) == [True] * 3
+
+
+def test_readers_wait_for_weights_that_are_gathered(sharded: Job) -> None:
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("delayed", rank)
+        assert value["different"] == []
+        assert value["early"] == []
+        assert value["pending"] or rank == 1  # which begins to gather last
+
+
+def test_failed_call_leaves_weights_of_the_last_step(sharded: Job) -> None:
+    assert sharded.value("failed_call", 0) == ["ValueError", []]
+    for rank in range(1, NUM_WORKERS):
+        assert sharded.value("failed_call", rank) == [[], "HorovodInternalError"]
+
+
+def test_rank_that_leaves_after_its_last_step_sends_its_parts(sharded: Job) -> None:
+    for rank in range(1, NUM_WORKERS):
+        assert json.loads((sharded.folder / f"leave.{rank}.json").read_text()) == []
 
 
 def test_tuning_measures_whole_updates(sharded: Job) -> None:

@@ -50,7 +50,7 @@ class OptimizeKwargs(TypedDict, total=False):
     wire_dtype: "str | None"
     error_feedback: "bool"
     inner_gradients: "str"
-    shard_updates: "bool"
+    shard_updates: "bool | str"
     check_numerics: "str"
     timeout_seconds: "float | None"
     max_tuning_steps: "int | None"
@@ -236,11 +236,12 @@ class DataParallelOptions(Options):
         "with `wire_dtype`: add what rounding loses to the next gradients.",
         agreed=True,
     )
-    shard_updates: bool = option(
+    shard_updates: bool | str = option(
         False,
-        "bool",
-        validation.boolean,
-        "update and store own parts only (docs/sharded_updates.md).",
+        "bool | str",
+        validators.check_shard_updates,
+        """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
+        while the next forward pass runs.""",
         agreed=True,
     )
     max_tuning_steps: int = option(
@@ -296,16 +297,17 @@ class DataParallelOptions(Options):
         if not self.backend.shards_updates:
             raise ValueError(
                 f"shard_updates must be False with engine={self.engine!r}, whose ranks own no parts"
-                " of gradients, got True"
+                f" of gradients, got {self.shard_updates!r}"
             )
         if self.wire_dtype is not None:
             raise ValueError(
-                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got True"
+                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got"
+                f" {self.shard_updates!r}"
             )
         if self.check_numerics != "off":
             raise ValueError(
                 f"shard_updates must be False with check_numerics={self.check_numerics!r}, which"
-                " reads whole gradients, got True"
+                f" reads whole gradients, got {self.shard_updates!r}"
             )
 
     @property

@@ -55,6 +55,13 @@ def check_sparse_as_dense(name: str, value: Any) -> bool | str:
     raise ValueError(f"{name} must be True, False or 'rows', got {value!r}")
 
 
+def check_shard_updates(name: str, value: Any) -> bool | str:
+    """Returns True, False or "overlap"."""
+    if isinstance(value, bool) or (isinstance(value, str) and value == "overlap"):
+        return value
+    raise ValueError(f"{name} must be True, False or 'overlap', got {value!r}")
+
+
 _check_broadcast = one_of("first_use", "always", "never")
 
 

@@ -58,7 +58,7 @@ _PROTOTYPES = {
         [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT, _TEXT],
     ),
     "TfLibraUnregisterPlan": (_INT, [_TEXT]),
-    "TfLibraRegisterSharding": (_INT, [_TEXT, _INT, _TEXTS, _LONGS, _INT, _INTS]),
+    "TfLibraRegisterSharding": (_INT, [_TEXT, _INT, _TEXTS, _LONGS, _INT, _INTS, _INT]),
     "TfLibraLastPlanError": (_TEXT, []),
     "TfLibraRewriteReport": (_TEXT, [_TEXT]),
 }

@@ -73,15 +73,18 @@ class KnownTrace:
             self._flow = find_sources(self._read(concrete), numbers)
         return self._flow
 
-    def sharding(self, concrete: Any, touched: Sequence[BoundVariable]) -> UpdateSharding:
+    def sharding(
+        self, concrete: Any, touched: Sequence[BoundVariable], overlaps_calls: bool
+    ) -> UpdateSharding:
         """Returns the updates that each rank can make for the parts that it owns.
 
         Args:
             concrete: the trace.
             touched: variables of a call.
+            overlaps_calls: whether gathers go on after a call; the same for all calls.
         """
         if self._sharding is None:
-            self._sharding = find_update_sharding(concrete, self.marked, touched)
+            self._sharding = find_update_sharding(concrete, self.marked, touched, overlaps_calls)
             self._sharding.register()
         return self._sharding
 

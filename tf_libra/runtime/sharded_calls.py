@@ -1,5 +1,7 @@
 """Calls with sharded updates, after which each rank holds the owned parts of slots."""
 
+import contextlib
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tf_libra import config
@@ -12,6 +14,8 @@ from tf_libra.runtime.update_sharding import UpdateSharding
 from tf_libra.specs.plan import Plan
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.owned_slots import OwnedSlots
+from tf_libra.variable_sync.pending_gathers import pending_gathers
+from tf_libra.variable_sync.variable_access import variable_access
 
 
 class ShardedCalls:
@@ -45,14 +49,33 @@ class ShardedCalls:
         """
         self._last = None
         if can_shard and self._options.shard_updates:
-            sharding, slots = self._find(call)
-            self._last = sharding
+            found = self._find(call)
+            self._last = sharding = found.sharding
             if sharding.num_elements and not self._why_whole(control):
-                self.slots.add(control, slots, owner=self)
+                self.slots.add(control, found.slots, owner=self)
+                if self._overlaps_calls:
+                    pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
                 return sharding.id
+        self.finish()
+        return ""
+
+    def finish(self) -> None:
+        """Makes all variables whole. All ranks must call it.
+
+        Raises:
+            tf.errors.OpError, EngineError: a rank is gone, late, or elsewhere in its script.
+        """
+        pending_gathers().finish()
         if self.slots:
             self.slots.gather()
-        return ""
+
+    def unobserved(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for a call whose graph waits for pending gathers by itself."""
+        return variable_access().unobserved() if self._overlaps_calls else contextlib.nullcontext()
+
+    @property
+    def _overlaps_calls(self) -> bool:
+        return self._options.shard_updates == "overlap"
 
     def report(self, control: Control, plan: Plan, reporter: RunReporter) -> None:
         """Reports, once per trace and plan, which updates of the last call were sharded."""
@@ -84,12 +107,22 @@ class ShardedCalls:
         found = self._found.get(call.trace)
         if found is None or call.given:
             touched = call.touched()
-            sharding = call.trace.sharding(call.concrete, touched)
+            sharding = call.trace.sharding(call.concrete, touched, self._overlaps_calls)
             inputs = {bound.index: bound for bound in touched}
-            found = sharding, [inputs[index] for index in sharding.slots]
+            found = _Found(
+                sharding,
+                tuple(inputs[index] for index in sharding.slots),
+                frozenset(inputs[index].key for index in sharding.weights),
+            )
             if not call.given:
                 self._found[call.trace] = found
         return found
 
 
-_Found = tuple[UpdateSharding, list[BoundVariable]]
+@dataclass(frozen=True)
+class _Found:
+    """The sharding of a trace, with the variables of a call; weights by key."""
+
+    sharding: UpdateSharding
+    slots: tuple[BoundVariable, ...]
+    weights: frozenset[int]

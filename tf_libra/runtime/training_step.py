@@ -29,6 +29,7 @@ from tf_libra.runtime.sharded_calls import ShardedCalls
 from tf_libra.runtime.step_tracer import StepCall, StepTracer
 from tf_libra.runtime.tuning_session import TuningSession
 from tf_libra.specs.plan import Plan
+from tf_libra.variable_sync.pending_gathers import pending_gathers
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.step_variables import StepVariables
 
@@ -142,10 +143,10 @@ class TrainingFunction:
             HorovodInternalError: a rank is gone, late, or gave up.
         """
         control = self._rendezvous.control
-        if control is None or not self._sharded.slots:
+        if control is None:
             return
         try:
-            step_interrupts().during(self._sharded.slots.gather)
+            step_interrupts().during(self._sharded.finish)
         except BaseException as error:
             self._fail(error, error)
             raise
@@ -199,8 +200,7 @@ class TrainingFunction:
             raise
 
     def _check_variables(self, control: Control) -> None:
-        if self._sharded.slots:
-            self._sharded.slots.gather()
+        self._sharded.finish()
         self._variables.check(control)
 
     # One step.
@@ -256,6 +256,8 @@ class TrainingFunction:
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Aborts the step on the other ranks, which would wait for this one."""
         self._sessions.reporter.on_idle()
+        # What this rank still sends is of the last step, which is complete.
+        pending_gathers().finish_quietly()
         self._rendezvous.abort(cause, error)
         if cause is not error:
             raise cause from error
@@ -289,8 +291,8 @@ class TrainingFunction:
             shards.synchronize(held, but=own)
         if not is_step:
             return call.run()
-        if self._sharded.slots and not self._sessions.is_known(call):
-            self._sharded.slots.gather()  # to compare variables
+        if not self._sessions.is_known(call):
+            self._sharded.finish()  # to compare variables
         session = self._sessions.select(control, call)
         self._tracer.has_trained = True
         run = self._run if self._watch is None else partial(self._run_if_finite, self._watch)
@@ -314,6 +316,9 @@ class TrainingFunction:
         execute = partial(call.execute, control, self._identity, self._step, num_steps)
         shard = partial(self._sharded.prepare, control, call)
         result = session.step(first, execute, num_steps, shard)
+        control.end_step(self._step)
+        with self._sharded.unobserved():
+            result = session.step(first, execute, num_steps, shard)
         control.end_step(self._step)
         if session.state.conclusion is not None:
             plan = session.state.conclusion.plan

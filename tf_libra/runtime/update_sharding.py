@@ -30,17 +30,21 @@ class UpdateSharding:
     Attributes:
         num_elements: number of elements of each gradient with a sharded update, by name.
         slots: inputs of the graph that hold the owned parts alone between steps, ascending.
+        weights: inputs of the graph that are gathered, ascending.
         whole: reasons for the updates that every rank makes, by gradient.
+        overlaps_calls: whether gathers go on after a call.
     """
 
     num_elements: Mapping[str, int]
     slots: tuple[int, ...]
+    weights: tuple[int, ...]
     whole: dict[str, str]
+    overlaps_calls: bool
 
     @cached_property
     def id(self) -> str:
         """Identity of the sharding, equal on ranks with equal traces."""
-        text = json.dumps([sorted(self.num_elements.items()), self.slots])
+        text = json.dumps([sorted(self.num_elements.items()), self.slots, self.overlaps_calls])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def register(self) -> None:
@@ -54,13 +58,17 @@ class UpdateSharding:
             native.long_array([self.num_elements[name] for name in names]),
             len(self.slots),
             native.int_array(self.slots),
+            int(self.overlaps_calls),
         )
         if code != 0:
             raise MemoryError(c.TfLibraLastPlanError().decode(errors="replace"))
 
 
 def find_update_sharding(
-    concrete: Any, gradients: Iterable[ReducedGradient], touched: Iterable[BoundVariable]
+    concrete: Any,
+    gradients: Iterable[ReducedGradient],
+    touched: Iterable[BoundVariable],
+    overlaps_calls: bool,
 ) -> UpdateSharding:
     """Finds the updates of a trace that can be sharded.
 
@@ -68,6 +76,7 @@ def find_update_sharding(
         concrete: the trace, as TensorFlow's concrete function.
         gradients: the gradients that it all-reduces.
         touched: variables of a call.
+        overlaps_calls: whether gathers go on after a call.
     """
     variables = {bound.index: bound for bound in touched if bound.is_variable}
     sizes = {
@@ -77,19 +86,21 @@ def find_update_sharding(
     }
     results = [(tensor.op.name, tensor.value_index) for tensor in concrete.graph.outputs]
     graph = traced_graph.read(concrete.graph, with_sizes=True)
-    num_elements, slots, whole = {}, set(), {}
+    num_elements, written, slots, whole = {}, set(), set(), {}
     for update in find_weight_updates(graph, results):
         reason = _why_whole(update, variables)
         if reason or update.gradient not in sizes:
             whole[update.gradient] = reason or "its size is unknown"
             continue
         num_elements[update.gradient] = sizes[update.gradient]
+        written |= set(update.variables)
         slots |= {
             index
             for index in update.variables
             if not variables[index].trainable and index not in update.variable_readers
         }
-    return UpdateSharding(num_elements, tuple(sorted(slots)), whole)
+    weights = tuple(sorted(written - slots))
+    return UpdateSharding(num_elements, tuple(sorted(slots)), weights, whole, overlaps_calls)
 
 
 def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> str:

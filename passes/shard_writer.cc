@@ -1,0 +1,293 @@
+#include "passes/shard_writer.h"
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/graph/tensor_id.h"
+
+namespace tf_libra {
+
+using tensorflow::AddNodeAttr;
+using tensorflow::GraphDef;
+using tensorflow::NodeDef;
+using tensorflow::TensorId;
+
+namespace {
+
+constexpr char kShapes[] = "_output_shapes";
+
+// Ops that output the handle that they take.
+bool ForwardsHandle(const std::string& op) {
+  return op == "Identity" || op == "Switch" || op == "RefSwitch" || op == "Merge" ||
+         op == "RefMerge";
+}
+
+bool HasInput(const NodeDef& node, const std::string& input) {
+  for (const std::string& other : node.input()) {
+    if (other == input) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string ControlTo(const std::string& node) { return absl::StrCat("^", node); }
+
+void AddControl(const std::string& from, NodeDef* node) {
+  if (!HasInput(*node, ControlTo(from))) node->add_input(ControlTo(from));
+}
+
+ShardWriter::ShardWriter(const OwnedUpdates& updates, const std::unordered_map<int, int64_t>& parts,
+                         GraphDef* graph)
+    : updates_(updates), parts_(parts), graph_(graph) {
+  for (const NodeDef& node : graph->node()) names_.insert(node.name());
+}
+
+void ShardWriter::WriteScatter(int root) {
+  roots_.insert(root);
+  NodeDef* const reduce = graph_->mutable_node(root);
+  reduce->mutable_attr()->erase(kShapes);
+  AddNodeAttr("scatter", true, reduce);
+}
+
+void ShardWriter::WriteParts() {
+  for (const auto& [node, size] : parts_) {
+    NodeDef* const def = graph_->mutable_node(node);
+    def->mutable_attr()->erase(kShapes);
+    if (def->op() == "ReadVariableOp") {
+      const auto dtype = def->attr().at("dtype");
+      def->clear_attr();
+      def->set_op("LibraReadOwned");
+      (*def->mutable_attr())["dtype"] = dtype;
+      continue;
+    }
+    const bool is_assign = AssignMode(def->op()) != nullptr;
+    if (IsReshape(def->op())) WriteIdentity(def);
+    for (int slot = is_assign ? 1 : 0; slot < def->input_size(); ++slot) {
+      TakePart(node, slot, size, def);
+    }
+    if (is_assign) WriteAssign(node, def);
+  }
+}
+
+std::vector<std::string> ShardWriter::WriteGathers(int root, const std::vector<int>& assigns,
+                                                   const std::vector<std::string>& after,
+                                                   bool in_background) {
+  const NodeDef reduce = graph_->node(root);
+  std::map<tensorflow::DataType, std::vector<int>> by_dtype;
+  for (const int node : assigns) {
+    const int handle = updates_.HandleOf(node);
+    if (updates_.IsSlot(handle)) continue;
+    by_dtype[graph_->node(node).attr().at("dtype").type()].push_back(node);
+  }
+  std::vector<std::string> gathers;
+  for (auto& [dtype, nodes] : by_dtype) {
+    const std::string name = NewName(absl::StrCat(reduce.name(), "_gather"));
+    NodeDef gather;
+    gather.set_name(name);
+    gather.set_op("LibraGatherOwned");
+    gather.set_device(reduce.device());
+    std::vector<std::string> names;
+    std::set<int> handles;
+    for (const int node : nodes) {
+      const int handle = updates_.HandleOf(node);
+      if (!handles.insert(handle).second) continue;
+      gather.add_input(graph_->node(handle).name());
+      names.push_back(absl::StrCat("updated ", names.size(), " of ", reduce.name()));
+    }
+    AddNodeAttr("N", static_cast<int>(names.size()), &gather);
+    AddNodeAttr("dtype", dtype, &gather);
+    AddNodeAttr("names", names, &gather);
+    if (in_background) {
+      AddNodeAttr("in_background", true, &gather);
+      in_background_.emplace(name, std::vector<int>(handles.begin(), handles.end()));
+    }
+    for (const char* shared : {"num_threads", "first_lane", "plan", "function"}) {
+      const auto found = reduce.attr().find(shared);
+      if (found != reduce.attr().end()) (*gather.mutable_attr())[shared] = found->second;
+    }
+    for (const int node : nodes) {
+      // Whatever waited for the assignment waits for the gather, except owned parts.
+      const std::string old = graph_->node(node).name();
+      const auto found = owned_names_.find(node);
+      const std::string owned =
+          found != owned_names_.end() ? found->second : NewName(absl::StrCat(old, "_owned"));
+      owned_names_[node] = owned;
+      gather.add_input(ControlTo(owned));
+    }
+    for (const std::string& earlier : after) gather.add_input(ControlTo(earlier));
+    for (const std::string& earlier : gathers) gather.add_input(ControlTo(earlier));
+    for (const int node : nodes) gathers_of_[node] = name;
+    gathers.push_back(name);
+    added_.push_back(std::move(gather));
+  }
+  return gathers;
+}
+
+void ShardWriter::Finish(const std::unordered_map<int, int>& copies) {
+  std::unordered_map<std::string, std::pair<std::string, int>> renamed;  // with the copy
+  for (const auto& [node, owned] : owned_names_) {
+    NodeDef* const assign = graph_->mutable_node(node);
+    renamed.emplace(ControlTo(assign->name()), std::make_pair(ControlTo(owned), copies.at(node)));
+    NodeDef whole;
+    whole.set_name(assign->name());
+    whole.set_op("NoOp");
+    whole.set_device(assign->device());
+    whole.add_input(ControlTo(owned));
+    whole.add_input(ControlTo(gathers_of_.at(node)));
+    assign->set_name(owned);
+    added_.push_back(std::move(whole));
+  }
+  for (const auto& [node, size] : parts_) {
+    const auto copy = copies.find(node);
+    for (std::string& input : *graph_->mutable_node(node)->mutable_input()) {
+      const auto found = renamed.find(input);
+      if (found == renamed.end()) continue;
+      // The next copy's assignment waits until the weight is whole.
+      const auto& [owned, copy_of_input] = found->second;
+      if (copy == copies.end() || copy->second == copy_of_input) input = owned;
+    }
+  }
+  WaitForGathers(copies);
+  WaitForLastCall();
+  for (NodeDef& node : added_) *graph_->add_node() = std::move(node);
+}
+
+std::string ShardWriter::NewName(std::string name) {
+  const std::string base = name;
+  for (int i = 1; !names_.insert(name).second; ++i) name = absl::StrCat(base, "_", i);
+  return name;
+}
+
+void ShardWriter::WriteIdentity(NodeDef* def) {
+  const auto type = def->attr().at("T");
+  std::vector<std::string> inputs = {def->input(0)};
+  for (int i = 1; i < def->input_size(); ++i) {
+    const TensorId id = tensorflow::ParseTensorName(def->input(i));
+    std::string control = ControlTo(std::string(id.node()));
+    if (HasInput(*def, control) && id.index() >= 0) continue;
+    inputs.push_back(std::move(control));
+  }
+  def->set_op("Identity");
+  def->clear_attr();
+  (*def->mutable_attr())["T"] = type;
+  def->clear_input();
+  for (std::string& input : inputs) def->add_input(std::move(input));
+}
+
+void ShardWriter::TakePart(int node, int slot, int64_t size, NodeDef* def) {
+  const TensorId id = tensorflow::ParseTensorName(def->input(slot));
+  if (id.index() < 0) return;
+  const int source = updates_.index().at(std::string(id.node()));
+  if (parts_.count(source) > 0 || roots_.count(source) > 0) return;
+  const auto key = std::make_pair(def->input(slot), size);
+  auto found = taken_.find(key);
+  if (found == taken_.end()) {
+    NodeDef part;
+    part.set_name(NewName(absl::StrCat(id.node(), "_owned_part")));
+    part.set_op("LibraOwnedPart");
+    part.set_device(def->device());
+    part.add_input(def->input(slot));
+    AddNodeAttr("num_elements", size, &part);
+    found = taken_.emplace(key, part.name()).first;
+    (*part.mutable_attr())["T"].set_type(OperandType(*def, slot));
+    added_.push_back(std::move(part));
+  }
+  def->set_input(slot, found->second);
+}
+
+tensorflow::DataType ShardWriter::OperandType(const NodeDef& def, int slot) {
+  const tensorflow::OpDef* definition = nullptr;
+  tensorflow::DataType type = tensorflow::DT_FLOAT;
+  if (tensorflow::OpRegistry::Global()->LookUpOpDef(def.op(), &definition).ok()) {
+    tensorflow::DataTypeVector inputs, outputs;
+    if (tensorflow::InOutTypesForNode(def, *definition, &inputs, &outputs).ok() &&
+        slot < static_cast<int>(inputs.size())) {
+      type = inputs[slot];
+    }
+  }
+  return type;
+}
+
+void ShardWriter::WriteAssign(int node, NodeDef* def) {
+  const auto dtype = def->attr().at("dtype");
+  const char* const mode = AssignMode(def->op());
+  const bool is_slot = updates_.IsSlot(updates_.HandleOf(node));
+  def->set_op("LibraAssignOwned");
+  def->clear_attr();
+  (*def->mutable_attr())["dtype"] = dtype;
+  AddNodeAttr("mode", mode, def);
+  AddNodeAttr("is_slot", is_slot, def);
+}
+
+void ShardWriter::WaitForGathers(const std::unordered_map<int, int>& copies) {
+  for (const auto& [assign, gather] : gathers_of_) {
+    const int copy = copies.at(assign);
+    const int handle = updates_.HandleOf(assign);
+    std::vector<int> reached = {assign};
+    std::unordered_set<int> seen = {assign};
+    for (size_t i = 0; i < reached.size(); ++i) {
+      for (const Use& use : updates_.uses()[reached[i]]) {
+        if (seen.insert(use.node).second) reached.push_back(use.node);
+      }
+    }
+    std::vector<int> holders = {handle};
+    for (size_t i = 0; i < holders.size(); ++i) {
+      for (const Use& use : updates_.uses()[holders[i]]) {
+        if (use.port < 0) continue;
+        NodeDef* const user = graph_->mutable_node(use.node);
+        if (ForwardsHandle(user->op())) holders.push_back(use.node);
+        if (seen.count(use.node) == 0) continue;
+        const auto later = copies.find(use.node);
+        const bool is_later_assign = later != copies.end() && later->second > copy;
+        if (parts_.count(use.node) > 0 && !is_later_assign) continue;
+        if (IsReadByPartsAlone(use.node)) continue;
+        AddControl(EndOf(gather), user);
+      }
+    }
+  }
+}
+
+std::string ShardWriter::EndOf(const std::string& gather) {
+  const auto found = in_background_.find(gather);
+  if (found == in_background_.end()) return gather;
+  const auto [end, is_new] = ends_.emplace(gather, "");
+  if (is_new) end->second = WriteAwait(gather, "end", found->second, {ControlTo(gather)});
+  return end->second;
+}
+
+void ShardWriter::WaitForLastCall() {
+  for (const auto& [gather, handles] : in_background_) {
+    const std::string await = WriteAwait(gather, "last_call", handles, {});
+    for (const int handle : handles) {
+      for (const Use& use : updates_.uses()[handle]) {
+        if (use.port >= 0) AddControl(await, graph_->mutable_node(use.node));
+      }
+    }
+  }
+}
+
+std::string ShardWriter::WriteAwait(const std::string& gather, const char* what,
+                                    const std::vector<int>& handles,
+                                    const std::vector<std::string>& after) {
+  NodeDef await;
+  await.set_name(NewName(absl::StrCat(gather, "_", what)));
+  await.set_op("LibraAwaitGather");
+  await.set_device(graph_->node(handles[0]).device());
+  for (const int handle : handles) await.add_input(graph_->node(handle).name());
+  for (const std::string& control : after) await.add_input(control);
+  AddNodeAttr("N", static_cast<int>(handles.size()), &await);
+  added_.push_back(std::move(await));
+  return added_.back().name();
+}
+
+bool ShardWriter::IsReadByPartsAlone(int node) const {
+  if (graph_->node(node).op() != "ReadVariableOp") return false;
+  for (const Use& use : updates_.uses()[node]) {
+    if (use.port >= 0 && parts_.count(use.node) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,76 @@
+// Writes the graph of sharded updates.
+
+#ifndef TF_LIBRA_PASSES_SHARD_WRITER_H_
+#define TF_LIBRA_PASSES_SHARD_WRITER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "passes/owned_updates.h"
+#include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+
+std::string ControlTo(const std::string& node);
+void AddControl(const std::string& from, tensorflow::NodeDef* node);
+
+// Writes the graph in which the nodes of all sharded groups compute owned parts.
+class ShardWriter {
+ public:
+  ShardWriter(const OwnedUpdates& updates, const std::unordered_map<int, int64_t>& parts,
+              tensorflow::GraphDef* graph);
+  // Makes an all-reduce a reduce-scatter.
+  void WriteScatter(int root);
+  void WriteParts();
+  // Gathers the weights of one all-reduce after its `assigns`. Returns the names of the gathers.
+  // One `in_background` may go on when the graph has ended.
+  std::vector<std::string> WriteGathers(int root, const std::vector<int>& assigns,
+                                        const std::vector<std::string>& after, bool in_background);
+  // Renames assignments of weights, and adds what WriteGathers has made. `copies` has the copy of
+  // the step that each assignment belongs to.
+  void Finish(const std::unordered_map<int, int>& copies);
+
+ private:
+  std::string NewName(std::string name);
+  void WriteIdentity(tensorflow::NodeDef* def);
+  // Makes an operand of a node that computes owned parts an owned part, or a scalar.
+  void TakePart(int node, int slot, int64_t size, tensorflow::NodeDef* def);
+  static tensorflow::DataType OperandType(const tensorflow::NodeDef& def, int slot);
+  void WriteAssign(int node, tensorflow::NodeDef* def);
+  // Nodes that touch a weight after its assignment may have lost their control edge to it, as one
+  // that follows from others.
+  void WaitForGathers(const std::unordered_map<int, int>& copies);
+  // The node at whose end the variables of a gather are whole.
+  std::string EndOf(const std::string& gather);
+  // Lets the forward pass wait, group by group, for gathers that the last call has begun. Other
+  // graphs need no such node: the variables are locked. But there a thread of TensorFlow waits.
+  void WaitForLastCall();
+  std::string WriteAwait(const std::string& gather, const char* what,
+                         const std::vector<int>& handles, const std::vector<std::string>& after);
+  bool IsReadByPartsAlone(int node) const;
+
+  const OwnedUpdates& updates_;
+  const std::unordered_map<int, int64_t>& parts_;
+  tensorflow::GraphDef* const graph_;
+  std::unordered_set<int> roots_;  // all-reduces that become reduce-scatters
+  std::unordered_set<std::string> names_;
+  std::map<std::pair<std::string, int64_t>, std::string> taken_;
+  std::map<int, std::string> owned_names_, gathers_of_;  // by assignment of a weight
+  // Gathers that may go on when the graph has ended, with the nodes of their handles, and the nodes
+  // that wait for them.
+  std::map<std::string, std::vector<int>> in_background_;
+  std::map<std::string, std::string> ends_;
+  std::vector<tensorflow::NodeDef> added_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_SHARD_WRITER_H_

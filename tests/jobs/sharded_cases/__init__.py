@@ -1,0 +1,1 @@
+"""Sharded updates, a module per topic; `sharded_updates.py` runs them."""

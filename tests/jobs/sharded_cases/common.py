@@ -1,0 +1,109 @@
+"""A network, its optimizers and its step, which most cases share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+
+cases = Cases()
+# No size is a multiple of what ranks own, and some are too small for all ranks to own a part.
+SHAPES = [(models.FEATURES, 37), (37,), (37, 11), (11,), (11, models.CLASSES), (models.CLASSES,)]
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "nesterov": lambda: keras.optimizers.SGD(
+        0.1, momentum=0.9, nesterov=True, weight_decay=0.01, clipvalue=0.01, loss_scale_factor=4.0
+    ),
+    "adam": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
+    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+    "clipped": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
+}
+NUM_STEPS = 4
+
+
+class Momentum:
+    """An optimizer as a script may write it."""
+
+    def build(self, weights: list[keras.Variable]) -> None:
+        self.variables = [
+            keras.Variable(tf.zeros(weight.shape), trainable=False, name=f"momentum{i}")
+            for i, weight in enumerate(weights)
+        ]
+
+    def apply(self, gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
+        for gradient, weight, slot in zip(gradients, weights, self.variables, strict=True):
+            slot.value.assign(0.9 * slot.value)
+            slot.value.assign_add(gradient)
+            weight.value.assign_sub(0.1 * slot.value)
+
+
+OPTIMIZERS["written"] = Momentum
+
+
+class Network:
+    """Three dense layers, and an optimizer of Keras."""
+
+    def __init__(self, optimizer: str, dtype: str = "float32") -> None:
+        random = np.random.default_rng(7)
+        self.weights = [
+            keras.Variable(0.2 * random.normal(size=shape), dtype=dtype, name=f"v{i}")
+            for i, shape in enumerate(SHAPES)
+        ]
+        self.optimizer = OPTIMIZERS[optimizer]()
+        self.optimizer.build(self.weights)
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        values = [weight.value for weight in self.weights]
+        with tf.GradientTape() as tape:
+            hidden = tf.cast(inputs, values[0].dtype)
+            for layer in range(0, len(values), 2):
+                hidden = tf.tanh(hidden @ values[layer] + values[layer + 1])
+            loss = models.cross_entropy(labels, tf.cast(hidden, tf.float32))
+        self.optimizer.apply(tape.gradient(loss, values), self.weights)
+        return loss
+
+    def variables(self) -> list[tf.Variable]:
+        return [one.value for one in (*self.weights, *self.optimizer.variables)]
+
+
+def inputs_of(number: int, shard: int = models.SHARD) -> tuple[Any, Any]:
+    return models.part(models.batch(number, SIZE, "float32", shard), RANK, SIZE)
+
+
+def decorated(
+    network: Network, shard: bool | str, function: Callable[..., Any] | None = None
+) -> Any:
+    values = [weight.value for weight in network.weights]
+    plan = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 2, 3])
+    return tf_libra.optimize(plan=plan, shard_updates=shard)(
+        tf.function(network.step if function is None else function)
+    )
+
+
+def num_unreadable(network: Network) -> int:
+    """Returns the number of variables that hold owned parts alone."""
+    count = 0
+    for variable in network.variables():
+        try:
+            variable.numpy()
+        except tf.errors.InvalidArgumentError:
+            count += 1
+    return count
+
+
+def different(ours: Network, theirs: Network) -> list[str]:
+    """Returns the variables that have other bits."""
+    pairs = zip(ours.variables(), theirs.variables(), strict=True)
+    return [one.name for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()]
+
+
+def different_weights(ours: Network, theirs: Network) -> list[str]:
+    """Returns the weights that have other bits."""
+    pairs = zip(ours.weights, theirs.weights, strict=True)
+    return [one.path for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()]

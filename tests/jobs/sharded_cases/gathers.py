@@ -1,0 +1,206 @@
+"""Weights that are gathered after a call: their readers, failures, and the end of a rank."""
+
+import atexit
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import keras
+import tensorflow as tf
+from harness import FOLDER, RANK
+
+from sharded_cases.common import (
+    SHAPES,
+    Network,
+    cases,
+    decorated,
+    different,
+    different_weights,
+    inputs_of,
+)
+from tf_libra.internal import native
+from tf_libra.runtime import grappler
+
+
+def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -> Any:
+    """Returns a step that makes a call between the updates of slots and those of weights."""
+
+    def apply(gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
+        slots = [slot.value for slot in network.optimizer.variables]
+        updated = [slot.assign_add(one) for slot, one in zip(slots, gradients, strict=True)]
+        with tf.control_dependencies([one.op for one in updated]):
+            called = tf.py_function(call, [], [])
+        with tf.control_dependencies([called]):
+            for weight, slot in zip(weights, slots, strict=True):
+                weight.value.assign_sub(0.1 * slot)
+
+    network.optimizer.apply = apply
+    return decorated(network, shard)
+
+
+def killed() -> Any:
+    """Kills rank 1 when it has updated its parts of slots, before weights are gathered."""
+    network = Network("written")
+
+    def die() -> None:
+        if RANK == 1 and number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    step = interrupted(network, "overlap", die)
+    for number in range(3):
+        step(*inputs_of(number))
+        sharded = [group.is_sharded for group in grappler.report(step.plan).latest.groups]
+        harness.write_json("sharded", sharded)
+    weights = [weight.value for weight in network.weights]
+    errors = []
+    for access in (weights[0].numpy, weights[0].numpy, lambda: step(*inputs_of(3))):
+        try:
+            access()
+        except (RuntimeError, tf.errors.OpError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    weights[0].assign(tf.ones(SHAPES[0]))
+    return {"errors": errors, "assigned": float(tf.reduce_min(weights[0]))}
+
+
+class Delay:
+    """Delays the gathers of some steps on rank 1 until rank 0 allows it."""
+
+    def __init__(self, name: str, steps: tuple[int, ...]) -> None:
+        self._name, self._steps, self._number = name, steps, -1
+
+    def wait(self) -> None:
+        self._number += 1
+        while RANK == 1 and self._number in self._steps and not self._file.exists():
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        if RANK == 0:
+            self._file.touch()
+
+    @property
+    def _file(self) -> Any:
+        return FOLDER / f"{self._name}.go"
+
+
+def readers(network: Network) -> dict[str, Callable[[], Any]]:
+    """Returns functions that read weights, or write one of them, in different ways."""
+    one, *_, last = (weight.value for weight in network.weights)
+    data = tf.data.Dataset.range(1).map(lambda _: tf.identity(one))
+    function = tf.function(lambda: tf.identity(one))
+    path = str(FOLDER / f"read.{RANK}")
+
+    def save() -> Any:
+        tf.train.Checkpoint(one=one).write(path)
+        return tf.train.load_variable(path, "one/.ATTRIBUTES/VARIABLE_VALUE")
+
+    def rows() -> Any:
+        return tf.raw_ops.ResourceGather(
+            resource=one.handle, indices=tf.range(SHAPES[0][0]), dtype=one.dtype
+        ).numpy()
+
+    def increment() -> Any:
+        last.assign_add(tf.zeros_like(last))
+        return last.numpy()
+
+    return {
+        "numpy": one.numpy,
+        "value": lambda: network.weights[0].numpy(),
+        "function": lambda: function().numpy(),
+        "data": lambda: next(iter(data)).numpy(),
+        "save": save,
+        "rows": rows,
+        "increment": increment,
+    }
+
+
+@cases
+def delayed() -> Any:
+    """Reads weights while rank 1 has not begun to gather them."""
+    ours, theirs = Network("written"), Network("written")
+    delay = Delay("delayed", (2,))
+    step = interrupted(ours, "overlap", delay.wait)
+    other = interrupted(theirs, False, lambda: None)
+    found = readers(ours)
+    for read in found.values():
+        read()  # traces
+    for number in range(3):
+        other(*inputs_of(number))
+    for number in range(3):
+        step(*inputs_of(number))
+    is_pending = native.load().c.TfLibraAwaitGathers(0.0) != 0
+    read: dict[str, Any] = {}
+    begun = [threading.Event() for _ in found]
+
+    def run(name: str, event: threading.Event) -> None:
+        event.set()
+        read[name] = found[name]()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in zip(found, begun, strict=True)]
+    for thread in threads:
+        thread.start()
+    for event in begun:
+        event.wait()
+    finished = sorted(read) if is_pending else []
+    delay.end()
+    for thread in threads:
+        thread.join()
+    first, last = (theirs.weights[i].value.numpy() for i in (0, -1))
+    wanted = dict.fromkeys(found, first) | {"increment": last}
+    bits = [name for name in found if read[name].tobytes() != wanted[name].tobytes()]
+    step(*inputs_of(3))
+    other(*inputs_of(3))
+    step.synchronize_variables()
+    return {
+        "pending": is_pending,
+        "early": finished,
+        "different": bits + different(ours, theirs),
+    }
+
+
+@cases
+def failed_call() -> Any:
+    """Calls a step with invalid inputs on rank 0 while weights are gathered."""
+    ours, theirs = Network("written"), Network("written")
+    delay = Delay("failed", (2,))
+    step = interrupted(ours, "overlap", delay.wait)
+    other = interrupted(theirs, False, lambda: None)
+    for number in range(3):
+        other(*inputs_of(number))
+    for number in range(3):
+        step(*inputs_of(number))
+    threading.Timer(0.1, delay.end).start()
+    inputs, labels = inputs_of(3)
+    found = []
+    if RANK > 0:
+        found.append(different_weights(ours, theirs))
+    try:
+        step(inputs[:, 1:] if RANK == 0 else inputs, labels)
+    except Exception as error:
+        found.append(type(error).__name__)
+    if RANK == 0:
+        found.append(different_weights(ours, theirs))
+    return found
+
+
+def leave() -> None:
+    """Ends rank 0 when its last call has returned, before weights are whole."""
+    ours, theirs = Network("written"), Network("written")
+    delay = Delay("leave", (2,))
+    step = interrupted(ours, "overlap", delay.wait)
+    other = interrupted(theirs, False, lambda: None)
+    for number in range(3):
+        other(*inputs_of(number))
+    for number in range(3):
+        step(*inputs_of(number))
+    if RANK == 0:
+        atexit.register(delay.end)  # before TF-Libra leaves
+        return
+    harness.write_json("leave", different_weights(ours, theirs))
+
+
+if os.environ.get("TF_LIBRA_JOB_CASES") == "killed":  # ends the job
+    cases.add("killed", killed)

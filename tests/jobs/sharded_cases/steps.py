@@ -1,0 +1,246 @@
+"""Training in which each rank updates the parts that it owns, against whole updates."""
+
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import tensorflow as tf
+from harness import FOLDER, RANK, SIZE
+
+import tf_libra
+from sharded_cases.common import (
+    NUM_STEPS,
+    OPTIMIZERS,
+    Network,
+    cases,
+    decorated,
+    different,
+    inputs_of,
+    num_unreadable,
+)
+from tf_libra.runtime import grappler
+from tf_libra.variable_sync.owned_slots import held_bytes
+
+# Cases whose gathers go on after a call.
+OVERLAPPED = ("nesterov", "averaged", "ftrl", "written", "clipped", "bfloat16", "float64")
+
+
+def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
+    """Trains with and without sharded updates."""
+    ours, theirs = Network(optimizer, dtype), Network(optimizer, dtype)
+    shard = "overlap" if name in OVERLAPPED else True
+    steps = decorated(ours, shard), decorated(theirs, shard=False)
+    for number in range(NUM_STEPS):
+        for step in steps:
+            step(*inputs_of(number))
+    unreadable = num_unreadable(ours)
+    held = sum(held_bytes(one.value) for one in ours.optimizer.variables)
+    steps[0].synchronize_variables()
+    return {
+        "different": different(ours, theirs),
+        "unreadable": unreadable,
+        "held": held,
+        "whole": sum(held_bytes(one.value) for one in ours.optimizer.variables),
+        "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
+        "explained": steps[0].explain(),
+    }
+
+
+for name in OPTIMIZERS:
+    cases.add(name, lambda name=name: compared(name, name))
+for dtype in ("float16", "bfloat16", "float64"):
+    cases.add(dtype, lambda dtype=dtype: compared(dtype, "adam", dtype))
+
+
+@cases
+def life() -> Any:
+    """Compares variables, traces another batch size, saves and restores in between."""
+    ours, theirs = Network("adam"), Network("adam")
+    step, other = decorated(ours, shard="overlap"), decorated(theirs, shard=False)
+    unreadable = []
+    for number in range(8):
+        shard = models.SHARD + number // 4
+        step(*inputs_of(number, shard))
+        other(*inputs_of(number, shard))
+        unreadable.append(num_unreadable(ours))
+        if number == 2:
+            step.check_variables()
+        elif number == 5:
+            step.synchronize_variables()
+            saved = [variable.numpy() for variable in ours.variables()]
+            for variable in ours.variables():
+                variable.assign(tf.zeros_like(variable))
+            for variable, value in zip(ours.variables(), saved, strict=True):
+                variable.assign(value)
+            unreadable.append(num_unreadable(ours))
+    step.synchronize_variables()
+    return {"different": different(ours, theirs), "unreadable": unreadable}
+
+
+@cases
+def several() -> Any:
+    """Runs graphs of two steps, and of one."""
+    ours, theirs = Network("nesterov"), Network("nesterov")
+    steps, groups = [], []
+    for network, shard in ((ours, "overlap"), (theirs, False)):
+        train = tf.function(network.step)  # traced once: both steps have the same gradients
+
+        def twice(inputs: Any, labels: Any, train: Any = train) -> None:
+            train(inputs, labels)
+            train(-inputs, labels)
+
+        one, two = decorated(network, shard), decorated(network, shard, twice)
+        one(*inputs_of(0))  # its slots are made whole for the other function
+        for number in range(3):
+            two.several(2, *inputs_of(number))
+        steps.append(two)
+        groups.append(grappler.report(two.plan).latest.groups)
+    unreadable = num_unreadable(ours)
+    steps[0].synchronize_variables()
+    return {
+        "different": different(ours, theirs),
+        "unreadable": unreadable,
+        "sharded": [(group.copy, group.is_sharded, group.whole) for group in groups[0]],
+    }
+
+
+@cases
+def checkpoints() -> Any:
+    """Saves and restores without synchronizing variables."""
+    path = str(FOLDER / f"checkpoint.{RANK}")
+    ours, theirs = Network("adam"), Network("adam")
+    step, other = decorated(ours, shard=True), decorated(theirs, shard=False)
+    for number in range(NUM_STEPS):
+        step(*inputs_of(number))
+    tf.train.Checkpoint(variables=ours.variables()).write(path)
+    unreadable = [num_unreadable(ours)]
+    tf.train.Checkpoint(variables=theirs.variables()).read(path).assert_consumed()
+    after_restore = different(ours, theirs)
+    for number in range(2):
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+    unreadable.append(num_unreadable(ours))
+    for network in (ours, theirs):
+        tf.train.Checkpoint(variables=network.variables()).read(path).assert_consumed()
+    unreadable.append(num_unreadable(ours))
+    step(*inputs_of(5))
+    other(*inputs_of(5))
+    step.synchronize_variables()
+    return {"different": after_restore + different(ours, theirs), "unreadable": unreadable}
+
+
+@cases
+def elastic_state() -> Any:
+    """Saves and restores an elastic state without synchronizing variables."""
+    ours, theirs = Network("adam"), Network("adam")
+    step, other = decorated(ours, shard="overlap"), decorated(theirs, shard=False)
+    state = tf_libra.elastic.TensorFlowState(ours.variables())
+    for number in range(2):
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+    state.save()
+    unreadable = [num_unreadable(ours)]
+    step(*inputs_of(9))  # is undone
+    unreadable.append(num_unreadable(ours))
+    state.restore()
+    unreadable.append(num_unreadable(ours))
+    for number in range(2, 4):
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+    step.synchronize_variables()
+    return {"different": different(ours, theirs), "unreadable": unreadable}
+
+
+@cases
+def keras_model() -> Any:
+    """Saves a model of Keras with its optimizer."""
+    model = keras.Sequential([keras.layers.Dense(models.CLASSES, activation="softmax")])
+    model.build((None, models.FEATURES))
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    model.optimizer.build(model.trainable_variables)
+    values = [weight.value for weight in model.trainable_variables]
+
+    def train(inputs: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model.compute_loss(inputs, labels, model(inputs)))
+        model.optimizer.apply(tape.gradient(loss, values), model.trainable_variables)
+
+    plan = models.plan_of(values, SIZE, [0, len(values)], [1])
+    step = tf_libra.optimize(plan=plan, shard_updates=True)(tf.function(train))
+    for number in range(2):
+        step(*inputs_of(number))
+    path = FOLDER / f"model.{RANK}.keras"
+    model.save(path)
+    found = keras.models.load_model(path).optimizer.variables
+    pairs = zip(found, model.optimizer.variables, strict=True)
+    return [one.path for one, two in pairs if one.numpy().tobytes() != two.numpy().tobytes()], sum(
+        float(np.abs(one.numpy()).sum()) for one in found
+    )
+
+
+@cases
+def fit() -> Any:
+    """Trains by Keras' fit, which saves the model on rank 0 after each epoch."""
+    bits, unreadable, totals = [], [], []
+    for shard in ("overlap", False):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(models.CLASSES, name="only")])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.build((None, models.FEATURES))
+        model.compile(keras.optimizers.Adam(0.01), loss)
+        plan = models.plan_of([one.value for one in model.trainable_variables], SIZE, [0, 2], [1])
+        optimized = tf_libra.keras.optimize(model, plan=plan, shard_updates=shard)
+        path = FOLDER / f"fit.{shard}.keras"
+        saving = [keras.callbacks.ModelCheckpoint(path)] if RANK == 0 else []
+        data = [np.concatenate(parts) for parts in zip(*map(inputs_of, range(4)), strict=True)]
+        # The last rank has fewer batches.
+        data = [part[models.SHARD * (RANK == SIZE - 1) :] for part in data]
+        arguments = {"batch_size": models.SHARD, "shuffle": False, "verbose": 0}
+        model.fit(*data, epochs=2, callbacks=saving, **arguments)
+        variables = [*model.trainable_variables, *model.optimizer.variables]
+        bits.append([one.numpy().tobytes().hex() for one in variables])
+        totals.append(optimized.explain())
+        unreadable.append(0)
+        model.train_on_batch(*inputs_of(5))
+        for one in variables:
+            try:
+                one.numpy()
+            except tf.errors.InvalidArgumentError:
+                unreadable[-1] += 1
+        optimized.synchronize_variables()
+        if RANK == 0:
+            found = keras.models.load_model(path)
+            saved = [*found.trainable_variables, *found.optimizer.variables]
+            assert bits[-1] == [one.numpy().tobytes().hex() for one in saved]
+    return {"equal": bits[0] == bits[1], "unreadable": unreadable, "explained": totals}
+
+
+@cases
+def saved_by_one_rank() -> None:
+    """Saves slots on rank 0, while the other ranks go on."""
+    network = Network("adam")
+    step = decorated(network, shard=True)
+    for number in range(2):
+        step(*inputs_of(number))
+    if RANK == 0:
+        tf.train.Checkpoint(variables=network.variables()).write(str(FOLDER / "alone"))
+    step(*inputs_of(2))
+
+
+@cases
+def tuned() -> Any:
+    """Tunes with whole all-reduces, and then shards the updates under the fastest plan."""
+    ours, theirs = Network("adam"), Network("adam")
+    step = tf_libra.optimize("mg-wfbp", shard_updates=True, logdir=FOLDER / "log")(
+        tf.function(ours.step)
+    )
+    other = decorated(theirs, shard=False)
+    unreadable = []
+    while not step.settled:
+        unreadable.append(num_unreadable(ours))
+        step(*inputs_of(len(unreadable)))
+        other(*inputs_of(len(unreadable)))
+    unreadable.append(num_unreadable(ours))
+    step.synchronize_variables()
+    return {"different": different(ours, theirs), "unreadable": [unreadable[0], unreadable[-1]]}
