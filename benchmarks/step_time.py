@@ -21,6 +21,9 @@ What a number means:
   counted, to when the loss and all updates of the step are done.
 - A round holds one step of every strategy, in an order that is shuffled again for every round and
   the same on all ranks, so that no strategy always follows the same one.
+- With --turn_steps K, a round holds K consecutive steps of every strategy, and a step's time is
+  their mean. It includes what the last step leaves behind: with `libra:shard_updates=overlap` the
+  gathers, which overlap with the next step only within a turn.
 - A ratio is taken within each round; its median and percentiles are over rounds. Ratios compare;
   seconds of a shared machine alone do not.
 - A ratio to `one-worker` below 1 is a gain of distributing: both train as many examples per step.
@@ -70,6 +73,13 @@ _CHOSEN = flags.DEFINE_list(
 )
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 100, "Rounds that count.", lower_bound=1, flag_values=FLAGS
+)
+_TURN_STEPS = flags.DEFINE_integer(
+    "turn_steps",
+    1,
+    "Consecutive steps of each strategy in a round.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 _MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.", flag_values=FLAGS)
 
@@ -130,7 +140,12 @@ def main(argv: Sequence[str]) -> int:
     module = "mwms" if by_tf_config else "interleaved"
     try:
         measured = _PLACING.measured(
-            module, Job, by_tf_config=by_tf_config, strategies=chosen, rounds=_ROUNDS.value
+            module,
+            Job,
+            by_tf_config=by_tf_config,
+            strategies=chosen,
+            rounds=_ROUNDS.value,
+            turn_steps=_TURN_STEPS.value,
         )
     except WorkersFailedError as error:
         print(f"step_time: {error}", file=sys.stderr)

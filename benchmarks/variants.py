@@ -3,8 +3,8 @@
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
 "spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
 that option of `optimize`, "libra:wire_dtype=bfloat16:error_feedback=1" with both, and
-"libra:shard_updates=1" with that option. Ranks of "libra:zero_blocks=send" leave no blocks of zeros
-out of what they send.
+"libra:shard_updates=1" with that option, or "libra:shard_updates=overlap". Ranks of
+"libra:zero_blocks=send" leave no blocks of zeros out of what they send.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 _WIRE = "wire_dtype"
 _FLAGS = ("error_feedback", "shard_updates")
+_FLAG_VALUES = {"0": False, "1": True, "overlap": "overlap"}
 _ZEROS = "zero_blocks"
 
 
@@ -34,12 +35,12 @@ def options_of(text: str) -> dict[str, Any]:
     """Options of `optimize` other than the strategy."""
     given = {key: value for key, _, value in (one.partition("=") for one in text.split(":")[1:])}
     options: dict[str, Any] = {_WIRE: given[_WIRE]} if _WIRE in given else {}
-    return options | {flag: given[flag] == "1" for flag in _FLAGS if flag in given}
+    return options | {flag: _FLAG_VALUES[given[flag]] for flag in _FLAGS if flag in given}
 
 
 def trains_own_model(text: str) -> bool:
     """Returns whether its step leaves variables that the steps of other strategies cannot read."""
-    return has_stages(text) or (is_ours(text) and options_of(text).get("shard_updates", False))
+    return has_stages(text) or (is_ours(text) and bool(options_of(text).get("shard_updates")))
 
 
 def sends_zeros(text: str) -> bool:
@@ -63,8 +64,9 @@ def strategy_of(text: str) -> Any:
             validators.check_wire_dtype(_WIRE, value)
             continue
         if key in _FLAGS and not is_staged(name):
-            if value not in ("0", "1"):
-                raise ValueError(f"{text}: {key} must be 0 or 1, got {value!r}")
+            allowed = ("0", "1", "overlap") if key == "shard_updates" else ("0", "1")
+            if value not in allowed:
+                raise ValueError(f"{text}: {key} must be {' or '.join(allowed)}, got {value!r}")
             continue
         if key == _ZEROS and not is_staged(name):
             if value not in ("omit", "send"):

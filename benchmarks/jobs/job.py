@@ -36,10 +36,12 @@ class Job(Task):
         strategies: "none", "one-worker", "horovod" and strategies of tf_libra, see
             `benchmarks.variants`.
         rounds: counted rounds, in each of which the seed draws the order.
+        turn_steps: consecutive steps of each strategy in a round.
     """
 
     strategies: tuple[str, ...]
     rounds: int
+    turn_steps: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

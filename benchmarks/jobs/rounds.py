@@ -15,6 +15,7 @@ from benchmarks.jobs.settings import describe_optimizer
 from benchmarks.machine import congestion_control
 from benchmarks.variants import is_ours
 from tf_libra.step_comparison import time_in_turns
+from tf_libra.variable_sync.pending_gathers import pending_gathers
 
 # More than the steps that tf_libra traces under a new plan to check its prediction.
 WARM_UP_ROUNDS = 10
@@ -54,7 +55,9 @@ def on_joint_batch(step: Any, batch: tuple[Any, Any], rank: int, num_ranks: int)
 def seconds_in_turns(
     steps: Sequence[Any], batch: tuple[Any, Any], job: Job, barrier: Callable[[str], None]
 ) -> np.ndarray:
-    """Seconds of this rank's steps, shape (job.rounds, steps).
+    """Seconds of this rank's steps, shape (job.rounds, steps): means of each turn.
+
+    A turn ends when all weights are whole, so that no step overlaps with the gathers of another.
 
     Args:
         steps: what takes turns.
@@ -62,8 +65,16 @@ def seconds_in_turns(
         job: says how many rounds, and draws their order.
         barrier: waits for all ranks, by a name that is used once.
     """
-    calls = [functools.partial(step, *batch) for step in steps]
-    return time_in_turns(calls, job.rounds, WARM_UP_ROUNDS, barrier, job.seed)
+
+    def turn(step: Any) -> Any:
+        for _ in range(job.turn_steps):
+            result = step(*batch)
+        pending_gathers().finish()
+        return result
+
+    calls = [functools.partial(turn, step) for step in steps]
+    seconds = time_in_turns(calls, job.rounds, WARM_UP_ROUNDS, barrier, job.seed)
+    return seconds / job.turn_steps
 
 
 def outcome(
@@ -105,6 +116,7 @@ def outcome(
                 "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
                 "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
                 "warm_up_rounds": WARM_UP_ROUNDS,
+                "turn_steps": job.turn_steps,
                 "horovod": horovod,
             },
         }

@@ -35,6 +35,7 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("libra:wire_dtype=float8", "wire_dtype must be one of"),
         ("deeppool:wire_dtype=float16", "deeppool has the arguments"),
         ("libra:wire_dtype=float16:error_feedback=yes", "error_feedback must be 0 or 1"),
+        ("libra:shard_updates=2", "shard_updates must be 0 or 1 or overlap"),
         ("libra:zero_blocks=maybe", "zero_blocks must be omit or send"),
     ],
 )
@@ -64,6 +65,7 @@ def test_a_wire_dtype_is_an_option_of_optimize() -> None:
     both = variants.options_of("libra:wire_dtype=bfloat16:error_feedback=1")
     assert both == {"wire_dtype": "bfloat16", "error_feedback": True}
     assert variants.options_of("libra:shard_updates=1") == {"shard_updates": True}
+    assert variants.options_of("libra:shard_updates=overlap") == {"shard_updates": "overlap"}
 
 
 def test_sharded_updates_pipelines_and_bursts_train_models_of_their_own() -> None:
