@@ -77,7 +77,7 @@ def in_a_thread() -> Any:
 
     def run() -> None:
         try:
-            results.append(together())
+            results.append(together("auto"))
         except Exception as error:
             results.append(error)
 
