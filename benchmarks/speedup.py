@@ -4,11 +4,12 @@
         [--minutes 60] [--remeasure]
 
 For each case it runs `benchmarks.step_time` with one worker, Horovod, the data-parallel `libra`,
-the pipeline `spp` and the burst plan `deeppool`, one case after the other, on a machine that should
-do nothing else; cases on several hosts need root (`benchmarks/cluster.py`). After every case, its
-result is saved in `--json`, so that an interrupted run can continue; `--remeasure` measures saved
-results again. In the end, and with `--minutes 0` immediately, the tables of `--document` are made
-from the saved results.
+the pipeline `spp`, the burst plan `deeppool` and `auto`, which chooses among families, one case
+after the other, on a machine that should do nothing else; cases on several hosts need root
+(`benchmarks/cluster.py`). After every case, its result is saved in `--json`, so that an interrupted
+run can continue; `--remeasure` measures saved results again, and cases that were saved without
+`auto` are measured in any case. In the end, and with `--minutes 0` immediately, the tables of
+`--document` and `--readme` are made from the saved results.
 
 What a number means: a speedup is the inverse of the median, over rounds, of the ratio of a
 strategy's step time to that of one worker; both train as many examples. A prediction is the time
@@ -35,6 +36,7 @@ from benchmarks.measuring import measured
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "speedup", "docs/performance.md", rounds=30)
+flags.DEFINE_string("readme", "README.md", "Its table is filled in.", flag_values=FLAGS)
 
 MODELS = ("cnn5m", "mlp", "transformer", "resnet20")
 # Models that are measured on three workers, too.
@@ -44,12 +46,16 @@ RATES = (None, "5gbit", "1gbit")
 # Optimizer, and times as many examples per rank as a model comes with.
 SETTINGS = (("sgd", 1), ("sgd", 4), ("adam", 1))
 # Strategies of `benchmarks.step_time` by the column of the table.
+AUTO = "auto"
 FAMILIES = {
     "Horovod": "horovod",
     "`libra`": "libra",
     "`spp`": "spp:num_microbatches=4",
     "`deeppool`": "deeppool",
+    "`auto`": AUTO,
 }
+# Goals for the step of `auto`, as a ratio to the best family's, and to one worker's.
+TO_BEST, TO_ONE_WORKER = 1.05, 1.03
 # Of a family's step to the prediction, in the median and at worst.
 MEDIAN_ERROR, WORST_ERROR = 0.05, 0.10
 # Largest 90th percentile of a strategy's steps to their 10th: more may be other programs.
@@ -122,7 +128,7 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     predicted = {
         name: plans[name].get("predicted_seconds", plans[name].get("iteration_seconds"))
         for name in FAMILIES.values()
-        if "groups" not in plans.get(name, {"groups": ()})
+        if name != AUTO and "groups" not in plans.get(name, {"groups": ()})
     }
     return {
         "median_seconds": results.medians(document),
@@ -130,10 +136,17 @@ def summary(document: Mapping[str, Any]) -> dict[str, Any]:
             name: document["ratios"][f"{name}/one-worker"] for name in FAMILIES.values()
         },
         "predicted_seconds": predicted,
+        "went_on_with": _family_of(plans.get(AUTO, {})),
         "rounds": document["rounds"],
         "machine": document["machine"],
         "versions": document["versions"],
     }
+
+
+def _family_of(plan: Mapping[str, Any]) -> str:
+    """Returns the family of the plan that `auto` went on with."""
+    kinds = {"groups": "data parallelism", "stages": "a pipeline", "num_devices": "bursts"}
+    return next((family for key, family in kinds.items() if key in plan), "one rank")
 
 
 def blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -143,7 +156,7 @@ def blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "case",
         "one worker, ms",
         *(f"{column}: ms, speedup" for column in FAMILIES),
-        "fastest",
+        "fastest but `auto`",
         "`spp`, `deeppool` predicted, ms",
     )
     rows = [(name, *_row(kept)) for name, kept in cases.items()]
@@ -154,16 +167,42 @@ def blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     medians = kept["median_seconds"]
     cells = [
-        f"{medians[name] * 1e3:.0f}, {1 / kept['to_one_worker'][name]['median']:.2f} x"
+        f"{medians[name] * 1e3:.0f}, {_speedup(kept, name)}" if name in medians else ""
         for name in FAMILIES.values()
     ]
+    if AUTO in medians:
+        cells[-1] += f" ({kept['went_on_with']})"
     predicted = (f"{seconds * 1e3:.0f}" for seconds in kept["predicted_seconds"].values())
     return (
         f"{medians['one-worker'] * 1e3:.0f}",
         *cells,
-        min(medians, key=lambda name: medians[name]).partition(":")[0],
+        _fastest(medians).partition(":")[0],
         ", ".join(predicted),
     )
+
+
+def _speedup(kept: Mapping[str, Any], name: str) -> str:
+    return f"{1 / kept['to_one_worker'][name]['median']:.2f} x"
+
+
+def _fastest(medians: Mapping[str, float]) -> str:
+    """Returns the strategy with the least median step, `auto` apart."""
+    return min(medians.keys() - {AUTO}, key=lambda name: medians[name])
+
+
+def readme_blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the block of README: speedups alone."""
+    rows = [
+        (
+            name,
+            *(
+                _speedup(kept, family) if family in kept["to_one_worker"] else "not measured"
+                for family in FAMILIES.values()
+            ),
+        )
+        for name, kept in cases.items()
+    ]
+    return {"speedup": table(("case", *FAMILIES), rows)}
 
 
 def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
@@ -185,8 +224,28 @@ def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
             f"{middle:.0%}, {errors[-1]:.0%} at worst, in {len(errors)} predictions",
         ),
         ("`libra` is never slower than one worker", f"slower in {sum(slower)} of {len(slower)}"),
+        *_goals_of_auto([kept for kept in cases.values() if AUTO in kept["median_seconds"]]),
     ]
     return table(("goal", "measured"), rows)
+
+
+def _goals_of_auto(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    if not cases:
+        return []
+    medians = [kept["median_seconds"] for kept in cases]
+    to_best = [one[AUTO] / one[_fastest(one)] for one in medians]
+    to_one_worker = [kept["to_one_worker"][AUTO]["median"] for kept in cases]
+    return [
+        (
+            f"`auto` takes at most {limit:g} times as long as {what}",
+            f"in {sum(one <= limit for one in ratios)} of {len(ratios)} cases, at worst"
+            f" {max(ratios):.2f}",
+        )
+        for limit, what, ratios in (
+            (TO_BEST, "the fastest of the others", to_best),
+            (TO_ONE_WORKER, "one worker", to_one_worker),
+        )
+    ]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -199,7 +258,8 @@ def main(argv: Sequence[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in all_cases():
-            known = case.name in kept and not FLAGS.remeasure
+            known = AUTO in kept.get(case.name, {}).get("median_seconds", ())
+            known = known and not FLAGS.remeasure
             if FLAGS.only not in case.name or known or time.monotonic() >= deadline:
                 continue
             if case.num_workers > cores:
@@ -217,6 +277,8 @@ def main(argv: Sequence[str]) -> int:
     in_order = {case.name: kept[case.name] for case in all_cases() if case.name in kept}
     page = Path(FLAGS.document)
     page.write_text(fill(page.read_text(), blocks(in_order), prefix="speedup"))
+    readme = Path(FLAGS.readme)
+    readme.write_text(fill(readme.read_text(), readme_blocks(in_order), prefix="speedup"))
     return 1 if failed else 0
 
 

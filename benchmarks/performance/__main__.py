@@ -7,8 +7,8 @@ For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say so
 `benchmarks.wire`, `benchmarks.truth`, one worker on the joint batch and the plain strategy of
 TensorFlow, one after the other, on a machine that should do nothing else. After every one of them,
 its result is saved in `--json`, so that an interrupted run can continue; `--remeasure` measures
-saved results again. In the end, and with `--minutes 0` immediately, the tables of the document and
-README's are made from it.
+saved results again. In the end, and with `--minutes 0` immediately, the tables of the document are
+made from it.
 """
 
 import json
@@ -28,7 +28,6 @@ from benchmarks.performance import cases, document, outcome
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 case_flags.define(FLAGS, "performance", "docs/performance.md", rounds=50)
-flags.DEFINE_string("readme", "README.md", "Its table of gains.", flag_values=FLAGS)
 flags.DEFINE_list("benchmarks", [], f"Only these, of {', '.join(outcome.KEPT)}.", flag_values=FLAGS)
 
 _PAGE = Path(__file__).parent / "page.md"
@@ -75,9 +74,8 @@ def _run(folder: Path) -> int:
     # Around the tables the page is what a person has written; at first, what stands here.
     page = Path(FLAGS.document)
     text = (page if page.exists() else _PAGE).read_text()
-    page.write_text(fill(text, document.blocks(kept), others=("many_cores", "speedup")))
-    readme = Path(FLAGS.readme)
-    readme.write_text(fill(readme.read_text(), document.gains(kept)))
+    blocks = document.blocks(kept) | document.gains(kept)
+    page.write_text(fill(text, blocks, others=("many_cores", "speedup")))
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The outcome as Markdown: blocks between the marks of docs/performance.md and README."""
+"""The outcome as Markdown: blocks between the marks of docs/performance.md."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def gains(document: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the user's gains for README, as a block of its own.
+    """Returns the user's gains, as a block of its own.
 
     Args:
         document: as of `blocks`.

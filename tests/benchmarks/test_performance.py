@@ -189,18 +189,17 @@ def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPa
 
 def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
     """With no time left nothing is measured."""
-    kept, page, readme = (tmp_path / name for name in ("kept.json", "page.md", "README.md"))
-    readme.write_text("<!-- begin gains -->\n<!-- end gains -->\n")
+    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
     first = next(cases.all_cases()).name
     of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3)) | HERE}
     kept.write_text(json.dumps({"cases": {first: of_case}}))
     command = [sys.executable, "-m", "benchmarks.performance", "--minutes=0"]
     done = subprocess.run(
-        [*command, f"--json={kept}", f"--document={page}", f"--readme={readme}"],
+        [*command, f"--json={kept}", f"--document={page}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "| cnn5m, one host | A |" in readme.read_text()
+    assert "| cnn5m, one host | A |" in page.read_text()
     assert f"| {first} | A | 200.0 | wfbp 250.0 | 0.800" in page.read_text()

@@ -15,6 +15,7 @@ SECONDS = {
     "libra": [0.19, 0.18, 0.19],
     "spp:num_microbatches=4": [0.06, 0.07, 0.07],
     "deeppool": [0.04, 0.05, 0.04],
+    "auto": [0.06, 0.06, 0.09],
 }
 DOCUMENT: dict[str, Any] = {
     "strategies": results.summaries(SECONDS),
@@ -23,6 +24,7 @@ DOCUMENT: dict[str, Any] = {
         "libra": {"groups": [], "predicted_seconds": 0.1},
         "spp:num_microbatches=4": {"predicted_seconds": 0.056},
         "deeppool": {"iteration_seconds": 0.05},
+        "auto": {"rank": 0},
     },
     "rounds": 3,
     "machine": {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"},
@@ -38,13 +40,22 @@ def test_speedup_is_paired_and_the_least_median_is_the_fastest() -> None:
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     # Median of 19/6, 18/6 and 19/9 is 3.
     assert cells[:4] == [CASE, "60", "200, 0.30 x", "190, 0.33 x"]
-    assert cells[-2:] == ["deeppool", "56, 50"]
+    assert cells[-3:] == ["60, 1.00 x (one rank)", "deeppool", "56, 50"]
 
 
 def test_goals_count_predictions_and_slower_cases() -> None:
     goals = speedup.blocks({CASE: speedup.summary(DOCUMENT)})["speedup_goals"]
     assert "25%, 25% at worst, in 2 predictions" in goals  # 70 of 56 ms, and 40 of 50
     assert "slower in 1 of 1" in goals
+    assert "in 0 of 1 cases, at worst 1.50" in goals  # 60 of 40 ms
+    assert "in 1 of 1 cases, at worst 1.00" in goals
+
+
+def test_cases_saved_before_auto_was_measured_stay_in_the_table() -> None:
+    kept = speedup.summary(DOCUMENT)
+    del kept["median_seconds"]["auto"], kept["to_one_worker"]["auto"]
+    assert "|  | deeppool | 56, 50 |" in speedup.blocks({CASE: kept})["speedup"]
+    assert "0.33 x" in speedup.readme_blocks({CASE: kept})["speedup"]
 
 
 def test_case_whose_steps_spread_widely_is_disturbed() -> None:
@@ -64,14 +75,17 @@ def test_cases_are_distinct_and_their_commands_valid() -> None:
 
 
 def test_saved_results_fill_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, kept = tmp_path / "page.md", tmp_path / "speedup.json"
+    page, kept, readme = (tmp_path / name for name in ("page.md", "speedup.json", "README.md"))
+    readme.write_text("<!-- begin speedup -->\n<!-- end speedup -->\n")
     marks = "".join(
         f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("speedup", "speedup_goals")
     )
     page.write_text(f"<!-- begin goals -->\nstay\n<!-- end goals -->\n{marks}")
     kept.write_text(json.dumps({CASE: speedup.summary(DOCUMENT)}))
     parsed = copy.deepcopy(speedup.FLAGS)
-    parsed(["speedup", f"--document={page}", f"--json={kept}", "--minutes=0"])
+    command = ["speedup", f"--document={page}", f"--readme={readme}", f"--json={kept}"]
+    parsed([*command, "--minutes=0"])
     monkeypatch.setattr(speedup, "FLAGS", parsed)
     assert speedup.main(["speedup"]) == 0
     assert "\nstay\n" in page.read_text() and f"| {CASE} |" in page.read_text()
+    assert f"| {CASE} | 0.30 x |" in readme.read_text()

@@ -95,23 +95,26 @@ def test_drift_is_recorded_on_rank_0(rank: int, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_slower_than_one_worker_is_one_warning(
-    rank: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rank", "strategy", "level"), [(0, "libra", "WARNING"), (1, "libra", ""), (0, "auto", "INFO")]
+)
+def test_slower_than_one_worker_is_one_warning_unless_trials_follow(
+    rank: int, strategy: str, level: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     slow = replace(CONCLUSION, rest_seconds=1e-6, race=None, held_out_error=0.1)
     compared = slow.compare_with_one_worker(step_seconds=10.0)
     assert compared is not None and compared.is_slower
     winner = Candidate(slow.plan, None, (10.0, 10.0))
     slow = replace(slow, race=Race((winner,)))
-    one = reporter_for(logdir=tmp_path)
-    one.on_join(rank, options_for(logdir=tmp_path))
+    one = reporter_for(strategy=strategy, logdir=tmp_path)
+    one.on_join(rank, options_for(strategy=strategy, logdir=tmp_path))
     one.on_function("step")
     for step in (8, 80):  # retuning repeats nothing
         one.on_plan_activated(slow, PlanSource.TUNED, step)
     one.close()
-    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert sum(text.startswith("one worker: ") for text in warnings) == (rank == 0)
+    said = [one.levelname for one in caplog.records if one.message.startswith("one worker: ")]
+    assert said == ([level] if level else [])
     assert one.explain().splitlines()[1].startswith("one worker: ")
     if rank == 0:
         [profile] = tmp_path.rglob("profile*.json")

@@ -221,7 +221,8 @@ class RunReporter:
         """Logs and records a plan that is active from `step` on."""
         self._progress.end()
         if self._rank == 0 and origin is not PlanSource.USER:
-            log_tuning_result(self.log, self._history.snapshot(), conclusion)
+            tries_one_rank = bool(getattr(self._options.strategy, "families", ()))
+            log_tuning_result(self.log, self._history.snapshot(), conclusion, tries_one_rank)
         before = self._history.snapshot().conclusion
         self._history.enter_phase(Phase.RUN)
         self._history.set_plan(conclusion)

@@ -8,13 +8,16 @@ from tf_libra.reporting.run_history import RunSnapshot
 from tf_libra.reporting.text_report import fit_line, why_another_plan
 
 
-def log_tuning_result(log: logging.Logger, run: RunSnapshot, conclusion: TuningResult) -> None:
+def log_tuning_result(
+    log: logging.Logger, run: RunSnapshot, conclusion: TuningResult, tries_one_rank: bool
+) -> None:
     """Logs why the strategy differs, the trials, the model's fit, the notes, and the plan.
 
     Args:
         log: logger of rank 0.
         run: the run before the plan is activated.
         conclusion: result of the tuning.
+        tries_one_rank: whether one rank takes part in trials, which follow.
     """
     plan = conclusion.plan
     if another := why_another_plan(replace(run, conclusion=conclusion)):
@@ -39,13 +42,18 @@ def log_tuning_result(log: logging.Logger, run: RunSnapshot, conclusion: TuningR
     if plan.loss is not None:
         log.info("plan: %s", plan.loss)
     if run.conclusion is None:
-        _warn_of_one_worker(log, run, conclusion)
+        _warn_of_one_worker(log, run, conclusion, tries_one_rank)
 
 
-def _warn_of_one_worker(log: logging.Logger, run: RunSnapshot, conclusion: TuningResult) -> None:
-    """Warns if one worker would train the joint batch faster than all workers."""
+def _warn_of_one_worker(
+    log: logging.Logger, run: RunSnapshot, conclusion: TuningResult, tries_one_rank: bool
+) -> None:
+    """Says if one worker would train the joint batch faster; a warning unless trials follow."""
     compared = conclusion.compare_with_one_worker()
-    if compared is not None and compared.is_slower:
-        advice = "; strategy 'auto' tries to train on one rank"
-        is_tried = run.requested == "auto"
-        log.warning("one worker: %s%s", compared.describe(), "" if is_tried else advice)
+    if compared is None or not compared.is_slower:
+        return
+    if tries_one_rank:
+        log.info("one worker: %s; trials show what is true", compared.describe())
+        return
+    advice = "; strategy 'auto' tries to train on one rank"
+    log.warning("one worker: %s%s", compared.describe(), "" if run.requested == "auto" else advice)

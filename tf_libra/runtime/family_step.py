@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_libra import config
@@ -220,7 +221,8 @@ class FamilyStep:
         control = self._first.rendezvous.control
         assert control is not None
         leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-        shapes = [list(leaf.shape) for leaf in leaves if hasattr(leaf, "shape")]
+        arrays = [leaf for leaf in leaves if tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)]
+        shapes = [list(np.shape(array)) for array in arrays if array.dtype != tf.resource]
         first, *others = control.all_gather(shapes)
         return all(one == first for one in others)
 
