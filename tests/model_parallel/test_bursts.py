@@ -1,5 +1,6 @@
 """Burst plans on several workers, from an unchanged script."""
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -23,9 +24,15 @@ SAMPLES = 24
 OTHERS = {"beside": "inception", "overlapped": "convolutional", "without a limit": "mlp"}
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
-    return run_job("bursts.py", request.param)
+@pytest.fixture(scope="module")
+def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
+    """Returns the job of a number of workers; a fixture with parameters would run it again."""
+    return functools.cache(lambda world_size: run_job("bursts.py", world_size))
+
+
+@pytest.fixture(params=[2, 4])
+def trained(request: pytest.FixtureRequest, job_of: Callable[[int], Job]) -> Job:
+    return job_of(request.param)
 
 
 def case_names(job: Job, kind: str) -> list[str]:

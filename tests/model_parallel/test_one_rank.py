@@ -1,6 +1,7 @@
 """One rank trains the joint batch of several workers, from an unchanged script."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,15 @@ COMPARED_STEPS = 90
 GIVEN = ("mlp", "convolutional", "embedded", "normalized")
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
-    return run_job("one_rank.py", request.param)
+@pytest.fixture(scope="module")
+def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
+    """Returns the job of a number of workers; a fixture with parameters would run it again."""
+    return functools.cache(lambda world_size: run_job("one_rank.py", world_size))
+
+
+@pytest.fixture(params=[2, 3])
+def trained(request: pytest.FixtureRequest, job_of: Callable[[int], Job]) -> Job:
+    return job_of(request.param)
 
 
 def without_metric() -> Trained:
@@ -57,7 +64,9 @@ def check_variables(job: Job, case: str, expected: dict[str, np.ndarray]) -> Non
             assert_close(found[number], value, f"{case}: {name} on rank {rank}")
 
 
-@pytest.mark.parametrize("model", GIVEN)
+@pytest.mark.parametrize(
+    ("trained", "model"), [*((2, model) for model in GIVEN), (3, GIVEN[0])], indirect=["trained"]
+)
 def test_one_rank_trains_like_one_process(trained: Job, model: str) -> None:
     """Rank 0 computes, saves and restores alone; all ranks read without synchronization."""
     expected, variables = train_alone(getattr(models, model), 3, SAMPLES, 1)
@@ -143,7 +152,9 @@ def test_other_functions_continue_with_current_variables(trained: Job) -> None:
     check_variables(trained, "alternating", shared)
 
 
-@pytest.mark.parametrize("model", ["mlp", "embedded"])
+@pytest.mark.parametrize(
+    ("trained", "model"), [(2, "mlp"), (2, "embedded"), (3, "mlp")], indirect=["trained"]
+)
 def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -> None:
     """The optimizer of the embedding, Adam, has slots and counts steps."""
     case = f"compared {model}"
@@ -161,6 +172,7 @@ def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -
         assert first.startswith("data parallelism trains ")
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> None:
     """All ranks have current values after its steps, without synchronization."""
     for rank in range(trained.world_size):
@@ -168,6 +180,7 @@ def test_auto_goes_on_with_data_parallelism_if_that_is_as_fast(trained: Job) -> 
         assert value["settled"] and value["plan"] == "Plan" and value["was_current"]
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
 @pytest.mark.parametrize(
     ("model", "named"),
     [
@@ -187,6 +200,7 @@ def test_auto_leaves_out_one_rank_if_weights_would_differ(
         assert f"one-rank is left out: {named}" in " ".join(value["explained"].split())
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_timed_steps_that_are_undone_leave_variables_as_they_were(trained: Job) -> None:
     _, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
     check_variables(trained, "compared slow", variables)
@@ -233,6 +247,7 @@ def test_other_families_of_auto_are_an_error(families: tuple[str, ...]) -> None:
         tf_libra.optimize(Auto(families=families))(lambda: None)
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_evaluation_and_other_batch_sizes_are_of_the_joint_batch(trained: Job) -> None:
     alone = cached_model(models.counted, -1).trained
     first, second = batches(2, SAMPLES)

@@ -8,9 +8,8 @@ import pytest
 from tests.worker_processes import Job
 from tf_libra.runtime.plan_activation import NOT_EXECUTED
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
+# Each dtype on an even and an odd number of workers: how tensors are cut depends on neither.
+WORKERS = {"float16": (2, 3), "bfloat16": (3, 4), "float32": (4, 5), "float64": (5, 2)}
 MOST_WORKERS = 5
 
 
@@ -20,8 +19,9 @@ def parts(run_job: Callable[..., Job]) -> Job:
     return run_job("split_tensors.py", MOST_WORKERS)
 
 
-@pytest.mark.parametrize("size", range(2, MOST_WORKERS + 1))
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(dtype, size) for dtype, sizes in WORKERS.items() for size in sizes]
+)
 def test_averages_are_right_wherever_tensors_are_cut(parts: Job, dtype: str, size: int) -> None:
     for rank in range(parts.world_size):
         assert parts.value(f"cut_{dtype}_{size}", rank) == []

@@ -1,5 +1,6 @@
 """Pipelines on several workers, from an unchanged script."""
 
+import functools
 import importlib.util
 import json
 import re
@@ -20,9 +21,15 @@ STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
-def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
-    return run_job("pipelines.py", request.param)
+@pytest.fixture(scope="module")
+def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
+    """Returns the job of a number of workers; a fixture with parameters would run it again."""
+    return functools.cache(lambda world_size: run_job("pipelines.py", world_size))
+
+
+@pytest.fixture(params=[2, 3, 4])
+def trained(request: pytest.FixtureRequest, job_of: Callable[[int], Job]) -> Job:
+    return job_of(request.param)
 
 
 def test_pipeline_trains_like_one_process(trained: Job) -> None:
