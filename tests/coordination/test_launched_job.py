@@ -250,6 +250,10 @@ def test_another_secret_ends_that_rank_alone(
             monkeypatch.setenv("TF_LIBRA_SECRET", secret)
         [error] = on_ranks(place, launched, ranks=[1])
         assert isinstance(error, ValueError) and "secret" in str(error)
+        server = launched_job._meeting(place)._server
+        # A stranger may repeat itself without end.
+        assert server is not None and isinstance(server._state.rejected, str)
+        assert not server._state.told
     monkeypatch.setenv("TF_LIBRA_SECRET", "first")
     assert on_ranks(place, exchanged, ranks=range(2)) == [[{"from": 0}, {"from": 1}]] * 2
 

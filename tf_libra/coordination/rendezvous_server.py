@@ -147,7 +147,7 @@ class _State:
     peers: dict[int, _Peer] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     pending: dict[int, dict[int, Any]] = field(default_factory=dict)
-    rejected: list[str] = field(default_factory=list)
+    rejected: str = ""
     stranger: str = ""
     num_done: int = 0
     failure: dict[str, str] | None = None
@@ -266,7 +266,7 @@ class RendezvousServer:
         """
         rank, who, state = hello["rank"], hello["who"], self._state
         if not frames.is_proof(hello["proof"], expected):
-            state.rejected.append(f"{who} as rank {rank}")
+            state.rejected = f"{who[:_MAX_STRANGER]} as rank {rank}"
             reason = (
                 "has another secret than rank 0"
                 if self._secret and hello["proof"]
@@ -301,8 +301,7 @@ class RendezvousServer:
     def _on_message(self, peer: _Peer, message: dict[str, Any]) -> None:
         state = self._state
         if state.failure is not None:
-            self._tell(peer)
-            return
+            return self._tell(peer)
         number = int(message["exchange"])
         if number not in state.pending and peer.rank not in state.gone:
             self._loop.call_later(STALL_SECONDS, self._warn_of_stall, number)
@@ -338,7 +337,7 @@ class RendezvousServer:
         shown = formatting.listed(missing, _MAX_RANKS_SHOWN)
         whom = f"rank{'s' if len(missing) > 1 else ''} {shown} at the rendezvous"
         if self._state.rejected:
-            whom += f" (it rejected {self._state.rejected[-1]}, which has another secret)"
+            whom += f" (it rejected {self._state.rejected}, which has another secret)"
         if self._state.stranger:
             whom += f" (it met {self._state.stranger})"
         return whom
@@ -379,8 +378,9 @@ class RendezvousServer:
             self._on_told(peer.rank)
 
     def _on_told(self, rank: int) -> None:
-        self._state.told.add(rank)
-        if self._state.failure is not None and self._state.told >= set(range(1, self._size)):
+        state, others = self._state, set(range(1, self._size))
+        state.told |= {rank} & others if state.failure else set()
+        if state.failure and state.told.union(state.gone) >= others:
             self._loop.call_soon(self._release_rank_0)  # after what is about to be sent
 
     def _release_rank_0(self) -> None:
