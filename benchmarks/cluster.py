@@ -30,6 +30,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from benchmarks import mpich as mpich_lib
 from benchmarks.rendezvous_env import meeting, tf_configs
 from tf_libra.internal.parent_death import signal_with_parent
 
@@ -44,8 +45,6 @@ _MOST_HOSTS = 64
 # Most bytes that a link passes immediately after a pause: in t seconds, it passes at most this
 # number of bytes plus t * rate.
 BURST_BYTES = 1 << 20
-# In the folder of an MPICH.
-MPIEXEC = "bin/mpiexec.hydra"
 # When one worker has failed, the others end by themselves; if not, they are ended.
 _GRACE_SECONDS = 60.0
 
@@ -281,9 +280,6 @@ def end_with_parent() -> None:
     signal_with_parent(signal.SIGKILL)
 
 
-# Jobs.
-
-
 @contextlib.contextmanager
 def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[str, str]]]:
     """Yields the environment that places each host's workers in a new job, by rank.
@@ -309,65 +305,23 @@ def start_mpiexec(
     Args:
         cluster: where.
         command: of each worker.
-        env: of each worker, which `mpich_environment` adds to.
+        env: of each worker, to which `mpich.environment_on_hosts` adds.
         mpich: folder made by `tools/build_horovod.py --mpich`.
         scratch: folder for mpiexec's way into the namespaces.
     """
     enter = scratch / "enter"
-    cases = "\n".join(
-        f"  {host.name}) exec ip netns exec {host.namespace}"
-        f' taskset -c {",".join(map(str, sorted(host.cores)))} sh -c "$*" ;;'
-        for host in cluster.hosts
-    )
-    # mpiexec calls it as it would call ssh: options, host, command.
-    enter.write_text(
-        f'#!/bin/sh\nwhile [ "${{1#-}}" != "$1" ]; do shift; done\nhost=$1; shift\n'
-        f"case $host in\n{cases}\nesac\n"
-    )
+    enter.write_text(mpich_lib.enter_script(cluster.hosts))
     enter.chmod(0o755)
-    launcher = [
-        str(mpich / MPIEXEC),
-        *("-launcher", "ssh", "-launcher-exec", str(enter), "-iface", cluster._bridge),
-        *("-hosts", ",".join(host.name for host in cluster.hosts), "-ppn", "1"),
-        *("-n", str(len(cluster.hosts))),
-    ]
+    launcher = mpich_lib.mpiexec(mpich, enter, cluster._bridge, cluster.hosts)
     process = subprocess.Popen(
         [*launcher, *command],
-        env=env | mpich_environment(mpich, env),
+        env=env | mpich_lib.environment_on_hosts(mpich, env),
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: _settle(frozenset(os.sched_getaffinity(0))),
         start_new_session=True,
     )
     cluster._processes.append(process)
     return process
-
-
-def on_mpich(mpich: Path, env: dict[str, str]) -> dict[str, str]:
-    """Returns the environment with which a worker finds and uses MPICH and its Horovod."""
-    packages = mpich / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    first = {
-        "PATH": mpich / "bin",
-        "LD_LIBRARY_PATH": mpich / "lib",
-        "PYTHONPATH": packages / "site-packages",
-    }
-    found = {
-        name: os.pathsep.join(filter(None, (str(path), env.get(name, ""))))
-        for name, path in first.items()
-    }
-    return found | {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
-
-
-def mpich_environment(mpich: Path, env: dict[str, str]) -> dict[str, str]:
-    """The same, and to use nothing but TCP on eth0."""
-    return on_mpich(mpich, env) | {
-        "HOROVOD_LOCAL_RANK": "0",
-        "TF_LIBRA_INTERFACE": "eth0",
-        "MPIR_CVAR_NOLOCAL": "1",
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "eth0",
-        "FI_PROVIDER": "tcp",
-        "FI_TCP_IFACE": "eth0",
-    }
 
 
 def wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import cluster, models
+from benchmarks import mpich as mpich_lib
 from benchmarks.rendezvous_env import free_addresses, tf_configs
 
 
@@ -219,8 +220,8 @@ class Placing:
         if self._values.hosts is None and mpich is not None:
             # Through shared memory, which MPICH takes within a host by itself.
             folder = Path(mpich).absolute()
-            launcher = [str(folder / cluster.MPIEXEC), "-n", str(self._values.np)]
-            environment |= cluster.on_mpich(folder, environment)
+            launcher = [str(folder / mpich_lib.MPIEXEC), "-n", str(self._values.np)]
+            environment |= mpich_lib.environment(folder, environment)
         if self._values.hosts is not None:
             launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
             given = {name: self._values[name].value for name in self._of_hosts}
@@ -272,9 +273,9 @@ def _is_writable(path: str | None) -> bool:
 
 
 def _has_mpich(folder: str | None) -> bool:
-    if folder is not None and not (Path(folder) / cluster.MPIEXEC).exists():
+    if folder is not None and not (Path(folder) / mpich_lib.MPIEXEC).exists():
         raise flags.ValidationError(
-            f"there is no {cluster.MPIEXEC} in {folder!r}: make it by tools/build_horovod.py"
+            f"there is no {mpich_lib.MPIEXEC} in {folder!r}: make it by tools/build_horovod.py"
             f" --mpich {folder}"
         )
     return True
