@@ -1,6 +1,7 @@
 """Cases of Keras' `fit` as a pipeline, compared with `fit` of one process on joint batches."""
 
 import functools
+import pickle
 from typing import Any
 
 import harness
@@ -94,39 +95,45 @@ def fit(
 
 
 @functools.cache
-def alone_with(steps_per_execution: int) -> tuple[Watching, Any, dict[str, list[float]]]:
-    """Returns the weights that a callback reads, the model, and metrics, of one process."""
-    watching = Watching("epoch", "train_batch")
-    model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
-    return watching, model, metrics
+def alone_with(steps_per_execution: int) -> dict[str, Any]:
+    """Returns what `fit` of rank 0 alone leads to; all ranks call this at the same time."""
+    path = FOLDER / f"alone.{steps_per_execution}.pickle"
+    if RANK == 0:
+        watching = Watching("epoch", "train_batch")
+        model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
+        results = {"found": watching.found, "weights": weights(model), "metrics": metrics}
+        path.write_bytes(pickle.dumps(results | used(model)))
+    harness.barrier()
+    keras.utils.clear_session()  # else rank 0 would number the names of the next model otherwise
+    return pickle.loads(path.read_bytes())
+
+
+def used(model: Any) -> dict[str, Any]:
+    """Returns predictions and metrics of a fitted model."""
+    inputs, labels = validation()
+    return {
+        "predict": model.predict(inputs, verbose=0),
+        "evaluate": model.evaluate(inputs, labels, verbose=0),
+    }
 
 
 def compare(when: str, **options: Any) -> dict[str, Any]:
     """Compares weights and metrics during and after `fit` with those of one process."""
     here = Watching(when)
-    there, alone, expected = alone_with(options.get("steps_per_execution", 1))
+    alone = alone_with(options.get("steps_per_execution", 1))
     ours, fitting, history = fit(here, alone=False, **options)
-    errors = {"after": furthest(weights(ours), weights(alone))}
+    errors = {"after": furthest(weights(ours), alone["weights"])}
     if RANK == SIZE - 1:
-        pairs = list(zip(here.found[when], there.found[when], strict=True))
+        pairs = list(zip(here.found[when], alone["found"][when], strict=True))
         assert pairs
         for number, (own, other) in enumerate(pairs):
             errors[f"{when} {number}"] = furthest(own, other)
-    inputs, labels = validation()
-    errors["predict"] = float(
-        np.abs(ours.predict(inputs, verbose=0) - alone.predict(inputs, verbose=0)).max()
-    )
-    errors["evaluate"] = float(
-        np.abs(
-            np.subtract(
-                ours.evaluate(inputs, labels, verbose=0), alone.evaluate(inputs, labels, verbose=0)
-            )
-        ).max()
-    )
+    for name, value in used(ours).items():
+        errors[name] = float(np.abs(np.subtract(value, alone[name])).max())
     return {
         "errors": errors,
         "history": history,
-        "expected": expected,
+        "expected": alone["metrics"],
         "stages": [list(stage.devices) for stage in getattr(fitting.plan, "stages", ())],
         "explained": fitting.explain(),
     }
@@ -148,23 +155,16 @@ cases.add("bursts", lambda: compare("epoch", strategy=DeepPool(max_amplification
 def checkpoint() -> Any:
     """Saves on rank 0 after every third batch, and loads the checkpoint."""
     path = str(FOLDER / "at-{batch}.weights.h5")
-    alone, ours = compiled(), compiled()
-    found: list[Any] = []
-    alone.fit(
-        data(alone=True),
-        verbose=0,
-        callbacks=keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: found.append(alone.get_weights())
-        ),
-    )
+    ours = compiled()
     tf_libra.keras.optimize(ours, STRATEGY)
     saving = keras.callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=3)
     ours.fit(data(alone=False), verbose=0, callbacks=[saving] if RANK == 0 else None)
     if RANK != 0:
         return None
-    other = compiled()
+    alone, other = compiled(), compiled()
     other.load_weights(path.format(batch=3))
-    pairs = zip(other.get_weights(), found[2], strict=True)
+    alone.fit(data(alone=True).take(3), verbose=0)
+    pairs = zip(other.get_weights(), alone.get_weights(), strict=True)
     return max(float(np.abs(value - wanted).max()) for value, wanted in pairs)
 
 
