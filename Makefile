@@ -213,7 +213,15 @@ define cc_programs
 build/cc/$(1)/%.o: $(2)/%.cc build/cc/$(1)/units.h.gch Makefile
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -include build/cc/$(1)/units.h -MMD -MP -c $$< -o $$@
 
-$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
+# All units of the folder as one: apart, half of their compilation would be headers.
+build/cc/$(1)/$(2)/units.cc: $(wildcard $(2)/*.cc) Makefile
+	@mkdir -p $$(@D)
+	@printf '#include "%s"\n' $(filter-out %_test.cc,$(wildcard $(2)/*.cc)) > $$@
+
+build/cc/$(1)/$(2)/units.o: build/cc/$(1)/$(2)/units.cc
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+
+$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o build/cc/$(1)/$(2)/units.o
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
 endef
 
@@ -236,7 +244,7 @@ CC_VARIANTS := plain asan tsan
 $(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
 $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
 .SECONDARY:
--include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d)
+-include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d build/cc/*/ops/*/*.d)
 
 # Without TensorFlow, for a benchmark that compares checkouts.
 cc-lanes: $(patsubst %,build/cc/plain/%,$(call cc_objects,ops/lanes))

@@ -18,7 +18,6 @@ namespace {
 
 using Kind = ControlHeader::Kind;
 
-constexpr int kAll = ControlHeader::kAll;
 // Limit of frames read from a neighbour before the next neighbour has its turn.
 constexpr int kFramesPerTurn = 64;
 
@@ -172,7 +171,7 @@ void ControlPlane::Lose(Edge* edge, const Status& why) {
   edge->is_open = false;
   Drop(edge);
   const std::string text = CutText(why.message(), ControlFrame::kMaxWordsBytes);
-  RecordStatement(MakeControlFrame(Kind::kGone, edge->rank, kAll, text), why, edge);
+  RecordStatement(MakeControlFrame(Kind::kGone, edge->rank, ControlHeader::kAll, text), why, edge);
 }
 
 void ControlPlane::RecordStatement(const FramePtr& said, const Status& status, const Edge* from) {
