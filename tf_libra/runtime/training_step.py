@@ -315,8 +315,6 @@ class TrainingFunction:
         self._rendezvous.options.backend.begin_step()
         execute = partial(call.execute, control, self._identity, self._step, num_steps)
         shard = partial(self._sharded.prepare, control, call)
-        result = session.step(first, execute, num_steps, shard)
-        control.end_step(self._step)
         with self._sharded.unobserved():
             result = session.step(first, execute, num_steps, shard)
         control.end_step(self._step)
