@@ -110,11 +110,10 @@ def test_death_between_reduction_and_gather_ends_the_other_ranks(
 
 
 def test_readers_wait_for_weights_that_are_gathered(sharded: Job) -> None:
-    for rank in range(NUM_WORKERS):
-        value = sharded.value("delayed", rank)
-        assert value["different"] == []
-        assert value["early"] == []
-        assert value["pending"] or rank == 1  # which begins to gather last
+    """Rank 0 ends the delay, when its readers have begun."""
+    assert sharded.value("delayed", 0) == {"pending": True, "early": [], "different": []}
+    for rank in range(1, NUM_WORKERS):
+        assert sharded.value("delayed", rank)["different"] == []
 
 
 def test_failed_call_leaves_weights_of_the_last_step(sharded: Job) -> None:

@@ -67,14 +67,13 @@ def killed() -> Any:
 
 
 class Delay:
-    """Delays the gathers of some steps on rank 1 until rank 0 allows it."""
+    """Delays the gathers of calls on rank 1, while it is on, until rank 0 allows them."""
 
-    def __init__(self, name: str, steps: tuple[int, ...]) -> None:
-        self._name, self._steps, self._number = name, steps, -1
+    def __init__(self, name: str) -> None:
+        self._name, self.is_on = name, False
 
     def wait(self) -> None:
-        self._number += 1
-        while RANK == 1 and self._number in self._steps and not self._file.exists():
+        while RANK == 1 and self.is_on and not self._file.exists():
             time.sleep(0.01)
 
     def end(self) -> None:
@@ -84,6 +83,13 @@ class Delay:
     @property
     def _file(self) -> Any:
         return FOLDER / f"{self._name}.go"
+
+
+def train_with(step: Any, delay: Delay) -> None:
+    """Calls the step three times, the last time with a delay."""
+    for number in range(3):
+        delay.is_on = number == 2
+        step(*inputs_of(number))
 
 
 def readers(network: Network) -> dict[str, Callable[[], Any]]:
@@ -121,7 +127,7 @@ def readers(network: Network) -> dict[str, Callable[[], Any]]:
 def delayed() -> Any:
     """Reads weights while rank 1 has not begun to gather them."""
     ours, theirs = Network("written"), Network("written")
-    delay = Delay("delayed", (2,))
+    delay = Delay("delayed")
     step = interrupted(ours, "overlap", delay.wait)
     other = interrupted(theirs, False, lambda: None)
     found = readers(ours)
@@ -129,8 +135,7 @@ def delayed() -> Any:
         read()  # traces
     for number in range(3):
         other(*inputs_of(number))
-    for number in range(3):
-        step(*inputs_of(number))
+    train_with(step, delay)
     is_pending = native.load().c.TfLibraAwaitGathers(0.0) != 0
     read: dict[str, Any] = {}
     begun = [threading.Event() for _ in found]
@@ -165,13 +170,12 @@ def delayed() -> Any:
 def failed_call() -> Any:
     """Calls a step with invalid inputs on rank 0 while weights are gathered."""
     ours, theirs = Network("written"), Network("written")
-    delay = Delay("failed", (2,))
+    delay = Delay("failed")
     step = interrupted(ours, "overlap", delay.wait)
     other = interrupted(theirs, False, lambda: None)
     for number in range(3):
         other(*inputs_of(number))
-    for number in range(3):
-        step(*inputs_of(number))
+    train_with(step, delay)
     threading.Timer(0.1, delay.end).start()
     inputs, labels = inputs_of(3)
     found = []
@@ -189,13 +193,12 @@ def failed_call() -> Any:
 def leave() -> None:
     """Ends rank 0 when its last call has returned, before weights are whole."""
     ours, theirs = Network("written"), Network("written")
-    delay = Delay("leave", (2,))
+    delay = Delay("leave")
     step = interrupted(ours, "overlap", delay.wait)
     other = interrupted(theirs, False, lambda: None)
     for number in range(3):
         other(*inputs_of(number))
-    for number in range(3):
-        step(*inputs_of(number))
+    train_with(step, delay)
     if RANK == 0:
         atexit.register(delay.end)  # before TF-Libra leaves
         return
