@@ -12,11 +12,11 @@ from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 from tests.model_parallel import models
-from tests.model_parallel.job import batches, build_model
+from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.autotune.drift_detector import DriftDetector
 from tf_libra.runtime import family_candidates, family_step
 from tf_libra.specs.one_rank import OneRankPlan
-from tf_libra.strategies import Auto, OneRank
+from tf_libra.strategies import Auto, DeepPool, OneRank, Spp
 
 hvd.init()
 cases = harness.Cases()
@@ -80,15 +80,15 @@ def given(make):
     return {"returned": returned, "was_current": equal}
 
 
-def read_alone(root, reader):
+def read_alone(what, strategy, readers, **options):
     """Reads variables on one rank alone after every step, each time by other means."""
     trained = build_model(models.counted)
     variables = list(map(plain_variable, trained.every_variable))
-    step = tf_libra.optimize(OneRank(rank=root))(tf.function(trained.step))
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     in_function = tf.function(lambda: [tf.identity(variable) for variable in variables])
     in_function()  # traced before the variables are missing
     checkpoint = tf.train.Checkpoint(variables=variables)
-    path = str(harness.FOLDER / f"checkpoint {root} {reader}")
+    path = str(harness.FOLDER / f"checkpoint {what} {harness.RANK}")
 
     def saved():
         written = checkpoint.write(path)
@@ -112,12 +112,18 @@ def read_alone(root, reader):
         "raw": lambda: [tf.raw_ops.Identity(input=variable) for variable in variables],
     }
     found = {}
-    for batch, (name, read) in zip(batches(len(means), SAMPLES), means.items(), strict=True):
+    turns = [(name, read, reader) for name, read in means.items() for reader in readers]
+    for batch, (name, read, reader) in zip(batches(len(turns), SAMPLES), turns, strict=True):
         step(*own(batch))
         if reader == harness.RANK:
             found |= {f"{name} {i}": np.array(value) for i, value in enumerate(read())}
     cases.save(**found)
     return list(means)
+
+
+def read_in_bursts():
+    plan = make_burst_plan(burst_layer_names(models.counted), (2, 1, 2), harness.SIZE)
+    return read_alone("bursts", DeepPool(), [0, LAST], plan=plan)
 
 
 def plain_variable(variable):
@@ -360,8 +366,11 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(models.mlp, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=()))
-cases.add("read on the last rank", lambda: read_alone(0, LAST))
-cases.add("read on rank 0", lambda: read_alone(LAST, 0))
+cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
+cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
+STAGES = Spp(num_microbatches=2, num_stages=2)
+cases.add("read in a pipeline", lambda: read_alone("pipeline", STAGES, [0, LAST]))
+cases.add("read in bursts", read_in_bursts)
 cases(changed_between)
 cases(dropped)
 cases(next_job)

@@ -2,6 +2,7 @@
 
 Rank 0 trains for both ranks, and then leaves. HOW is one of
   end: its script ends.
+  stages: its script ends, and it has trained the one or the other stage alone.
   fail: its script raises.
   kill: SIGKILL.
 Rank 1 reads when rank 0 has closed its connections.
@@ -27,6 +28,23 @@ def has_left() -> bool:
     return state(int(PID.read_text())) in ("", "Z")
 
 
+def in_stages(first: tf.Variable, second: tf.Variable) -> Any:
+    """Returns a step with a variable in each of two stages."""
+
+    @tf_libra.optimize(tf_libra.strategies.Spp(num_microbatches=2, num_stages=2))
+    @tf.function
+    def step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf_libra.boundary(first + values) + second)
+        for variable, gradient in zip(
+            (first, second), tape.gradient(loss, (first, second)), strict=True
+        ):
+            variable.assign_sub(2 * gradient)
+        return loss
+
+    return step
+
+
 def main() -> None:
     weight, other = tf.Variable([1.0, 2.0]), tf.Variable(0)
 
@@ -38,6 +56,10 @@ def main() -> None:
         weight.assign_sub(2 * tape.gradient(loss, weight))
         other.assign_add(1)
         return loss
+
+    if HOW == "stages":
+        other = tf.Variable([0.0, 0.0])
+        step = in_stages(weight, other)
 
     if RANK == 0:
         PID.write_text(str(os.getpid()))

@@ -76,14 +76,27 @@ def test_one_rank_trains_like_one_process(trained: Job, model: str) -> None:
         assert trained.value(f"given {model}", rank)["was_current"]
 
 
-@pytest.mark.parametrize("case", ["read on the last rank", "read on rank 0"])
-def test_one_rank_alone_reads_values_after_the_last_step(trained: Job, case: str) -> None:
-    reader = 0 if case == "read on rank 0" else trained.world_size - 1
-    found = trained.arrays(case, reader)
-    means = trained.value(case, reader)
+@pytest.mark.parametrize(
+    ("case", "num_readers", "num_microbatches"),
+    [
+        ("read on the last rank", 1, 1),
+        ("read on rank 0", 1, 1),
+        ("read in a pipeline", 2, 2),
+        ("read in bursts", 2, 1),
+    ],
+)
+def test_one_rank_alone_reads_values_after_the_last_step(
+    trained: Job, case: str, num_readers: int, num_microbatches: int
+) -> None:
+    """Ranks that read take turns; a pipeline of three ranks has replicas, which sum metrics."""
+    last = trained.world_size - 1
+    readers = [0, last] if num_readers == 2 else [0 if case == "read on rank 0" else last]
+    means = trained.value(case, 0)
     assert len(means) == 6
-    for num_steps, name in enumerate(means, start=1):
-        _, expected = train_alone(models.counted, num_steps, SAMPLES, 1)
+    turns = [(name, reader) for name in means for reader in readers]
+    for num_steps, (name, reader) in enumerate(turns, start=1):
+        found = trained.arrays(case, reader)
+        _, expected = train_alone(models.counted, num_steps, SAMPLES, num_microbatches)
         for number, (variable, value) in enumerate(expected.items()):
             assert_close(found[f"{name} {number}"], value, f"{case}: {name}: {variable}")
 
@@ -127,7 +140,7 @@ def test_steps_measure_every_rank_and_train(trained: Job) -> None:
     assert computing[-1].startswith("last step: ")
 
 
-@pytest.mark.parametrize("how", ["end", "fail", "kill"])
+@pytest.mark.parametrize("how", ["end", "stages", "fail", "kill"])
 def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) -> None:
     """A script that ends hands its values over. After a failure every read raises, and names it."""
     job = run_job("one_rank_ends.py", 2, how, check=False, meet=launched)
@@ -135,6 +148,9 @@ def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) ->
     result = json.loads((job.folder / "result.1.json").read_text())
     if how == "end":
         assert result == {"errors": [], "values": [[-2.0, -1.0], [-2.0, -1.0], 3]}
+        return
+    if how == "stages":
+        assert result == {"errors": [], "values": [[-2.0, -1.0], [-2.0, -1.0], [-3.0, -3.0]]}
         return
     assert result["values"] == []
     kinds = [kind for kind, _ in result["errors"]]

@@ -14,7 +14,7 @@ def test_synchronized_values_can_be_read_until_the_next_step() -> None:
     variable = tf.Variable([1.0, 2.0])
     handle = variable.handle
     trained = TrainedVariable(
-        0, handle._id, variable.name, variable.dtype, variable.shape, weakref.ref(handle)
+        0, handle._id, variable.name, variable.dtype, variable.shape, weakref.ref(handle), 0
     )
     reads = VariableReads("step")
     with reads.computing([trained]):

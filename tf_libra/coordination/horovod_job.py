@@ -63,11 +63,14 @@ class _Jobs:
 
     def __init__(self) -> None:
         self.num_ended = 0
+        self.before_shutdown: set[Callable[[], None]] = set()
         self._replaced = contextlib.ExitStack()
         self._replaced.enter_context(patching.replaced(patches.SHUTDOWN, self._counting))
 
     def _counting(self, shutdown: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:
+            for callback in tuple(self.before_shutdown):
+                callback()
             shutdown()
             self.num_ended += 1  # until the shutdown returns, this process is in the old job
 
@@ -258,3 +261,7 @@ class HorovodJob:
     def call_on_reset(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever elastic mode resets Horovod."""
         call_on_reset(callback)
+
+    def call_before_shutdown(self, callback: Callable[[], None]) -> None:
+        """See `Job`."""
+        _jobs().before_shutdown.add(callback)

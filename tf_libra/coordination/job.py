@@ -87,6 +87,10 @@ class Job(Protocol):
         """Calls `callback` whenever an elastic job begins again; does nothing for other jobs."""
         ...
 
+    def call_before_shutdown(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` before the script ends the job, if it can, and goes on."""
+        ...
+
 
 def within(
     timeout_seconds: float, exchange: Callable[[], list[Any]], why_late: Callable[[], str]

@@ -96,6 +96,9 @@ class LaunchedJob:
     def call_on_reset(self, callback: Callable[[], None]) -> None:
         """Does nothing: the job is not elastic."""
 
+    def call_before_shutdown(self, callback: Callable[[], None]) -> None:
+        """Does nothing: the job ends with the script."""
+
     def _places(self, timeout_seconds: float) -> _Places:
         return _meeting(self.environment).places(timeout_seconds)
 

@@ -147,6 +147,9 @@ class MultiWorkerJob:
     def call_on_reset(self, callback: Callable[[], None]) -> None:
         """Does nothing: the job is not elastic."""
 
+    def call_before_shutdown(self, callback: Callable[[], None]) -> None:
+        """Does nothing: the job ends with the script."""
+
 
 class _Store:
     """Exchanges by keys of the coordination service. Each key is used once."""

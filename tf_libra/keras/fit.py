@@ -14,13 +14,11 @@ from tf_libra.cost_model import CostModel
 from tf_libra.internal import log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
-from tf_libra.keras.staged_fit import StagedFitSync
 from tf_libra.keras.uneven_fit import UnevenEpochs
 from tf_libra.runtime.strategy_kinds import (
     AnyStrategy,
     all_options,
     is_staged,
-    serves_reads,
     without_metrics,
 )
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -44,7 +42,6 @@ class OptimizedFit:
         model: keras.Model,
         decorate: Callable[..., decorator.Optimized],
         is_staged: bool = False,
-        serves_reads: bool = True,
         shards_updates: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
@@ -53,16 +50,12 @@ class OptimizedFit:
             model: model to train.
             decorate: returns the optimized step of a step.
             is_staged: whether ranks run stages of the model.
-            serves_reads: whether variables can be read at any time without synchronization.
             shards_updates: whether ranks may hold parts of optimizer slots between steps.
         """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
-        self._up_to_date = (
-            StagedFitSync(model, self._synchronize, serves_reads) if is_staged else None
-        )
-        self._shards_updates = shards_updates
+        self._is_staged, self._shards_updates = is_staged, shards_updates
         on_epoch_end = self.synchronize_variables if shards_updates else lambda: None
         self._uneven = None if is_staged else UnevenEpochs(model, on_epoch_end)
         multi_worker_fit.prepare(model)
@@ -123,19 +116,13 @@ class OptimizedFit:
     def synchronize_variables(self) -> None:
         """Synchronizes the variables of the training step on all ranks.
 
-        `fit` does that by itself. If ranks run stages of a pipeline, or share updates, call it on
-        all of them after `train_on_batch` and before variables are read.
+        `fit` does that by itself. If ranks share updates, call it on all of them after
+        `train_on_batch` and before variables are read.
 
         Raises:
             HorovodInternalError: a rank is gone, late, or has aborted.
         """
-        if self._up_to_date is not None:
-            self._up_to_date.synchronize()
-        elif self._shards_updates:
-            self._synchronize()
-
-    def _synchronize(self) -> None:
-        if self._steps is not None:
+        if self._steps is not None and (self._is_staged or self._shards_updates):
             self._steps.synchronize_variables()
 
     def close(self) -> None:
@@ -148,8 +135,6 @@ class OptimizedFit:
 
     def _leave(self) -> None:
         """Releases the model to another call of `optimize`."""
-        if self._up_to_date is not None:
-            self._up_to_date.leave()
         if self._uneven is not None:
             self._uneven.leave()
         self.close()
@@ -158,16 +143,13 @@ class OptimizedFit:
         model = self._model
         if model.train_function is None or force:
             _check(model)
-            if self._up_to_date is not None:
-                self._up_to_date.catch_up()
             self.close()
-            if self._up_to_date is None:
-                assert self._uneven is not None
+            if self._uneven is not None:
                 self._steps = self._decorate(_steps_function(model), weights=lambda: model.weights)
                 model.train_function = _train_function(model, self._steps, self._uneven)
             else:
                 self._steps = self._decorate(_single_step(model))
-                model.train_function = _staged_function(model, self._steps, self._up_to_date)
+                model.train_function = _staged_function(model, self._steps)
         return model.train_function
 
 
@@ -190,9 +172,8 @@ def optimize(
     with the weight zero, as under `tf_libra.join`. Callbacks,
     validation, a custom `train_step` and `steps_per_execution` work as before; while the first
     steps measure, they run one at a time. Under a strategy for pipelines or bursts, ranks run
-    layers of the model (docs/pipeline.md, docs/burst.md), and `fit` synchronizes their variables
-    before they are read. A model made in the scope of a `MultiWorkerMirroredStrategy` trains on
-    its workers, without Horovod.
+    layers of the model (docs/pipeline.md, docs/burst.md). A model made in the scope of a
+    `MultiWorkerMirroredStrategy` trains on its workers, without Horovod.
 
     Args:
         model: a Keras 3 model that trains with TensorFlow. It may be compiled later, before it
@@ -233,9 +214,7 @@ def optimize(
     if isinstance(before, OptimizedFit):
         before._leave()
     shards_updates = bool(options.get("shard_updates"))
-    return OptimizedFit(
-        model, decorate, is_staged(strategy), serves_reads(strategy), shards_updates
-    )
+    return OptimizedFit(model, decorate, is_staged(strategy), shards_updates)
 
 
 def _check(model: keras.Model) -> None:
@@ -302,23 +281,19 @@ def _single_step(model: keras.Model) -> Any:
     return tf.function(train_step, autograph=False)
 
 
-def _staged_function(
-    model: keras.Model, steps: decorator.Optimized, up_to_date: StagedFitSync
-) -> Callable[[Any], Any]:
+def _staged_function(model: keras.Model, steps: decorator.Optimized) -> Callable[[Any], Any]:
     """Returns the function of a pipeline that Keras calls for `steps_per_execution` batches.
 
     The function runs the batches one at a time.
     """
 
     def train_function(iterator: Any) -> Any:
-        outputs, count = None, 0
-        for data in take(iterator, model.steps_per_execution):
-            outputs = steps(without_optionals(data))
-            count += 1
-        if not count:
+        batches = tuple(take(iterator, model.steps_per_execution))
+        if not batches:
             raise StopIteration
-        if steps.phase is not Phase.PASS_THROUGH:
-            up_to_date.on_batches_trained(count)
+        outputs = None
+        for data in batches:
+            outputs = steps(without_optionals(data))
         return outputs
 
     return train_function

@@ -78,7 +78,6 @@ ONE_RANK = StrategyKind(
     OneRankOptions,
     _make_one_rank_step,
     is_staged=True,
-    serves_reads=True,
     joins_trials=True,
     plan_type=OneRankPlan,
     of_plans=one_rank.OneRank(results="own"),

@@ -99,6 +99,7 @@ class Rendezvous:
         job = self.job = current_job.get_job()
         world = self._world = job.world(timeout_seconds)
         job.call_on_reset(self._on_reset)
+        job.call_before_shutdown(read_service().settle)
         self._close_earlier(world)
         self.options = self._requested
         if world.size == 1:

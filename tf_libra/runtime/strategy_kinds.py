@@ -43,8 +43,6 @@ class StrategyKind:
             `TrainingFunction`.
         is_staged: True if ranks update different variables, and every object of a decorated method
             has a step of its own.
-        serves_reads: True if every read of a variable, on any rank, has the value after the last
-            step, without synchronization.
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
         plan_type: type of plans that its option `plan` takes; None without this option.
@@ -56,7 +54,6 @@ class StrategyKind:
     options: type[Options]
     make_step: Callable[[Callable[..., Any], Any], TrainingStep] | None = None
     is_staged: bool = False
-    serves_reads: bool = False
     joins_trials: bool = False
     plan_type: type[Document] | None = None
     of_plans: Any = None
@@ -161,9 +158,3 @@ def without_metrics(strategy: AnyStrategy | str) -> AnyStrategy | str:
     if isinstance(resolved, data_parallel.Auto) and not resolved.allow and resolved.families:
         return dataclasses.replace(resolved, families=())
     return strategy
-
-
-def serves_reads(strategy: AnyStrategy | str) -> bool:
-    """Returns True if scripts may read variables at any time under a strategy."""
-    kind, _ = resolve_strategy(strategy)
-    return kind.serves_reads or not kind.is_staged

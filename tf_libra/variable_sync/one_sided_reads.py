@@ -1,11 +1,11 @@
-"""One-sided reads of variables that another rank trains alone, while no script takes part there.
+"""One-sided reads of variables that other ranks train, while no script takes part there.
 
-While one rank trains for all, the others have no values of the variables. Before anything on such a
-rank accesses a variable (`variable_access.py`), it requests the value after its last step, and a
-thread of the training rank answers. That rank cannot begin another step before: it needs the
-examples of all ranks. If its own script changes the variable in the meantime, the thread sends the
-value from before the change. When the training rank leaves the job, or drops the function, the
-others first fetch all that they lack.
+Each variable of a step in stages, or on one rank, has an owner: the first rank that trains it.
+Ranks that do not train it have no value. Before anything on such a rank accesses the variable
+(`variable_access.py`), it requests the value after its last step, and a thread of the owner
+answers. The owner computes no other step before, since a step begins on all ranks together. If its
+own script changes the variable in the meantime, the thread sends the value from before the change.
+When an owner leaves the job, or drops the function, others first fetch all that they lack from it.
 """
 
 import atexit
@@ -29,6 +29,8 @@ from tf_libra.internal.process_state import STATE
 from tf_libra.variable_sync.variable_access import variable_access
 
 _HAND_OVER = "hand over after step "
+# A read names the steps of its rank modulo this: an owner is at most one step away, either way.
+_MODULUS = 3
 # How often the thread looks for functions that were garbage-collected.
 _POLL_SECONDS = 0.5
 _ERRORS = (tf.errors.OpError, control_plane.EngineError)
@@ -36,7 +38,7 @@ _ERRORS = (tf.errors.OpError, control_plane.EngineError)
 
 @dataclass(frozen=True)
 class TrainedVariable:
-    """Variable that one rank trains.
+    """Variable that other ranks read from its owner.
 
     Attributes:
         number: its number in the function, equal on all ranks.
@@ -45,6 +47,9 @@ class TrainedVariable:
         dtype: dtype of its value.
         shape: static shape of its value.
         handle: weak reference to its handle.
+        owner: the rank that serves it.
+        is_used: whether this rank, not the owner, computes with a value of its own, such as moving
+            averages of its examples, which others do not read.
     """
 
     number: int
@@ -53,10 +58,12 @@ class TrainedVariable:
     dtype: tf.DType
     shape: tf.TensorShape
     handle: "weakref.ref[Any]"
+    owner: int
+    is_used: bool = False
 
 
 class VariableReads:
-    """Variables of one training function: values of this rank for others, or the other way round.
+    """Variables of one training function: values of this rank for others, and of others for it.
 
     It is an `AccessObserver` of all these variables.
     """
@@ -72,7 +79,7 @@ class VariableReads:
         self._step = 0  # number of steps that have ended on this rank
         self._step_ended = threading.Condition()
         self._fetching = threading.RLock()
-        self._remote: dict[int, tuple[int, TrainedVariable]] = {}  # with the rank, by key
+        self._remote: dict[int, TrainedVariable] = {}  # by key
         self._computing = threading.Lock()
         self._is_computing = False
         self._values = threading.Lock()  # guards the next two
@@ -86,23 +93,28 @@ class VariableReads:
         """True if no rank needs values of another rank."""
         return not self._served and not self.missing()
 
-    def missing(self) -> list[Any]:
-        """Returns the handles of existing variables whose values only another rank has."""
-        found = [variable.handle() for _, variable in tuple(self._remote.values())]
+    def missing(self, owner: int | None = None) -> list[Any]:
+        """Returns the handles of existing variables whose values only other ranks have.
+
+        Args:
+            owner: the only owner to consider; None for all.
+        """
+        remote = tuple(self._remote.values())
+        found = [one.handle() for one in remote if owner in (None, one.owner)]
         return [handle for handle in found if handle is not None]
 
     def is_missing(self, key: int) -> bool:
         """Returns whether only another rank has the value of a variable."""
         return key in self._remote
 
-    # On the rank that trains.
+    # On owners.
 
     @contextlib.contextmanager
     def computing(self, variables: Collection[TrainedVariable]) -> Iterator[None]:
         """Wraps the computation of a step, during which no value is sent.
 
         Args:
-            variables: the variables that the step changes.
+            variables: the variables that the step changes, and this rank serves.
         """
         with self._computing:
             self._is_computing = True
@@ -119,14 +131,21 @@ class VariableReads:
                     yield
             finally:
                 self._is_computing = False
-        self._end_step()
 
-    def value(self, number: int) -> Any:
+    def value(self, number: int, step: int | None = None) -> Any:
         """Returns the value of a variable after the last step; waits for the end of a step.
 
+        Args:
+            number: the variable's number.
+            step: number of steps that have ended on the reading rank, modulo `_MODULUS`; None for
+                as many as on this rank.
+
         Raises:
-            KeyError: this rank does not train it.
+            KeyError: this rank does not serve it.
         """
+        with self._step_ended:
+            while step == (self._step + 1) % _MODULUS and engine_lib.running() is not None:
+                self._step_ended.wait(_POLL_SECONDS)
         with self._computing, self._values:
             for variable, handle in self._served.values():
                 if variable.number == number:
@@ -155,24 +174,26 @@ class VariableReads:
 
     # On the other ranks.
 
-    def miss(self, variables: Iterable[TrainedVariable], rank: int) -> None:
-        """Frees values that another rank has changed, and observes accesses to them.
+    def end_step(self, variables: Iterable[TrainedVariable]) -> None:
+        """Frees values that other ranks have changed, and observes accesses to them.
 
         Args:
-            variables: all variables that the last step has changed.
-            rank: the rank that trains.
+            variables: all variables that the step has changed, and other ranks serve.
         """
         with self._fetching:
-            changed = {one.key: (rank, one) for one in variables if one.key not in self._remote}
-            for _, variable in changed.values():
-                _assign(variable.handle(), tf.zeros([0], variable.dtype))
+            changed = {one.key: one for one in variables if one.key not in self._remote}
+            for variable in changed.values():
+                if not variable.is_used:
+                    _assign(variable.handle(), tf.zeros([0], variable.dtype))
             self._remote |= changed
             variable_access().observe(changed, self)
+        with self._step_ended:
+            self._step += 1
+            self._step_ended.notify_all()
         read_service().start(self)
-        in_datasets = variable_access().captured_by_datasets()
+        in_datasets = variable_access().captured_by_datasets() if self._remote else ()
         if in_datasets:
             self.fetch([one for one in self.missing() if one._id in in_datasets])
-        self._end_step()
 
     def fetch(self, handles: Sequence[Any]) -> None:
         """Fetches the values of those of these variables that this rank lacks.
@@ -186,11 +207,11 @@ class VariableReads:
             try:
                 started = []
                 for key in wanted:
-                    rank, variable = self._remote[key]
-                    name = f"{self.function}: {variable.number}"
+                    variable = self._remote[key]
+                    name = f"{self.function}: {variable.number} {self._step % _MODULUS}"
                     started.append(
                         collective_ops.receive_start(
-                            variable.dtype, variable.shape, rank, name, one_sided=True
+                            variable.dtype, variable.shape, variable.owner, name, one_sided=True
                         )
                     )
                 for (key, handle), pending in zip(wanted.items(), started, strict=True):
@@ -199,16 +220,17 @@ class VariableReads:
             except _ERRORS as error:
                 raise self._lost(error, wanted) from error
 
-    def take_over(self, step: int) -> None:
-        """Fetches all missing values after a step, the last one of the rank that trains.
+    def take_over(self, owner: int, step: int) -> None:
+        """Fetches all missing values of an owner after a step, the last one of that rank.
 
         Args:
+            owner: the rank.
             step: the number of the step. This rank may still be about to receive its results.
         """
         with self._step_ended:
             while self._step < step and engine_lib.running() is not None:
                 self._step_ended.wait(_POLL_SECONDS)
-        self.fetch(self.missing())
+        self.fetch(self.missing(owner))
 
     def _drop(self, key: int) -> None:
         variable_access().forget([key])
@@ -220,17 +242,12 @@ class VariableReads:
             return error
         first = next((self._remote[key] for key in wanted if key in self._remote), None)
         assert first is not None
-        rank, variable = first
         return current_job.get_job().lost(
-            f"variable {variable.name!r} of {self.function} has its value on rank {rank}: {lost}"
+            f"variable {first.name!r} of {self.function} has its value on rank {first.owner}:"
+            f" {lost}"
         )
 
     # On all ranks.
-
-    def _end_step(self) -> None:
-        with self._step_ended:
-            self._step += 1
-            self._step_ended.notify_all()
 
     def on_access(self, handles: Sequence[Any]) -> None:
         """See `AccessObserver`."""
@@ -279,6 +296,7 @@ class ReadService:
         self._reads: dict[str, VariableReads] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
+        self._is_ending = False
 
     def start(self, reads: VariableReads) -> None:
         """Answers reads of a function's variables from now on."""
@@ -297,7 +315,7 @@ class ReadService:
 
         If a rank is gone, variables that it has trained stay without values.
         """
-        every = tuple(self._reads.values())
+        every = () if self._is_ending else tuple(self._reads.values())
         with contextlib.suppress(Exception):
             for reads in every:
                 reads.fetch(reads.missing())
@@ -306,6 +324,7 @@ class ReadService:
 
     def _end(self) -> None:
         """Lets others fetch at the end of the process, unless its script has failed."""
+        self._is_ending = True  # no script reads here any more
         if getattr(sys, "last_value", None) is None:
             for reads in tuple(self._reads.values()):
                 reads.hand_over()
@@ -328,19 +347,19 @@ class ReadService:
     def _answer(self, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
         if not what.startswith(_HAND_OVER):
-            value = self._reads[function].value(int(what))
+            value = self._reads[function].value(*map(int, what.split()))
             collective_ops.send(value, rank, name, one_sided=True)
             return
         step = int(what.removeprefix(_HAND_OVER))
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
-                while function not in self._reads and function not in self._finished:
+                while not self._is_ending and not {*self._reads, *self._finished} & {function}:
                     if engine_lib.running() is None:
                         return
                     time.sleep(_POLL_SECONDS)  # the first step is about to end
-                if function in self._reads:
-                    self._reads[function].take_over(step)
+                if function in self._reads and not self._is_ending:
+                    self._reads[function].take_over(rank, step)
                 collective_ops.send(tf.zeros([0]), rank, name, one_sided=True)
 
         _start(take_over_and_confirm)

@@ -26,10 +26,10 @@ def make_executor(
         partitions: the partitions by number of examples.
         examples_per_rank: number of examples that each rank passes.
         transport: transport to the other ranks.
-        computing: returns a context for the computation of a whole step.
+        computing: returns a context for the computation of a step.
     """
     if layout.is_whole:
         own = make_own_results(partitions[examples_per_rank]) if layout.has_own_results else None
         joint = partitions[max(partitions)]
         return WholeStepExecutor(layout, joint, examples_per_rank, transport, computing, own)
-    return StageExecutor(layout, partitions, examples_per_rank, transport)
+    return StageExecutor(layout, partitions, examples_per_rank, transport, computing)

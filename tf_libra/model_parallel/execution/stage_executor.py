@@ -1,5 +1,6 @@
 """Execution of one rank's part of a step: its stages' tasks, then its part of the update."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from tf_libra.model_parallel.capture.horovod_reductions import is_sum_reduction
 from tf_libra.model_parallel.execution.gradient_reduction import fused_all_reduce
-from tf_libra.model_parallel.execution.input_scatter import InputScatter, Values
+from tf_libra.model_parallel.execution.input_scatter import InputScatter, MicrobatchInputs, Values
 from tf_libra.model_parallel.execution.output_gather import OutputGather
 from tf_libra.model_parallel.execution.stage_tasks import (
     StageComputation,
@@ -20,7 +21,7 @@ from tf_libra.model_parallel.execution.stage_tasks import (
     transfer_name,
 )
 from tf_libra.model_parallel.execution.step_executor import TaskSpan
-from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
+from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor, meet
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
 from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
@@ -37,6 +38,7 @@ class StageExecutor:
         partitions: Mapping[int, SizedPartition],
         examples_per_rank: int,
         transport: Transport,
+        computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         """Builds the functions of the rank.
 
@@ -46,12 +48,13 @@ class StageExecutor:
                 sizes that this rank computes in any stage, and at least one.
             examples_per_rank: number of examples that each rank passes.
             transport: transport to the other ranks.
+            computing: returns a context for the computation of a step.
 
         Raises:
             ValueError: the layout cannot be executed for this step or batch size.
         """
         self.layout = layout
-        self._transport = transport
+        self._transport, self._computing = transport, computing
         self._shards = BatchShards(layout, examples_per_rank)
         self.stages = layout.rank_stages(transport.rank)
         self._groups = [group for group in layout.replica_groups if transport.rank in group]
@@ -157,6 +160,14 @@ class StageExecutor:
         named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
         self._start_receives(self._order[:1])
         inputs = self._input_scatter.scatter(named_arguments)
+        # Until a rank takes part in the step, it may read variables as they are after the last one.
+        meet(self._transport, self.layout.num_ranks, "begin")
+        with self._computing():
+            results = self._compute(began, named_arguments, inputs)
+        return [results[tensor.name] for tensor in self._partition.graph.outputs]
+
+    def _compute(self, began: float, arguments: Values, inputs: MicrobatchInputs) -> Values:
+        """Runs the tasks of this rank and the update, and returns the step's results by name."""
         # Tensors of unfinished microbatches, by stage and microbatch.
         live: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
@@ -194,9 +205,9 @@ class StageExecutor:
             sums.keys() > self._grouped_reductions
         )
         self.reduction_span = (start - began, stop - began) if is_reduced_late else None
-        results |= self._run_update(averages, named_arguments)
+        results |= self._run_update(averages, arguments)
         self.update_span = (stop - began, time.perf_counter() - began)
-        return [results[tensor.name] for tensor in self._partition.graph.outputs]
+        return results
 
     # Messages between stages.
 

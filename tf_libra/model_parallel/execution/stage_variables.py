@@ -1,100 +1,35 @@
 """Variables of a step in stages: equal on all ranks at first, then trained by their stage only.
 
-Values that a rank holds of other stages become stale with every step. The ranks of the stage
-synchronize them when they are needed; until then the rank may release them.
+Values that a rank holds of other stages become stale with every step, and are freed. The first rank
+of the stage serves reads of them, and steps that use them on other ranks synchronize them.
 """
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils
-from tf_libra.model_parallel.capture.step_graph import StepGraph
-from tf_libra.model_parallel.execution.metrics import is_replica_sum
+from tf_libra.model_parallel.execution.owned_variables import OwnedVariable
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.variable_sync import bound_variables as variables_lib
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.one_sided_reads import TrainedVariable, VariableReads
 from tf_libra.variable_sync.sharded_variables import shard_registry
 
-
-@dataclass(frozen=True)
-class OwnedVariable:
-    """Variable that the ranks of one stage keep up to date.
-
-    Attributes:
-        key: key of the variable.
-        name: name of the variable.
-        ranks: ranks of its stage.
-        is_used: whether this rank computes with it.
-        is_sum: whether each of these ranks adds to a value of its own, as to the total of a metric,
-            so that the variable is the sum over them.
-        is_written: whether a step changes it.
-        dtype: dtype of its value.
-        shape: static shape of its value.
-    """
-
-    key: int
-    name: str
-    ranks: tuple[int, ...]
-    is_used: bool
-    is_sum: bool
-    is_written: bool
-    dtype: tf.DType
-    shape: tf.TensorShape
-
-
-def find_owned_variables(
-    graph: StepGraph,
-    captured: Mapping[str, BoundVariable],
-    stages: Mapping[str, int],
-    ranks: Sequence[tuple[int, ...]],
-    used: Collection[str],
-) -> list[OwnedVariable]:
-    """Returns the variables of a trace that belong to a stage, in the order of its inputs.
-
-    Args:
-        graph: the trace.
-        captured: by placeholder, the variables that it captures.
-        stages: by placeholder of a variable, its stage.
-        ranks: by stage, the ranks of its replicas.
-        used: placeholders of the variables that this rank computes with.
-    """
-    effects = (*graph.microbatch_effects, *graph.update_effects)
-    written = {handle for index in effects for handle in graph.handles[index]}
-    owned = []
-    for placeholder, variable in captured.items():
-        if placeholder in stages:
-            owners = ranks[stages[placeholder]]
-            owned.append(
-                OwnedVariable(
-                    variable.key,
-                    variable.name,
-                    owners,
-                    is_used=placeholder in used,
-                    is_sum=len(owners) > 1 and is_replica_sum(graph, placeholder),
-                    is_written=placeholder in written,
-                    dtype=variable.dtype,
-                    shape=variable.shape,
-                )
-            )
-    return owned
-
-
-_RELEASED = "released"
+_LACKING = "lacking"
 
 
 def _digest_or_mark(variable: BoundVariable) -> str:
-    """Returns a digest of a variable, or a mark that it is released, to compare between ranks."""
+    """Returns a digest of a variable to compare, or a mark that this rank has no value."""
     if not variable.is_number:
         return ""
     is_present = variable.shape.is_compatible_with(variable.read_value().shape)
-    return variable.digest() if is_present else _RELEASED
+    return variable.digest() if is_present else _LACKING
 
 
 class StageVariables:
@@ -125,9 +60,8 @@ class StageVariables:
         self._complete: set[int] = set()
         self._world: tuple[int, Transport] | None = None
         self._reads = VariableReads(function)
-        self._root: int | None = None  # the rank that trains all variables, and serves reads
         self._numbers: dict[int, int] = {}  # by key; equal on all ranks
-        self._written: list[TrainedVariable] | None = None  # made by `_served_variables`
+        self._changed: list[TrainedVariable] | None = None  # made by `_changed_variables`
         shard_registry().register(function, self, owner)
 
     # The protocol `ShardOwner`.
@@ -156,7 +90,7 @@ class StageVariables:
         stale = [
             variable
             for variable in existing
-            if rank not in variable.ranks and not self._is_served(variable)
+            if rank not in variable.ranks and not variable.is_served
         ]
         if stale:
             self._has_warned = True
@@ -195,8 +129,6 @@ class StageVariables:
     def synchronize(self, held: Mapping[int, BoundVariable]) -> set[int]:
         """Synchronizes variables on all ranks, all of which call this.
 
-        Sums that replicas of a stage accumulate separately are added first.
-
         Args:
             held: the requested variables, by key.
 
@@ -213,6 +145,7 @@ class StageVariables:
         synchronized = set(keys)
         self._stale -= synchronized
         self._released -= synchronized
+        self._changed = None
         self._complete |= synchronized
         self._reads.forget(synchronized)
         return synchronized
@@ -222,20 +155,10 @@ class StageVariables:
         world_size, transport = self._world
         own, root = transport.rank, variable.ranks[0]
         message = f"variable {variable.name}"
-        if variable.is_sum and variable.key not in self._complete:
-            part = f"{message}, a part"
-            if own in variable.ranks[1:]:
-                transport.send(held.read_value(), root, part)
-            elif own == root:
-                parts = [
-                    transport.receive(held.dtype, held.shape, rank, part)
-                    for rank in variable.ranks[1:]
-                ]
-                held.assign(tf.add_n([held.read_value(), *parts]))
         if own != root:
             value = transport.receive(held.dtype, held.shape, root, message)
             # A value that this rank has read, and perhaps changed, since the last step counts.
-            if not self._is_served(variable) or self._reads.is_missing(variable.key):
+            if not variable.is_served or self._reads.is_missing(variable.key):
                 held.assign(value)
             return
         for rank in range(world_size):
@@ -245,7 +168,7 @@ class StageVariables:
     def forget_ranks(self) -> None:
         """See `ShardOwner`; after this, this rank's values of all variables count."""
         self._owned, self._stale, self._released, self._world = {}, set(), set(), None
-        self._written = None
+        self._changed = None
         self._reads.forget_all()
 
     # Before the first step with a trace.
@@ -264,8 +187,8 @@ class StageVariables:
             Names of the variables that differed, and the number of new ones.
 
         Raises:
-            ValueError: on every rank: a variable differs and `may_copy` is false, or a rank has
-                released the variable and the ranks that had its value are lost.
+            ValueError: on every rank: a variable differs and `may_copy` is false, or rank 0 has no
+                value of the variable, and the ranks that had it are lost.
         """
         new = [variable for variable in captured if variable.key not in self._initialized]
         keys = {variable.key for variable in new}
@@ -275,11 +198,10 @@ class StageVariables:
         digests = control.all_gather([_digest_or_mark(variable) for variable in new])
         different = []
         for variable, values in zip(new, zip(*digests, strict=True), strict=True):
-            if _RELEASED in values:
+            if values[0] == _LACKING:
                 raise ValueError(
-                    f"variable {variable.name!r} has no elements: a rank had released it"
-                    " (release_variables) when the ranks with its value were lost; add it to the"
-                    " elastic state, which restores it"
+                    f"variable {variable.name!r} has no elements on rank 0: the ranks with its"
+                    " value were lost; add it to the elastic state, which restores it"
                 )
             if len(set(values)) > 1:
                 different.append(variable)
@@ -301,11 +223,7 @@ class StageVariables:
         self._complete |= shard_registry().synchronize(captured, but=self)
 
     def set_owners(
-        self,
-        variables: Iterable[OwnedVariable],
-        world_size: int,
-        transport: Transport,
-        root: int | None = None,
+        self, variables: Iterable[OwnedVariable], world_size: int, transport: Transport
     ) -> None:
         """Records the owned variables of a trace, and combines uses and writes of all traces.
 
@@ -313,10 +231,9 @@ class StageVariables:
             variables: owned variables of the trace.
             world_size: number of ranks.
             transport: transport to the other ranks.
-            root: the rank that trains all variables; None if there are several.
         """
         self._world = (world_size, transport)
-        self._written, self._root = None, root
+        self._changed = None
         for variable in variables:
             self._numbers.setdefault(variable.key, len(self._numbers))
             before = self._owned.get(variable.key, variable)
@@ -324,11 +241,13 @@ class StageVariables:
                 variable,
                 is_used=variable.is_used or before.is_used,
                 is_written=variable.is_written or before.is_written,
+                may_differ=variable.may_differ or before.may_differ,
+                is_sum=variable.is_sum or before.is_sum,
             )
 
     def clear_owners(self) -> None:
         """Forgets the owners of all variables, for a step with a new layout."""
-        self._owned, self._written = {}, None
+        self._owned, self._changed = {}, None
 
     # In every step.
 
@@ -340,12 +259,14 @@ class StageVariables:
     def release(self, rank: int, held: Mapping[int, BoundVariable]) -> None:
         """Frees the memory of variables that this rank neither updates nor computes with.
 
-        A released variable has no elements until it is synchronized, so that its use is an error.
+        A released variable has no elements until the end of the step, and then until it is read or
+        synchronized.
         """
         for key, variable in self._owned.items():
             if key in self._released or not held[key].is_number:
                 continue
             self._released.add(key)  # on every rank, although not all free memory
+            self._changed = None
             if rank not in variable.ranks and not variable.is_used:
                 held[key].assign(tf.zeros([0], held[key].dtype))
 
@@ -359,38 +280,58 @@ class StageVariables:
 
     def mark_stale(self) -> None:
         """Records that a step has trained the owned variables."""
-        assert self._world is not None
         self._stale |= {key for key, variable in self._owned.items() if variable.is_written}
-        if self._root not in (None, self._world[1].rank):
-            self._reads.miss(self._served_variables(), self._root)
+        self._reads.end_step(one for one in self._changed_variables() if one.owner != self._rank)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Wraps the computation of a step on the root, whose variables others read in between."""
-        with self._reads.computing(self._served_variables()):
+        """Wraps the computation of a step, whose variables other ranks read in between."""
+        served = [one for one in self._changed_variables() if one.owner == self._rank]
+        with self._reads.computing(served):
             yield
+            self._complete_sums()
 
-    def _served_variables(self) -> list[TrainedVariable]:
-        """Returns the variables that a step changes and other ranks can read."""
-        if self._written is None:
-            self._written = [
-                TrainedVariable(
-                    self._numbers[key],
-                    key,
-                    variable.name,
-                    variable.dtype,
-                    variable.shape,
-                    self._references[key],
-                )
-                for key, variable in self._owned.items()
-                if self._is_served(variable)
-            ]
-        return self._written
+    @property
+    def _rank(self) -> int:
+        assert self._world is not None
+        return self._world[1].rank
 
-    def _is_served(self, variable: OwnedVariable) -> bool:
-        """Returns whether other ranks read the variable while one rank trains it."""
-        if self._root is None or not variable.is_written:
-            return False
-        dtype = variable.dtype
-        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
-        return bool(is_number and variable.shape.is_fully_defined())
+    def _complete_sums(self) -> None:
+        """Adds the parts of sums on the first rank of their stage, which serves them."""
+        assert self._world is not None
+        transport = self._world[1]
+        keys = [key for key, one in self._owned.items() if one.is_sum and one.is_written]
+        for variable in [self._owned[key] for key in keys]:
+            handle, (root, *others) = self._references[variable.key](), variable.ranks
+            message = f"variable {variable.name}, a part of it"
+            if transport.rank in others:
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
+                transport.send(value, root, message)
+            elif transport.rank == root:
+                for rank in others:
+                    part = transport.receive(variable.dtype, variable.shape, rank, message)
+                    tf.raw_ops.AssignAddVariableOp(resource=handle, value=part)
+        self._complete.update(keys)
+
+    def _changed_variables(self) -> list[TrainedVariable]:
+        """Returns the variables that steps change, and not every rank of their stage has."""
+        if self._changed is None:
+            self._changed = []
+            for key, variable in self._owned.items():
+                owner, rank = variable.ranks[0], self._rank
+                is_current = rank != owner and rank in variable.ranks and not variable.may_differ
+                is_changed = variable.is_written or key in self._released
+                if variable.is_served and is_changed and not is_current:
+                    self._changed.append(
+                        TrainedVariable(
+                            self._numbers[key],
+                            key,
+                            variable.name,
+                            variable.dtype,
+                            variable.shape,
+                            self._references[key],
+                            owner,
+                            is_used=rank in variable.ranks or variable.is_used,
+                        )
+                    )
+        return self._changed

@@ -69,6 +69,17 @@ def broadcast_tensor(
     return tensor
 
 
+def meet(transport: Transport, num_ranks: int, name: str) -> None:
+    """Returns when all ranks have called this."""
+    done = tf.zeros([])
+    others = [rank for rank in range(num_ranks) if rank != transport.rank]
+    waits = [transport.start_receive(done.dtype, done.shape, rank, name) for rank in others]
+    for rank in others:
+        transport.send(done, rank, name)
+    for wait in waits:
+        wait()
+
+
 class LanesTransport:
     """Transport over lanes, without gradients: a step in stages computes its own."""
 

@@ -17,7 +17,8 @@ from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
-from tf_libra.model_parallel.execution.stage_variables import StageVariables, find_owned_variables
+from tf_libra.model_parallel.execution.owned_variables import find_owned_variables
+from tf_libra.model_parallel.execution.stage_variables import StageVariables
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
@@ -356,8 +357,7 @@ class StagedTraining:
                 variables = [
                     variable for variable in variables if trained.get(variable.key, 0) is not None
                 ]
-        root = layout.ranks[0][0] if layout.is_whole else None
-        self._holding.set_owners(variables, self._control.world_size, lanes, root)
+        self._holding.set_owners(variables, self._control.world_size, lanes)
         return execution
 
     def _trained(self, layout: Layout) -> dict[int, int | None]:
