@@ -22,6 +22,7 @@ hvd.init()
 cases = harness.Cases()
 SAMPLES, LAST = 24, harness.SIZE - 1
 COMPARED_STEPS, FIRST = 90, "data parallelism"
+FAMILIES = ("one-rank", "spp", "deeppool")
 MODELS = (models.mlp, models.convolutional, models.embedded, models.normalized)
 
 
@@ -194,15 +195,22 @@ def alternating():
     cases.save(**every_value(trained))
 
 
-def compared(make, chosen="one-rank", allow=("joint_results",), far_faster=float("inf"), **options):
-    """Trains through trials of data parallelism and one rank; `chosen` wins.
+def compared(
+    make,
+    chosen="one-rank",
+    allow=("joint_results",),
+    far_faster=float("inf"),
+    families=("one-rank",),
+    **options,
+):
+    """Trains through trials of data parallelism and other families; `chosen` wins.
 
-    Which of the two is faster depends on the machine, and so does whether one is far faster.
+    Which of them is faster depends on the machine, and so does whether one is far faster.
     """
     trained = build_model(make)
-    strategy = Auto(allow=allow, threads=(1,), streams=(1,))
+    strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    limits = {"FAR_FASTER": far_faster, "HOPELESS": float("inf")}
+    limits = {"FAR_FASTER": far_faster, "HOPELESS": float("inf"), "CLEARLY_SLOWER": 0.0}
     with (
         mock.patch.multiple(family_candidates, **limits),
         mock.patch.object(
@@ -215,7 +223,8 @@ def compared(make, chosen="one-rank", allow=("joint_results",), far_faster=float
             tf.function(trained.step)
         )
         phases = []
-        for batch in batches(COMPARED_STEPS, SAMPLES):
+        num_steps = COMPARED_STEPS * (1 + len(families)) // 2
+        for batch in batches(num_steps, SAMPLES):
             result = step(*own(batch))
             phases.append(step.phase)
     at_once = every_value(trained)
@@ -293,6 +302,10 @@ def next_job():
     }
 
 
+def without_metrics():
+    return dataclasses.replace(models.convolutional(), metric=None, norms=None)
+
+
 def without_metric():
     return dataclasses.replace(models.mlp(), metric=None)
 
@@ -366,6 +379,11 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(models.mlp, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=()))
+    for chosen in FAMILIES[1:]:
+        cases.add(
+            f"compared {chosen}",
+            lambda chosen=chosen: compared(without_metrics, chosen, allow=(), families=FAMILIES),
+        )
 cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
 cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 STAGES = Spp(num_microbatches=2, num_stages=2)

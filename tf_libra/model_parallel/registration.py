@@ -61,7 +61,12 @@ def _run_burst(arguments: list[str]) -> int:
 
 
 PIPELINES = StrategyKind(
-    "pipelines", pipeline.REGISTRY, PipelineOptions, _make_pipeline_step, is_staged=True
+    "pipelines",
+    pipeline.REGISTRY,
+    PipelineOptions,
+    _make_pipeline_step,
+    is_staged=True,
+    joins_trials=True,
 )
 BURSTS = StrategyKind(
     "bursts",
@@ -69,6 +74,7 @@ BURSTS = StrategyKind(
     BurstOptions,
     _make_burst_step,
     is_staged=True,
+    joins_trials=True,
     plan_type=BurstPlan,
     of_plans=burst.DeepPool(),
 )
@@ -81,6 +87,7 @@ ONE_RANK = StrategyKind(
     joins_trials=True,
     plan_type=OneRankPlan,
     of_plans=one_rank.OneRank(results="own"),
+    trains_alone=True,
 )
 for kind in (PIPELINES, BURSTS, ONE_RANK):
     KINDS.add(kind.name, kind)

@@ -13,6 +13,7 @@ from typing import Any
 from tf_libra import config
 from tf_libra.internal import formatting
 from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
+from tf_libra.planning.one_worker import CLEARLY_SLOWER
 from tf_libra.runtime import same_step
 from tf_libra.runtime.family_choice import FamilyChoice
 from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS
@@ -81,7 +82,7 @@ class FamilyCandidates:
         kind, given = self._options[name]
         assert kind.make_step is not None
         step: Any = kind.make_step(self._function, resolve_options(kind, {**given, **more}))
-        step.is_method = self._first.is_method
+        step.is_method, step.is_tried = self._first.is_method, True
         made: CandidateStep = step
         return made
 
@@ -92,7 +93,8 @@ class FamilyCandidates:
         self._accepted: set[str] = set()  # by their traces
         self._repeated: set[str] = set()  # that have repeated a step
         self._slow: set[str] = set()  # that are left out because they are slow
-        self._largest_speedup = float("inf")  # of data parallelism over the others, predicted
+        self._largest_speedup = float("inf")  # of data parallelism over one worker, predicted
+        self._usual = float("inf")  # seconds of a step of data parallelism
 
     @property
     def eligible(self) -> dict[str, CandidateStep]:
@@ -121,19 +123,37 @@ class FamilyCandidates:
         self.left_out[name] = reason
         self._log(f"{name} is left out of the trials: {reason}")
 
+    def leave_out_failed(self, name: str, error: ValueError) -> None:
+        """Leaves out a strategy whose step has failed on all ranks."""
+        self._leave_out(name, last_line(str(error)))
+
+    def leave_out_predicted(self) -> None:
+        """Leaves out strategies whose plans are predicted to be far slower."""
+        for name, step in self.eligible.items():
+            seconds = step.predicted_seconds
+            if seconds is None:
+                continue
+            self.predicted[name] = formatting.time(seconds)
+            if seconds > FAR_FASTER * self._usual:
+                usual = formatting.time(self._usual)
+                reason = f"its step is predicted to take {formatting.time(seconds)}"
+                self._leave_out(name, f"{reason}, and one of {FIRST} took {usual}")
+                self._slow.add(name)
+
     # Checks.
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies that would compute other weights, on all ranks alike."""
-        slow, other = self._reasons_against()
+        other = self._reason_against()
+        slow = {name: self._reason_slow(name) for name in self.eligible}
         mine: dict[str, str | None] = {}
         for name in self.eligible.keys() - self._accepted:
-            mine[name] = slow or other or self._rejects(name, args, kwargs)
+            mine[name] = slow[name] or other or self._rejects(name, args, kwargs)
         for rejected in self._first.exchange(mine):
             for name, reason in rejected.items():
                 if reason is not None and name not in self.left_out:
                     self._leave_out(name, reason)
-                    self._slow |= {name} if slow else set()
+                    self._slow |= {name} if slow[name] else set()
         self._accepted |= self.eligible.keys()
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -144,25 +164,34 @@ class FamilyCandidates:
             reason = f"{type(error).__name__}: {error}"
         return reason and last_line(reason)
 
-    def _reasons_against(self) -> tuple[str, str]:
-        """Returns why no other strategy can go on: as it is too slow, and otherwise."""
-        slow = ""
+    def _reason_slow(self, name: str) -> str:
+        """Returns why a strategy is too slow, by predictions; empty if it may be fast."""
         conclusion = self._first.state.conclusion
         compared = None if conclusion is None else conclusion.compare_with_one_worker()
-        if compared is not None:
-            most = formatting.time(compared.one_worker_seconds)
-            self.predicted = dict.fromkeys(self.steps, f"at most {most}")
-            self._largest_speedup = compared.speedup
+        if compared is None:
+            return ""
+        self._largest_speedup = compared.speedup
+        kind, _ = self._options[name]
+        if kind.trains_alone:
+            self.predicted[name] = f"at most {formatting.time(compared.one_worker_seconds)}"
             if compared.speedup > HOPELESS:
-                slow = f"it is predicted to be far slower: {compared.describe()}"
+                return f"it is predicted to be far slower: {compared.describe()}"
+            return ""
+        _, num_ranks = self._first.rendezvous.place
+        if compared.speedup * CLEARLY_SLOWER > num_ranks:
+            return f"{FIRST} hides its communication: {compared.describe()}"
+        return ""
+
+    def _reason_against(self) -> str:
+        """Returns why no other strategy can go on; empty if one may."""
         if self._first.rendezvous.options.engine != "lanes":
-            return slow, "the engine is not lanes, which carry examples and results between ranks"
+            return "the engine is not lanes, which carry examples and results between ranks"
         if self._first.gathers_rows:
-            return slow, (
+            return (
                 "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
                 " sparse_as_dense=True makes them dense under every strategy"
             )
-        return slow, ""
+        return ""
 
     def follow(self, choice: FamilyChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether the choice of an earlier job, with its plan, fits this step."""
@@ -173,7 +202,7 @@ class FamilyCandidates:
                 return False
             plan = kind.plan_type.from_json(choice.plan)
             usual, self.steps[name] = self.steps[name], self._make_step(name, plan=plan)
-            reason = self._reasons_against()[1] or self._rejects(name, args, kwargs)
+            reason = self._reason_against() or self._rejects(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual
@@ -194,11 +223,16 @@ class FamilyCandidates:
     def repeat(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trains a step by data parallelism, after another strategy has run and undone it."""
         self._repeated.add(name)
-        undone = self._run_undone(name, args, kwargs)
+        undone, reason = None, ""
+        try:
+            undone = self._run_undone(name, args, kwargs)
+        except ValueError as error:  # on all ranks
+            reason = last_line(str(error))
         start = time.perf_counter()
         result = self._first.step(args, kwargs)
         usual = time.perf_counter() - start
-        reason = same_step.describe_difference(undone, result, self._allows_joint)
+        if undone is not None:
+            reason = same_step.describe_difference(undone, result, self._allows_joint)
         reasons = [one for one in self._first.exchange(reason) if one]
         if reasons:
             self._leave_out(name, reasons[0])
@@ -229,10 +263,12 @@ class FamilyCandidates:
             args: of the step.
             kwargs: of the step.
         """
+        kind, _ = self._options[name]
         everyone = self._first.exchange((self._largest_speedup > FAR_FASTER, usual))
-        if not any(may_be_slow for may_be_slow, _ in everyone):
-            return ""
         usual = max(seconds for _, seconds in everyone)
+        self._usual = min(self._usual, usual)
+        if not kind.trains_alone or not any(may_be_slow for may_be_slow, _ in everyone):
+            return ""
         for _ in range(2):  # the first may be slow by chance
             undone = self._run_undone(name, args, kwargs)
             seconds = max(self._first.exchange(undone.seconds))

@@ -230,10 +230,25 @@ class FamilyStep:
         self._active = self._chosen
         is_steady = self._step.settled
         start = time.perf_counter()
-        result = self._step.step(args, kwargs)
+        result = self._run_active(args, kwargs)
         if is_steady:
             self._watch.record_step(time.perf_counter() - start)
         return result
+
+    def _run_active(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a step of the active strategy, or of data parallelism if it fails on all ranks."""
+        if self._active == FIRST:
+            return self._first.step(args, kwargs)
+        try:
+            return self._step.step(args, kwargs)
+        except ValueError as error:
+            self._candidates.leave_out_failed(self._active, error)
+        if self._chosen == self._active:
+            self._chosen = FIRST
+        self._active = FIRST
+        self._schedule, self._num_timed = (), 0
+        self._seconds.clear()
+        return self._first.step(args, kwargs)
 
     def _has_drifted(self) -> bool:
         """Begins other trials if step times have changed, as rank 0 decides."""
@@ -258,10 +273,10 @@ class FamilyStep:
                 return self._candidates.repeat(candidate, args, kwargs)
         is_timed = self._advance()
         start = time.perf_counter()
-        result = self._step.step(args, kwargs)
+        result = self._run_active(args, kwargs)
         seconds = time.perf_counter() - start
         self._watch.record_trial(seconds)
-        if is_timed:
+        if is_timed and self._schedule:
             self._timed_seconds += seconds
             if self._num_timed % STEPS_PER_TURN:
                 self._seconds[self._active].append(seconds)
@@ -270,14 +285,16 @@ class FamilyStep:
 
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
-        members = self._members
         if not self._schedule:
             if not self._first.settled:
                 return False
-            for name, step in members.items():
+            for name, step in self._members.items():
                 if not step.settled:
                     self._active = name
                     return False
+            self._candidates.leave_out_predicted()
+        members = self._members
+        if not self._schedule:
             if len(members) == 1:
                 self._choose(FIRST)
                 return False

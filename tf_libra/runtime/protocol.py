@@ -98,9 +98,17 @@ class CandidateStep(TrainingStep, Protocol):
 
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
+        is_tried: whether a step that raises a `ValueError`, which all ranks raise, is left to the
+            caller, who goes on with another strategy.
     """
 
     computation: str
+    is_tried: bool
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """Predicted step under the plan; None before there is one, or if nothing predicts it."""
+        ...
 
     @property
     def bound_variables(self) -> dict[int, "BoundVariable"]:

@@ -45,6 +45,7 @@ class StrategyKind:
             has a step of its own.
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
+        trains_alone: True if predictions of one worker hold for these strategies.
         plan_type: type of plans that its option `plan` takes; None without this option.
         of_plans: its strategy that follows a plan under `auto`.
     """
@@ -55,6 +56,7 @@ class StrategyKind:
     make_step: Callable[[Callable[..., Any], Any], TrainingStep] | None = None
     is_staged: bool = False
     joins_trials: bool = False
+    trains_alone: bool = False
     plan_type: type[Document] | None = None
     of_plans: Any = None
 

@@ -22,7 +22,7 @@ def find_difference(graph: StepGraph) -> str | None:
         for name in sorted(graph.written_variables(index)):
             if graph.is_written_per_example(name) and not graph.is_replica_variable(name):
                 variable = graph.variable_name(name)
-                return f"batch statistics, such as {variable!r}, would be those of the joint batch"
+                return f"batch statistics, such as {variable!r}, would be those of other examples"
     for index in sorted({*graph.microbatch_effects, *graph.update_effects}):
         op = graph.ops[index]
         if not graph.handles[index] and op.type not in _HARMLESS_EFFECTS:

@@ -34,6 +34,7 @@ class StepGraph(StepDataflow):
         recording: RecordedStep,
         has_branches: bool = False,
         trained: "StepGraph | None" = None,
+        output_names: tuple[str, ...] | None = None,
     ) -> None:
         """Analyzes a trace.
 
@@ -41,6 +42,7 @@ class StepGraph(StepDataflow):
             recording: the trace.
             has_branches: whether a region that only joins or begins branches is a layer.
             trained: the step's trace in training mode, whose layers an evaluation shares.
+            output_names: tensors to return; None for those that the step returns.
 
         Raises:
             ValueError: ops cannot be divided between microbatch and update, or the step is an
@@ -54,6 +56,7 @@ class StepGraph(StepDataflow):
             )
         self._has_branches = has_branches
         self._trained = trained
+        self._output_names = output_names
         super().__init__(recording)
 
     @cached_property

@@ -33,6 +33,8 @@ class TracedOps:
         is_constant: by op, whether it is computed from constants only.
     """
 
+    _output_names: tuple[str, ...] | None = None  # of tensors to return instead of the step's
+
     def __init__(self, recording: RecordedStep) -> None:
         """Orders the ops of a trace.
 
@@ -128,7 +130,10 @@ class TracedOps:
     @cached_property
     def outputs(self) -> tuple[Any, ...]:
         """The tensors that the step returns."""
-        return tuple(self.recording.concrete.graph.outputs)
+        graph = self.recording.concrete.graph
+        if self._output_names is None:
+            return tuple(graph.outputs)
+        return tuple(map(graph.get_tensor_by_name, self._output_names))
 
     @cached_property
     def gradients(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import Transport
 from tf_libra.model_parallel.execution.whole_step import WholeStepExecutor
 from tf_libra.model_parallel.partition.layout import Layout
-from tf_libra.model_parallel.partition.own_results import make_own_results
+from tf_libra.model_parallel.partition.own_results import OwnResults, make_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 
 
@@ -18,6 +18,7 @@ def make_executor(
     examples_per_rank: int,
     transport: Transport,
     computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    own_results: OwnResults | None = None,
 ) -> StepExecutor:
     """Returns the executor of a layout; see `StageExecutor` for other arguments and errors.
 
@@ -27,9 +28,10 @@ def make_executor(
         examples_per_rank: number of examples that each rank passes.
         transport: transport to the other ranks.
         computing: returns a context for the computation of a step.
+        own_results: see `StageExecutor`.
     """
     if layout.is_whole:
         own = make_own_results(partitions[examples_per_rank]) if layout.has_own_results else None
         joint = partitions[max(partitions)]
         return WholeStepExecutor(layout, joint, examples_per_rank, transport, computing, own)
-    return StageExecutor(layout, partitions, examples_per_rank, transport, computing)
+    return StageExecutor(layout, partitions, examples_per_rank, transport, computing, own_results)

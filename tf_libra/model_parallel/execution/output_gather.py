@@ -10,7 +10,11 @@ import tensorflow as tf
 
 from tf_libra.model_parallel.capture.batch_axes import BatchAxes
 from tf_libra.model_parallel.execution.metrics import Metric, accumulated_variables
-from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor
+from tf_libra.model_parallel.execution.transport import (
+    Transport,
+    broadcast_tensor,
+    scatter_tensor,
+)
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
@@ -98,6 +102,8 @@ class GatheredOutput:
         return self._reduce(values)
 
     def _reduce(self, values: list[Any]) -> Any:
+        if self.is_replicated and not self.is_floating:
+            return values[0]
         total = functools.reduce(operator.add, values)
         return total / tf.cast(len(values), total.dtype) if self.is_floating else total
 
@@ -112,7 +118,12 @@ class OutputGather:
     """
 
     def __init__(
-        self, layout: Layout, sized: SizedPartition, num_examples: int, transport: Transport
+        self,
+        layout: Layout,
+        sized: SizedPartition,
+        num_examples: int,
+        transport: Transport,
+        returns_own: bool = False,
     ) -> None:
         """Plans the assembly of all outputs.
 
@@ -121,6 +132,8 @@ class OutputGather:
             sized: the step in the layout's stages, traced for any batch size.
             num_examples: number of examples of the joint batch.
             transport: transport to the other ranks.
+            returns_own: whether a rank gets results of its own examples alone, if they have a batch
+                axis.
 
         Raises:
             ValueError: values of an output cannot be combined.
@@ -129,6 +142,7 @@ class OutputGather:
         self._partition = partition = sized.partition
         self._num_examples = num_examples
         self._transport = transport
+        self._returns_own = returns_own
         tensors = {tensor.name: tensor for tensor in partition.graph.microbatch_outputs}
         self.names = tuple(tensors)
         self._outputs = {
@@ -154,22 +168,24 @@ class OutputGather:
         }
 
     def gather(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Returns the step's results for the joint batch, on every rank.
+        """Returns the step's results for the joint batch, or parts of them, on every rank.
 
         Args:
             outputs: by microbatch, the results that this rank has computed.
         """
         results: dict[str, Any] = {}
         for name, output in self._outputs.items():
-            root = self._ranks_of_output(name)[0]
+            root, num_ranks = self._ranks_of_output(name)[0], self._layout.num_ranks
+            combined, dtype = self._combine(name, outputs), self._partition.tensor(name).dtype
+            if self._returns_own and output.axis is not None:
+                spec = tf.TensorSpec(output.shape(self._num_examples // num_ranks), dtype)
+                results[name] = scatter_tensor(
+                    self._transport, combined, root, num_ranks, spec, output.axis, name
+                )
+                continue
+            shape = output.shape(self._num_examples)
             results[name] = broadcast_tensor(
-                self._transport,
-                self._combine(name, outputs),
-                root,
-                self._layout.num_ranks,
-                self._partition.tensor(name).dtype,
-                output.shape(self._num_examples),
-                name,
+                self._transport, combined, root, num_ranks, dtype, shape, name
             )
         return results
 

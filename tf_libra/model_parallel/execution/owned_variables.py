@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_libra.model_parallel.capture.step_graph import StepGraph
 from tf_libra.model_parallel.execution.metrics import is_replica_sum
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.variable_sync.bound_variables import BoundVariable
 
 
@@ -83,3 +84,31 @@ def find_owned_variables(
                 )
             )
     return owned
+
+
+def check_same_stages(
+    traces: SizedTraces, stages: Mapping[str, int], trained: Mapping[int, int | None]
+) -> None:
+    """Raises `ValueError` if a variable changes its stage, which would have stale values.
+
+    Args:
+        traces: the step for other arguments than the first.
+        stages: by placeholder of a variable, its stage for these arguments.
+        trained: by key, the stage for the first arguments; None: it belongs to every rank.
+    """
+    recording = traces.microbatch_graph.recording
+    for placeholder, stage in stages.items():
+        one = traces.captured_variables.get(placeholder)
+        before = None if one is None else trained.get(one.key)
+        if one is None or before in (None, stage):
+            continue
+        if recording.is_evaluation:
+            how = "where it takes no gradient, and trains it"
+            instead = "evaluate in a function of its own"
+        else:
+            how = "for these arguments, and trained it for its first ones"
+            instead = "decorate a function of its own for these"
+        raise ValueError(
+            f"{recording.name} computes with {one.name!r} in stage {stage} {how} in stage"
+            f" {before}: {instead}"
+        )

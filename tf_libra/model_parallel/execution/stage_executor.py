@@ -24,6 +24,7 @@ from tf_libra.model_parallel.execution.step_executor import TaskSpan
 from tf_libra.model_parallel.execution.transport import Transport, broadcast_tensor, meet
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout, StageTask
+from tf_libra.model_parallel.partition.own_results import OwnResults
 from tf_libra.model_parallel.partition.resharding import Resharding, check_resharding, concat
 from tf_libra.model_parallel.partition.sized_traces import SizedPartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
@@ -39,6 +40,7 @@ class StageExecutor:
         examples_per_rank: int,
         transport: Transport,
         computing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        own_results: OwnResults | None = None,
     ) -> None:
         """Builds the functions of the rank.
 
@@ -49,12 +51,15 @@ class StageExecutor:
             examples_per_rank: number of examples that each rank passes.
             transport: transport to the other ranks.
             computing: returns a context for the computation of a step.
+            own_results: computes the results of this rank's examples, from what the step returns;
+                None: every rank gets the results for the joint batch.
 
         Raises:
             ValueError: the layout cannot be executed for this step or batch size.
         """
         self.layout = layout
         self._transport, self._computing = transport, computing
+        self._own_results = own_results
         self._shards = BatchShards(layout, examples_per_rank)
         self.stages = layout.rank_stages(transport.rank)
         self._groups = [group for group in layout.replica_groups if transport.rank in group]
@@ -65,7 +70,8 @@ class StageExecutor:
         for each in partitions.values():
             check_resharding(each.partition, layout, each.axes)
         num_examples = examples_per_rank * layout.num_ranks
-        self._output_gather = OutputGather(layout, sized, num_examples, transport)
+        returns_own = own_results is not None
+        self._output_gather = OutputGather(layout, sized, num_examples, transport, returns_own)
         kinds = dict.fromkeys(task.kind for task in self._order)
         self._last_kind = "backward" if "backward" in kinds else "forward"
         builder = StageComputationBuilder(self._shards, self._output_gather.names, transport)
@@ -154,7 +160,7 @@ class StageExecutor:
             arguments: the tensors that this rank passes, in the order of the trace's inputs.
 
         Returns:
-            The step's results for the joint batch, as a flat list.
+            The step's results, as a flat list.
         """
         began = time.perf_counter()
         named_arguments = dict(zip(self._partition.graph.arguments, arguments, strict=True))
@@ -164,6 +170,8 @@ class StageExecutor:
         meet(self._transport, self.layout.num_ranks, "begin")
         with self._computing():
             results = self._compute(began, named_arguments, inputs)
+        if self._own_results is not None:
+            return self._own_results.of_own(named_arguments, results)
         return [results[tensor.name] for tensor in self._partition.graph.outputs]
 
     def _compute(self, began: float, arguments: Values, inputs: MicrobatchInputs) -> Values:

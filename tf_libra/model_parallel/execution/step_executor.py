@@ -66,6 +66,6 @@ class StepExecutor(Protocol):
             arguments: the tensors that this rank passes, in the order of the trace's inputs.
 
         Returns:
-            The step's results for the joint batch, as a flat list.
+            The step's results for the joint batch or for this rank's examples, as a flat list.
         """
         ...

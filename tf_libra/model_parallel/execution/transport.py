@@ -69,6 +69,36 @@ def broadcast_tensor(
     return tensor
 
 
+def scatter_tensor(
+    transport: Transport,
+    tensor: Any,
+    root: int,
+    num_ranks: int,
+    spec: tf.TensorSpec,
+    axis: int,
+    name: str,
+) -> Any:
+    """Returns this rank's equal part of a tensor of one rank; all ranks call this.
+
+    Args:
+        transport: transport between the ranks.
+        tensor: the tensor on the root; ignored on other ranks.
+        root: the rank that sends.
+        num_ranks: number of ranks.
+        spec: dtype and shape of a part.
+        axis: the axis along which ranks have parts.
+        name: name of the tensor.
+    """
+    message = f"part of {name}"
+    if transport.rank != root:
+        return transport.receive(spec.dtype, spec.shape, root, message)
+    parts = tf.split(tensor, num_ranks, axis)
+    for rank, part in enumerate(parts):
+        if rank != root:
+            transport.send(part, rank, message)
+    return parts[root]
+
+
 def meet(transport: Transport, num_ranks: int, name: str) -> None:
     """Returns when all ranks have called this."""
     done = tf.zeros([])

@@ -1,17 +1,17 @@
-"""Results of each rank's own examples, from a step that one rank computes for the joint batch.
+"""Results of each rank's own examples, from a step that computes the joint batch.
 
 Results depend on examples through tensors with one part per example, such as the losses of the
 examples. From a rank's part of these tensors, the last ops compute the results that the rank would
 have computed itself, at the cost of these ops alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.model_parallel.partition.sized_traces import SizedPartition
+from tf_libra.model_parallel.partition.sized_traces import SizedPartition, SizedTraces
 from tf_libra.model_parallel.partition.subgraph import collect_closure
 
 
@@ -46,6 +46,28 @@ class OwnResults:
             for value, axis in zip(values, self.axes, strict=True)
         ]
         return self.compute(parts)
+
+    def of_own(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> list[Any]:
+        """Returns the results of this rank.
+
+        Args:
+            arguments: its arguments, by placeholder.
+            results: its parts of the other inputs, by name.
+        """
+        values = {f"{name}:0": value for name, value in arguments.items()} | {**results}
+        return self.compute([values[name] for name in self.inputs])
+
+
+def share_own_results(traces: SizedTraces) -> OwnResults:
+    """Lets traces return what the results of each rank are computed from, and returns how.
+
+    Raises:
+        ValueError: as `make_own_results` does.
+    """
+    own = make_own_results(traces.sized_partition(traces.examples_per_rank, (0,)))
+    arguments = {f"{name}:0" for name in traces.microbatch_graph.arguments}
+    traces.return_instead(tuple(name for name in own.inputs if name not in arguments))
+    return own
 
 
 def make_own_results(own: SizedPartition) -> OwnResults:

@@ -40,6 +40,7 @@ class SizedTraces:
         shard_size: number of examples of one rank's share of a microbatch; None if all ranks
             cannot share one.
         input_order: by argument of a trace, its index among the flattened tensor arguments.
+        output_names: names of the tensors that traces return; None for those of the step.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SizedTraces:
         )
         self._recorder = recorder
         self._graph_options = has_branches, trained
+        self.output_names: tuple[str, ...] | None = None
         self._specs = step_arguments.argument_specs(arguments, microbatch_size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, BatchAxes] = {}
@@ -109,8 +111,17 @@ class SizedTraces:
         if size not in self._graphs:
             args, kwargs = step_arguments.argument_specs(self._specs, size)
             recording = self._recorder.record(args, kwargs)
-            self._graphs[size] = StepGraph(recording, *self._graph_options)
+            self._graphs[size] = StepGraph(recording, *self._graph_options, self.output_names)
         return self._graphs[size]
+
+    def return_instead(self, output_names: tuple[str, ...]) -> None:
+        """Lets all traces return other tensors than the step."""
+        self.output_names = output_names
+        for size, graph in self._graphs.items():
+            options = (*self._graph_options, output_names)
+            self._graphs[size] = StepGraph(graph.recording, *options)
+        self._drop_traces()
+        self._is_update_checked = False
 
     def _is_size_independent(self) -> bool:
         """Returns whether the step computes the same ops for the other size."""

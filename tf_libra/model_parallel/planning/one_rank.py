@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import Int32, Value
+from tf_libra.model_parallel.planning.results import RESULTS_DOC, Results
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.one_rank import OneRankPlan
 
@@ -57,15 +58,7 @@ class OneRank(Value):
         "rank that computes; None: the fastest in the first steps, rank 0 unless another rank is"
         " clearly faster.",
     )
-    results: str = argument(
-        "joint",
-        'results that a step returns: "joint" for those of the joint batch on every rank, "own"'
-        " for those of each rank's own examples, as under data parallelism.",
-    )
-
-    def _validate(self) -> None:
-        if self.results not in ("joint", "own"):
-            raise ValueError(f"results must be 'joint' or 'own', got {self.results!r}")
+    results: Results = argument("joint", RESULTS_DOC, in_training=True)
 
 
 def fastest_rank_plan(seconds: Sequence[float]) -> OneRankPlan:

@@ -73,6 +73,7 @@ class BurstPlanner:
             given: plan to follow; None: the strategy plans.
         """
         self.plan: BurstPlan | None = None
+        self.shares_own_results = strategy.results == "own"
         self._given = given
         self._strategy = strategy
         self._layout: Layout | None = None
@@ -83,6 +84,11 @@ class BurstPlanner:
         self._measuring = Measuring(self._tell)  # measures steps under the plan
         fingerprint = None if given is None else given.fingerprint
         self.requested = f"{strategy!r}, plan {fingerprint}"
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """See `Planner`."""
+        return None if self.plan is None else self.plan.iteration_seconds
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if a possible number of ranks does not divide the global batch."""

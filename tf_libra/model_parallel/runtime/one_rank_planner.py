@@ -26,6 +26,7 @@ class OneRankPlanner:
 
     num_microbatches = 1
     has_branches = False
+    shares_own_results = False  # a layout of one rank does that by itself
 
     def __init__(self, strategy: OneRankStrategy, given: OneRankPlan | None = None) -> None:
         """Start without a plan.
@@ -41,6 +42,11 @@ class OneRankPlanner:
         self._layout: Layout | None = None
         self._steps = 0
         self._seconds = float("inf")  # least computation of this rank
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """See `Planner`: unknown, since measured computation leaves out transfers."""
+        return None
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """Raise `ValueError` if the job has no requested rank, or another number of ranks."""

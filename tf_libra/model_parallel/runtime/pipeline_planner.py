@@ -29,6 +29,8 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 # Most partitions whose stages are measured; planning stops earlier at a measured partition.
 _MOST_CUTS = 3
+# Microbatches for each rank, if the strategy leaves their number open.
+_MICROBATCHES_PER_RANK = 2
 
 
 class PipelinePlanner:
@@ -41,18 +43,11 @@ class PipelinePlanner:
 
         Args:
             strategy: planner with its arguments.
-
-        Raises:
-            ValueError: the number of microbatches is missing.
         """
-        if strategy.num_microbatches is None:
-            raise ValueError(
-                f"num_microbatches must be given, at least 1, got None: say"
-                f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
-            )
         self.plan: PipelinePlan | None = None
         self.requested = repr(strategy)
-        self.num_microbatches: int = strategy.num_microbatches
+        self.num_microbatches = strategy.num_microbatches or 1
+        self.shares_own_results = strategy.results == "own"
         self._strategy = strategy
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None
@@ -60,8 +55,17 @@ class PipelinePlanner:
         self._measuring = Measuring(self._tell)
         self._first: _First | None = None
 
-    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
+    @property
+    def predicted_seconds(self) -> float | None:
         """See `Planner`."""
+        return None if self.plan is None else self.plan.predicted_seconds
+
+    def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
+        """See `Planner`; chooses the number of microbatches if the strategy leaves it open."""
+        if self._strategy.num_microbatches is None:
+            batch = examples_per_rank * num_ranks
+            counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
+            self.num_microbatches = next(count for count in counts if not batch % count)
         check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
 
     def check_traces(self, traces: SizedTraces) -> None:

@@ -36,6 +36,16 @@ class Planner(Protocol):
         ...
 
     @property
+    def shares_own_results(self) -> bool:
+        """True if stages compute results of each rank's own examples."""
+        ...
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """Predicted step under the plan; None before there is one, or if nothing predicts it."""
+        ...
+
+    @property
     def has_branches(self) -> bool:
         """True if plans may contain branches; an op that joins branches is then a layer."""
         ...

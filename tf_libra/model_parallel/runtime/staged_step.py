@@ -17,12 +17,16 @@ from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
-from tf_libra.model_parallel.execution.owned_variables import find_owned_variables
+from tf_libra.model_parallel.execution.owned_variables import (
+    check_same_stages,
+    find_owned_variables,
+)
 from tf_libra.model_parallel.execution.stage_variables import StageVariables
 from tf_libra.model_parallel.execution.step_executor import StepExecutor
 from tf_libra.model_parallel.execution.transport import LanesTransport
 from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
+from tf_libra.model_parallel.partition.own_results import OwnResults, share_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
 from tf_libra.model_parallel.runtime.planner_protocol import (
@@ -45,6 +49,7 @@ class StagedTraining:
 
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
+        is_tried: see `CandidateStep`.
         error_feedback: None: nothing is rounded between ranks.
         computation: see `CandidateStep`.
     """
@@ -75,7 +80,7 @@ class StagedTraining:
         self._identity = fingerprint.function_identity(self._name)
         self._alone = instrumented_function.as_tf_function(function)
         self._rendezvous = Rendezvous(self._name, self._identity, options)
-        self.is_method = False
+        self.is_method = self.is_tried = False
         self.error_feedback = None
         self.computation = ""
         self._forget()
@@ -88,6 +93,7 @@ class StagedTraining:
         self._traces: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._traced_ahead: dict[tuple[Hashable, ...], SizedTraces] = {}
         self._executions: dict[tuple[Hashable, ...], StepExecutor] = {}  # under the current layout
+        self._own_results: dict[SizedTraces, OwnResults] = {}
         self._layout: Layout | None = None
         self._current: StepExecutor | None = None
         self._holding = StageVariables(self._identity, self)
@@ -110,6 +116,11 @@ class StagedTraining:
         if self.plan is not None:
             return TuningState(Phase.RUN)
         return TuningState(Phase.MEASURE if self._executions else Phase.TRACE)
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """See `CandidateStep`."""
+        return self._planner.predicted_seconds
 
     @property
     def settled(self) -> bool:
@@ -180,6 +191,8 @@ class StagedTraining:
             return step_interrupts().during(call)
         except BaseException as error:
             self._reporter.on_idle()
+            if self.is_tried and isinstance(error, ValueError):
+                raise  # on all ranks, since they have the same step
             self._rendezvous.abort(error, error)
             raise
 
@@ -250,7 +263,10 @@ class StagedTraining:
         return find_difference(graph) or find_shortage(graph)
 
     def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
-        return self._traced_ahead.pop(step_arguments.trace_key(given), None) or SizedTraces(
+        ahead = self._traced_ahead.pop(step_arguments.trace_key(given), None)
+        if ahead is not None:
+            return ahead
+        traces = SizedTraces(
             self._recorder,
             given,
             samples,
@@ -259,6 +275,9 @@ class StagedTraining:
             has_branches=self._planner.has_branches,
             trained=self._first.microbatch_graph if self._traces else None,
         )
+        if self._planner.shares_own_results:
+            self._own_results[traces] = share_own_results(traces)
+        return traces
 
     def _met(self, given: Any) -> SizedTraces:
         """Trace the step for arguments of another kind; the planner plans for the first kind."""
@@ -340,7 +359,8 @@ class StagedTraining:
         traced = {size: traces.sized_partition(size, layout.starts) for size in sorted(sizes)}
         lanes = LanesTransport(rank, self._identity, around_wait)
         count, computing = traces.examples_per_rank, self._holding.computing
-        execution = make_executor(layout, traced, count, lanes, computing)
+        own_results = self._own_results.get(traces)
+        execution = make_executor(layout, traced, count, lanes, computing, own_results)
         self._warn_of_averages(execution)
         variables = find_owned_variables(
             traces.microbatch_graph,
@@ -351,7 +371,7 @@ class StagedTraining:
         )
         if traces is not self._first:
             trained = self._trained(layout)
-            self._check_stages(traces, execution, trained)
+            check_same_stages(traces, execution.variables, trained)
             if traces.microbatch_graph.recording.is_evaluation:
                 # Variables that the update keeps replicated on all ranks belong to no stage.
                 variables = [
@@ -367,27 +387,6 @@ class StagedTraining:
             return dict.fromkeys(first.variables, 0)
         stages = UpdatePhase(first.partition(layout.starts)).variables
         return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
-
-    def _check_stages(
-        self, traces: SizedTraces, execution: StepExecutor, trained: dict[int, int | None]
-    ) -> None:
-        """Raise `ValueError` if a variable changes its stage, which would have stale values."""
-        for name, stage in execution.variables.items():
-            one = traces.captured_variables.get(name)
-            before = None if one is None else trained.get(one.key)
-            if one is None or before in (None, stage):
-                continue
-            if traces.microbatch_graph.recording.is_evaluation:
-                how = "where it takes no gradient, and trains it"
-                instead = "evaluate in a function of its own, after synchronize_variables()"
-            else:
-                how = "for these arguments, and trained it for its first ones"
-                instead = "decorate a function of its own for these, and call"
-                instead += " synchronize_variables() of the other one before"
-            raise ValueError(
-                f"{self._name} computes with {one.name!r} in stage {stage} {how} in stage"
-                f" {before}: {instead}"
-            )
 
     def _warn_of_averages(self, execution: StepExecutor) -> None:
         for names in set(execution.averaged_metrics.values()) - self._warned:

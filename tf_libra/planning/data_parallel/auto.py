@@ -45,7 +45,8 @@ class Auto(ChosenThreads):
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
     families: Names = argument(
         ("one-rank",),
-        'other strategies that join the trials: "one-rank"; none for data parallelism alone.',
+        'other strategies that join the trials, such as "one-rank", "spp" and "deeppool"; none for'
+        " data parallelism alone.",
         in_training=True,
     )
     allow: Names = argument(

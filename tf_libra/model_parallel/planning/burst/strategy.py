@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import AtLeastOne, Value
+from tf_libra.model_parallel.planning.results import RESULTS_DOC, Results
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.scaling_profile import ScalingProfile
 
@@ -88,6 +89,11 @@ class BurstStrategy(Protocol):
         """Fixed device count of every layer; None: the strategy chooses."""
         ...
 
+    @property
+    def results(self) -> str:
+        """Results that ranks get: of the joint batch, or of their own examples."""
+        ...
+
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Plan the device counts of layers; an unsupported model is a `ValueError`."""
         ...
@@ -101,6 +107,7 @@ class Limited(Value):
         None,
         "largest amplification of a layer, at least 1; None: no limit.",
     )
+    results: Results = argument("joint", RESULTS_DOC, in_training=True)
 
     @property
     def device_counts(self) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from tf_libra.internal.registry import ClassRegistry
 from tf_libra.internal.values import Int32Count, Positive, Value
+from tf_libra.model_parallel.planning.results import RESULTS_DOC, Results
 from tf_libra.planning.arguments import argument
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -54,6 +55,11 @@ class PipelineStrategy(Protocol):
         """True if training frees the variables that only other ranks update."""
         ...
 
+    @property
+    def results(self) -> str:
+        """Results that ranks get: of the joint batch, or of their own examples."""
+        ...
+
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Plan stages and orders; a cluster that allows no plan is a `ValueError`.
 
@@ -74,7 +80,8 @@ class PipelineStrategyBase(Value):
 
     num_microbatches: Int32Count | None = argument(
         None,
-        "M, number of microbatches; None: an argument of the call.",
+        "M, number of microbatches; None: an argument of the call, and in training two per rank, or"
+        " the largest smaller number that divides the joint batch.",
     )
     memory_bytes: Positive | None = argument(
         None,
@@ -89,6 +96,7 @@ class PipelineStrategyBase(Value):
         " `synchronize_variables()`.",
         in_training=True,
     )
+    results: Results = argument("joint", RESULTS_DOC, in_training=True)
 
     @property
     def num_stages(self) -> int | None:
