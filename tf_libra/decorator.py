@@ -37,8 +37,6 @@ def optimize(
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step distributed, under a plan for this model on these machines.
 
-        hvd.init()
-
         @tf_libra.optimize()
         @tf.function
         def train_step(images, labels): ...

@@ -161,7 +161,6 @@ def optimize(
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel under a plan for this model and these machines.
 
-        hvd.init()
         model.compile(optimizer, loss)
         fitting = tf_libra.keras.optimize(model)
         model.fit(...)
