@@ -52,9 +52,9 @@ class TensorFlowState(ObjectState):
 
     def restore(self) -> None:
         """Goes back to the last commit."""
-        commits.get_ready(self.variables)
-        for variable, value in zip(self.variables, self._kept, strict=True):
-            variable.assign(value)
+        with commits.restoring(self.variables):
+            for variable, value in zip(self.variables, self._kept, strict=True):
+                variable.assign(value)
         super().restore()
 
     def sync(self) -> None:

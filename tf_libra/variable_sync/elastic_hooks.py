@@ -7,7 +7,7 @@ workers.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.internal import log_utils, native, patches, patching
 from tf_libra.internal.process_state import STATE
+from tf_libra.variable_sync.one_sided_reads import read_service
 from tf_libra.variable_sync.sharded_variables import shard_registry
 from tf_libra.variable_sync.variable_access import variable_access
 
@@ -112,8 +113,7 @@ def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:
     def restore(state: Any, *args: Any, **kwargs: Any) -> Any:
-        with variable_access().unobserved():  # which may be missing, and are assigned here
-            get_ready(_committed(state))
+        with restoring(_committed(state)):
             return original(state, *args, **kwargs)
 
     return restore
@@ -151,6 +151,19 @@ def synchronize_all_ranks(place: str = _PLACE, caller: str = _CALLER) -> None:
         in_stages.forget()
         return
     current_job.run_at(place, caller, control, in_stages.synchronize_all)
+
+
+@contextlib.contextmanager
+def restoring(variables: Sequence[Any]) -> Iterator[None]:
+    """Prepares variables for an assignment on all ranks, after which each rank has the values.
+
+    Args:
+        variables: `tf.Variable`s.
+    """
+    with variable_access().unobserved():  # which may be missing, and are assigned here
+        get_ready(variables)
+        yield
+        read_service().forget([one._id for variable in variables for one in handles(variable)])
 
 
 def get_ready(variables: Iterable[Any]) -> None:

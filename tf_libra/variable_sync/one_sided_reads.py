@@ -175,11 +175,7 @@ class VariableReads:
     # On the other ranks.
 
     def end_step(self, variables: Iterable[TrainedVariable]) -> None:
-        """Frees values that other ranks have changed, and observes accesses to them.
-
-        Args:
-            variables: all variables that the step has changed, and other ranks serve.
-        """
+        """Frees values that other ranks have changed and serve, and observes accesses to them."""
         with self._fetching:
             changed = {one.key: one for one in variables if one.key not in self._remote}
             for variable in changed.values():
@@ -309,6 +305,11 @@ class ReadService:
                 target=self._serve, name="libra variable reads", daemon=True
             )
             self._thread.start()
+
+    def forget(self, keys: Collection[int]) -> None:
+        """Forgets variables to which all ranks have assigned the same values."""
+        for reads in tuple(self._reads.values()):
+            reads.forget(keys)
 
     def settle(self) -> None:
         """Fetches missing values and lets others fetch, before this rank leaves the job.
