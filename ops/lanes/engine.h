@@ -44,7 +44,7 @@ struct MessageRequest {
   char* data = nullptr;  // of `num_bytes`, alive until `done` is called; what is sent is only read
   size_t num_bytes = 0;
   // A one-sided read: the sender sends when AwaitRead has named it. Without bytes it is a notice,
-  // which ends alone, and not the engine, if the sender is gone.
+  // which ends, too, and ends well, if the other rank is gone.
   bool is_read = false;
   std::function<void(const Status&)> done;
 };

@@ -127,7 +127,7 @@ TEST_CASE("WhatFollowsARefusalMayThrow") {
   CHECK_EQ(later.Wait(), testing::StatusIs(StatusCode::kInternal, "the user's trouble"));
 }
 
-// The sender posts nothing before it learns of the read; ranks that are gone end notices alone.
+// The sender posts nothing before it learns of the read; ranks that are gone need none.
 TEST_CASE("ReadsAreOneSided") {
   testing::OverAll();
   Engines engines = MakeEngines(ConnectAll(3, 1));
@@ -158,11 +158,11 @@ TEST_CASE("ReadsAreOneSided") {
   CHECK_EQ(engines[2]->AwaitRead(testing::kGenerousSeconds, &peer, &name), testing::IsOk());
   CHECK_EQ(name, std::string("done"));
   engines[2] = nullptr;
-  CHECK_EQ(notice.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 is gone"));
+  CHECK_EQ(notice.Wait(), testing::IsOk());
   request = last.Request(2, "done");
   request.is_read = true;
   engines[0]->Receive(std::move(request));
-  CHECK_EQ(last.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 is gone"));
+  CHECK_EQ(last.Wait(), testing::IsOk());
   CHECK_EQ(engines[1]->AwaitRead(0, &peer, &name), testing::IsOk());
   engines[1]->Abort(Status(StatusCode::kUnavailable, "closed"));
   CHECK_EQ(engines[1]->AwaitRead(0, &peer, &name),

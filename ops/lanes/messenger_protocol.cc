@@ -52,9 +52,8 @@ Status Messenger::Begin(const TransferPtr& transfer) {
   transfer->num_ready = std::min(transfer->num_ready, sends ? transfer->num_bytes : window);
   next_check_ = std::min(next_check_, After(SecondsToNextCheck()));
   if (!peer.gone.empty()) {
-    Status status = PeerGone(peer, *transfer);
-    if (!transfer->is_notice()) return status;
-    Complete(transfer, status);
+    if (!transfer->is_notice()) return PeerGone(peer, *transfer);
+    Complete(transfer, Status());
     return Status();
   }
   const uint64_t id = peer.next_id++;
@@ -245,7 +244,7 @@ Status Messenger::OnPeerGone(Peer* peer, const std::string& why) {
   for (const TransferPtr& transfer : active_) {
     if (transfer->peer == peer->rank && transfer->is_notice()) notices.push_back(transfer);
   }
-  for (const TransferPtr& notice : notices) Complete(notice, PeerGone(*peer, *notice));
+  for (const TransferPtr& notice : notices) Complete(notice, Status());
   if (peer->num_active == 0) return Status();  // it may have ended regularly
   for (const TransferPtr& transfer : active_) {
     if (transfer->peer == peer->rank) return PeerGone(*peer, *transfer);

@@ -39,7 +39,7 @@ def receive_start(
     """Starts to receive without waiting; pass the result to `received`.
 
     The other rank learns of a `one_sided` receive by `Engine.await_read`. One without elements is a
-    notice: it fails alone, and not with the engine, if the other rank is gone.
+    notice, which arrives, too, if the other rank is gone.
     """
     with tf.device(_HOST):
         return native.load().ops.libra_receive_start(
