@@ -116,6 +116,7 @@ class Optimized:
         # Steps of concurrent threads run one after the other, as on the other ranks.
         self._turn = threading.RLock()
         self._of_objects: dict[int, Optimized] = {}  # by `id`
+        self._kept_objects: list[Any] = []
         self._training: TrainingStep
         if kind.make_step is not None:
             self._training = kind.make_step(function, options)
@@ -183,9 +184,11 @@ class Optimized:
             bound = self if is_first else type(self)(*self._made_of)
             bound._training.is_method = True
             self._of_objects[key] = bound
-            # Objects need not be hashable. One without weak references keeps its step.
-            with contextlib.suppress(TypeError):
+            # Objects need not be hashable.
+            try:
                 weakref.finalize(instance, self._of_objects.pop, key, None).atexit = False
+            except TypeError:  # no weak references: it stays, so that no other one gets its `id`
+                self._kept_objects.append(instance)
         return self._of_objects[key]
 
     def __getattr__(self, name: str) -> Any:

@@ -128,6 +128,18 @@ def test_objects_of_a_decorated_method_need_not_be_hashable() -> None:
     assert one.learn.__func__ is one.learn.__func__ is not other.learn.__func__
 
 
+def test_objects_without_weak_references_have_steps_of_their_own() -> None:
+    class Agent:
+        __slots__ = ()
+
+        @tf_libra.optimize()
+        def learn(self, inputs: tf.Tensor) -> tf.Tensor:
+            return inputs
+
+    steps = [Agent().learn.__func__ for _ in range(3)]  # of which the `id` may be used again
+    assert len({id(step) for step in steps}) == 3
+
+
 def test_autograph_does_not_convert_a_step() -> None:
     class Agent:
         step = tf_libra.optimize()(tf.function(step))
