@@ -73,7 +73,7 @@ class BurstPlanner:
             given: plan to follow; None: the strategy plans.
         """
         self.plan: BurstPlan | None = None
-        self.shares_own_results = strategy.results == "own"
+        self.shares_own_results = getattr(strategy, "results", "joint") == "own"
         self._given = given
         self._strategy = strategy
         self._layout: Layout | None = None

@@ -47,7 +47,7 @@ class PipelinePlanner:
         self.plan: PipelinePlan | None = None
         self.requested = repr(strategy)
         self.num_microbatches = strategy.num_microbatches or 1
-        self.shares_own_results = strategy.results == "own"
+        self.shares_own_results = getattr(strategy, "results", "joint") == "own"
         self._strategy = strategy
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None

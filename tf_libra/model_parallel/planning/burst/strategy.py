@@ -89,11 +89,6 @@ class BurstStrategy(Protocol):
         """Fixed device count of every layer; None: the strategy chooses."""
         ...
 
-    @property
-    def results(self) -> str:
-        """Results that ranks get: of the joint batch, or of their own examples."""
-        ...
-
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Plan the device counts of layers; an unsupported model is a `ValueError`."""
         ...

@@ -55,11 +55,6 @@ class PipelineStrategy(Protocol):
         """True if training frees the variables that only other ranks update."""
         ...
 
-    @property
-    def results(self) -> str:
-        """Results that ranks get: of the joint batch, or of their own examples."""
-        ...
-
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Plan stages and orders; a cluster that allows no plan is a `ValueError`.
 
