@@ -150,7 +150,8 @@ def test_steps_of_any_length_get_a_measured_plan(name: str, step_seconds: float)
     if step_seconds <= 1.4:
         assert tuned.race is not None and tuned.race.num_rounds >= 2
     if step_seconds <= 0.52:
-        assert tuned.race is not None and tuned.race.num_rounds >= 4
+        # Under "auto" trials of other strategies follow, which get a third of the steps.
+        assert tuned.race is not None and tuned.race.num_rounds >= (2 if name == "auto" else 4)
         assert name == "aiacc" or tuned.held_out_error is not None
     if step_seconds >= 5 and (name, step_seconds) != ("aiacc", 5.0):
         assert tuned.plan.strategy == ("syneasgd" if name == "aiacc" else "mg-wfbp")

@@ -355,7 +355,7 @@ def test_usage_names_positionals_and_defaults(capsys):
     assert capsys.readouterr().out.startswith("usage: tf-libra explain PLAN.json|LOGDIR [flags]")
     assert main(["plan", "--help"]) == 0
     reported = " ".join(capsys.readouterr().out.split())
-    assert "(default: 'libra')" in reported
+    assert "(default: 'auto')" in reported
     # Those of strategies are the strategies' own.
     assert "tensor groups (libra); by default 10" in reported
     assert "backward computation (libra-m); by default 150" in reported

@@ -268,11 +268,6 @@ def test_boundary_logs_no_autograph_warning(caplog):
     assert "AutoGraph" not in caplog.text
 
 
-def test_missing_num_microbatches_raises():
-    with pytest.raises(ValueError, match=r"^num_microbatches .* got None"):
-        tf_libra.optimize("spp")(lambda images, labels: None)
-
-
 @pytest.mark.parametrize(
     "option",
     [

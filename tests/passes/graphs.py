@@ -218,6 +218,7 @@ def joined(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
         kept.CopyFrom(node)
         if node.op == "LibraAllReduceStart":
             kept.op = "LibraAllReduce"
+            kept.attr["E"].i = 0  # the default, which what is started lacks
         del kept.input[:]
         for text in node.input:
             name = node_name(text)
