@@ -250,6 +250,8 @@ def test_report_begins_with_the_reason_for_another_strategy() -> None:
     assert first.startswith("Active plan: by hand instead of the requested libra")
     assert first.index("libra in 2 groups") < first.index("+20.0 %")
     assert "not of" not in describe(replace(facts, requested="by hand"))
+    # Every plan in the trials is one of "auto".
+    assert "instead of" not in describe(replace(facts, requested="auto"))
 
 
 @pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])

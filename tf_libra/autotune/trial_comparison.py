@@ -13,6 +13,7 @@ import numpy as np
 from tf_libra.autotune.paired_timing import PairedTimings, estimate_paired_timings
 from tf_libra.internal import formatting, validation
 from tf_libra.internal.values import Naturals, Positive, Value, parse_items, plain
+from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.specs.plan import Plan
 
 # Fewer rounds cannot separate two plans from noise.
@@ -230,13 +231,16 @@ def explain_strategy_change(
 ) -> str | None:
     """Explains why the plan is not of the requested strategy; None if it is.
 
+    Any plan that was in the trials is one of "auto".
+
     Args:
       requested: name of the requested strategy.
       planned: name of the plan's strategy.
       race: race that the plan won.
       notes: notes of tuning.
     """
-    if requested == planned:
+    was_tried = race is not None and race.num_rounds > 0
+    if requested == planned or (requested == Auto.name and was_tried):
         return None
     head = f"Active plan: {planned} instead of the requested {requested}"
     compared = compare_with_requested(race, requested)
@@ -248,7 +252,7 @@ def explain_strategy_change(
     reasons = [
         note for note in notes if f"instead of {requested}" in note or "one all-reduce" in note
     ]
-    if race is not None and race.num_rounds:
+    if was_tried:
         # The plan was active before, or the strategy has no single plan.
         return f"{head}: no plan was clearly faster in interleaved trials."
     return f"{head}: {reasons[0]}." if reasons else f"{head}."
