@@ -99,7 +99,7 @@ class Options:
     sparse_as_dense: bool | str = option(
         False,
         "bool | str",
-        validators.check_sparse_as_dense,
+        validators.boolean_or("rows"),
         'plan `IndexedSlices` as dense gradients; "rows" only adds rows of one id.',
         agreed=True,
     )
@@ -239,7 +239,7 @@ class DataParallelOptions(Options):
     shard_updates: bool | str = option(
         False,
         "bool | str",
-        validators.check_shard_updates,
+        validators.boolean_or("overlap"),
         """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
         while the next forward pass runs.""",
         agreed=True,

@@ -48,18 +48,15 @@ def check_wire_dtype(name: str, value: Any) -> str | None:
     return value
 
 
-def check_sparse_as_dense(name: str, value: Any) -> bool | str:
-    """Returns True, False or "rows"."""
-    if isinstance(value, bool) or (isinstance(value, str) and value == "rows"):
-        return value
-    raise ValueError(f"{name} must be True, False or 'rows', got {value!r}")
+def boolean_or(word: str) -> Check:
+    """Returns a check for True, False or a word."""
 
+    def check(name: str, value: Any) -> bool | str:
+        if isinstance(value, bool) or (isinstance(value, str) and value == word):
+            return value
+        raise ValueError(f"{name} must be True, False or {word!r}, got {value!r}")
 
-def check_shard_updates(name: str, value: Any) -> bool | str:
-    """Returns True, False or "overlap"."""
-    if isinstance(value, bool) or (isinstance(value, str) and value == "overlap"):
-        return value
-    raise ValueError(f"{name} must be True, False or 'overlap', got {value!r}")
+    return check
 
 
 _check_broadcast = one_of("first_use", "always", "never")
