@@ -84,14 +84,12 @@ class Interrupts:
         """Removes a callback."""
         self._last_words.discard(speak)
 
-    @property
-    def is_in_call(self) -> bool:
-        """True while a call of `during` lasts."""
-        return not self._over.is_set()
-
     def during(self, call: Callable[[], _Result]) -> _Result:
-        """Makes a call, and ends its waits on a signal. Other threads only make the call."""
-        if threading.current_thread() is not threading.main_thread():
+        """Makes a call, and ends its waits on a signal.
+
+        Other threads only make the call, and so does a call of `during` within another one.
+        """
+        if threading.current_thread() is not threading.main_thread() or not self._over.is_set():
             return call()
         try:
             previous = _wake(self._writer.fileno())

@@ -248,11 +248,7 @@ class VariableReads:
     def on_access(self, handles: Sequence[Any]) -> None:
         """See `AccessObserver`."""
         if any(handle._id in self._remote for handle in handles):
-            interrupts = step_interrupts()
-            if interrupts.is_in_call:
-                self.fetch(handles)
-            else:
-                interrupts.during(lambda: self.fetch(handles))
+            step_interrupts().during(lambda: self.fetch(handles))
         if self._is_computing or not self._served:
             return
         with self._values:

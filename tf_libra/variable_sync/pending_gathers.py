@@ -76,12 +76,8 @@ class PendingGathers:
 
     def on_access(self, handles: Sequence[Any]) -> None:
         """See `AccessObserver`."""
-        interrupts = step_interrupts()
         try:
-            if interrupts.is_in_call:
-                self.finish()
-            else:
-                interrupts.during(self.finish)
+            step_interrupts().during(self.finish)
         except control_plane.EngineError as error:
             lost = control_plane.lost(error)
             raise error if lost is None else current_job.get_job().lost(lost) from error
