@@ -89,8 +89,7 @@ class HorovodControl:
 
     def end_step(self, step: int) -> None:
         """Records that a step was completed; see `Control`."""
-        self._step = step + 1
-        native.load().c.TfLibraSetStep(step + 1)
+        self.set_step(step + 1)
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Waits until every rank is at the same point of the same function; see `Control`."""

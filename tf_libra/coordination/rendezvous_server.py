@@ -151,7 +151,7 @@ class _State:
     stranger: str = ""
     num_done: int = 0
     failure: dict[str, str] | None = None
-    told: set[int] = field(default_factory=set)
+    informed: set[int] = field(default_factory=set)
     is_rank_0_held: bool = True
 
 
@@ -251,7 +251,7 @@ class RendezvousServer:
             writer.write(plain.encode(rejection))
             with contextlib.suppress(OSError):
                 await writer.drain()
-            self._on_told(rank)
+            self._on_informed(rank)
             return None
         writer.write(plain.encode({"proof": frames.proof(self._secret, "server", transcript)}))
         session = frames.session_key(self._secret, transcript)
@@ -301,7 +301,7 @@ class RendezvousServer:
     def _on_message(self, peer: _Peer, message: dict[str, Any]) -> None:
         state = self._state
         if state.failure is not None:
-            return self._tell(peer)
+            return self._inform(peer)
         number = int(message["exchange"])
         if number not in state.pending and peer.rank not in state.gone:
             self._loop.call_later(STALL_SECONDS, self._warn_of_stall, number)
@@ -360,7 +360,7 @@ class RendezvousServer:
         if state.peers.get(peer.rank) is peer:
             del state.peers[peer.rank]
             state.gone[peer.rank] = peer.who
-            self._on_told(peer.rank)
+            self._on_informed(peer.rank)
             if state.pending or not state.num_done:
                 self._fail(LOST, _has_ended(peer.rank, peer.who))
 
@@ -370,17 +370,17 @@ class RendezvousServer:
             self._state.failure = {"error": text, "kind": kind}
             self._loop.call_later(0.0 if is_late else GRACE_SECONDS, self._release_rank_0)
             for peer in self._state.peers.values():
-                self._tell(peer)
+                self._inform(peer)
 
-    def _tell(self, peer: _Peer) -> None:
+    def _inform(self, peer: _Peer) -> None:
         if peer.rank > 0 or not self._state.is_rank_0_held:
             peer.send(self._state.failure)
-            self._on_told(peer.rank)
+            self._on_informed(peer.rank)
 
-    def _on_told(self, rank: int) -> None:
+    def _on_informed(self, rank: int) -> None:
         state, others = self._state, set(range(1, self._size))
-        state.told |= {rank} & others if state.failure else set()
-        if state.failure and state.told.union(state.gone) >= others:
+        state.informed |= {rank} & others if state.failure else set()
+        if state.failure and state.informed.union(state.gone) >= others:
             self._loop.call_soon(self._release_rank_0)  # after what is about to be sent
 
     def _release_rank_0(self) -> None:
