@@ -63,10 +63,7 @@ def broadcast_tensor(
     message = f"broadcast {name}"
     if transport.rank != root:
         return transport.receive(dtype, shape, root, message)
-    for rank in range(num_ranks):
-        if rank != root:
-            transport.send(tensor, rank, message)
-    return tensor
+    return _send_to_others(transport, [tensor] * num_ranks, message)
 
 
 def scatter_tensor(
@@ -92,11 +89,15 @@ def scatter_tensor(
     message = f"part of {name}"
     if transport.rank != root:
         return transport.receive(spec.dtype, spec.shape, root, message)
-    parts = tf.split(tensor, num_ranks, axis)
-    for rank, part in enumerate(parts):
-        if rank != root:
-            transport.send(part, rank, message)
-    return parts[root]
+    return _send_to_others(transport, tf.split(tensor, num_ranks, axis), message)
+
+
+def _send_to_others(transport: Transport, tensors: Sequence[Any], message: str) -> Any:
+    """Sends a tensor to each other rank, and returns this rank's own one, by rank."""
+    for rank, tensor in enumerate(tensors):
+        if rank != transport.rank:
+            transport.send(tensor, rank, message)
+    return tensors[transport.rank]
 
 
 def meet(transport: Transport, num_ranks: int, name: str) -> None:
@@ -104,8 +105,7 @@ def meet(transport: Transport, num_ranks: int, name: str) -> None:
     done = tf.zeros([])
     others = [rank for rank in range(num_ranks) if rank != transport.rank]
     waits = [transport.start_receive(done.dtype, done.shape, rank, name) for rank in others]
-    for rank in others:
-        transport.send(done, rank, name)
+    _send_to_others(transport, [done] * num_ranks, name)
     for wait in waits:
         wait()
 

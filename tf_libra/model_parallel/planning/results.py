@@ -1,6 +1,6 @@
 """Results that a step returns to a rank: for the joint batch, or for its own examples."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from tf_libra.internal.values import one_of
 
@@ -11,3 +11,8 @@ RESULTS_DOC = (
     " those of each rank's own examples, as under data parallelism."
 )
 """Description of the field `results` of strategies."""
+
+
+def returns_own(strategy: Any) -> bool:
+    """Returns whether a strategy, perhaps without the field, returns results of own examples."""
+    return getattr(strategy, "results", "joint") == "own"

@@ -17,6 +17,7 @@ from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.burst import BurstStrategy, DataParallel, make_burst_plan
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
+from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling.layer_benchmark import shares_of_bytes
 from tf_libra.model_parallel.profiling.link_benchmark import (
     AllReduces,
@@ -73,7 +74,7 @@ class BurstPlanner:
             given: plan to follow; None: the strategy plans.
         """
         self.plan: BurstPlan | None = None
-        self.shares_own_results = getattr(strategy, "results", "joint") == "own"
+        self.shares_own_results = returns_own(strategy)
         self._given = given
         self._strategy = strategy
         self._layout: Layout | None = None

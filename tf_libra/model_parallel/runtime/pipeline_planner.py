@@ -16,6 +16,7 @@ from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.planning.pipeline import PipelineStrategy, make_pipeline_plans
 from tf_libra.model_parallel.planning.pipeline.partitioning import check_layers_fit
+from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling import layer_benchmark as profiling
 from tf_libra.model_parallel.profiling.link_benchmark import measured_links
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, Measuring
@@ -47,7 +48,7 @@ class PipelinePlanner:
         self.plan: PipelinePlan | None = None
         self.requested = repr(strategy)
         self.num_microbatches = strategy.num_microbatches or 1
-        self.shares_own_results = getattr(strategy, "results", "joint") == "own"
+        self.shares_own_results = returns_own(strategy)
         self._strategy = strategy
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None
