@@ -54,14 +54,13 @@ def load_plan(folder: Path, key: str) -> TuningResult | None:
     Raises:
         ValueError: the cached file is malformed.
     """
-    path = _plan_path(folder, key)
-    if not path.exists():
+    text = load_text(folder, key)
+    if text is None:
         return None
-    text = _read(path)
     try:
         document = json.loads(text)
     except RecursionError:
-        raise ValueError(f"{path.name} is nested too deep") from None
+        raise ValueError(f"{_plan_path(folder, key).name} is nested too deep") from None
     if isinstance(document, dict) and "format" not in document:
         return _first_version_result(document)
     return TuningResult.from_json(text)
@@ -79,10 +78,8 @@ def load_text(folder: Path, key: str) -> str | None:
         ValueError: the file is too large.
     """
     path = _plan_path(folder, key)
-    return _read(path) if path.exists() else None
-
-
-def _read(path: Path) -> str:
+    if not path.exists():
+        return None
     size = path.stat().st_size
     if size > 2 * validation.MAX_JSON_CHARACTERS:
         raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
