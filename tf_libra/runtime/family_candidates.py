@@ -6,7 +6,7 @@ its trace, and then repeats one step of data parallelism, which is undone (`same
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -114,13 +114,10 @@ class FamilyCandidates:
         self._repeated -= self._slow
         self._slow = set()
 
-    def leave_out_slow(self, names: Iterable[str], reason: str) -> None:
-        """Leaves out strategies until step times change."""
-        self._slow |= {*names}
-        self.left_out |= dict.fromkeys(names, reason)
-
-    def _leave_out(self, name: str, reason: str) -> None:
+    def _leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
+        """Leaves out a strategy; a slow one until step times change."""
         self.left_out[name] = reason
+        self._slow |= {name} if is_slow else set()
         self._log(f"{name} is left out of the trials: {reason}")
 
     def leave_out_failed(self, name: str, error: ValueError) -> None:
@@ -137,8 +134,7 @@ class FamilyCandidates:
             if seconds > FAR_FASTER * self._usual:
                 usual = formatting.time(self._usual)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
-                self._leave_out(name, f"{reason}, and one of {FIRST} took {usual}")
-                self._slow.add(name)
+                self._leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
 
     # Checks.
 
@@ -152,8 +148,7 @@ class FamilyCandidates:
         for rejected in self._first.exchange(mine):
             for name, reason in rejected.items():
                 if reason is not None and name not in self.left_out:
-                    self._leave_out(name, reason)
-                    self._slow |= {name} if slow[name] else set()
+                    self._leave_out(name, reason, is_slow=bool(slow[name]))
         self._accepted |= self.eligible.keys()
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -210,7 +205,8 @@ class FamilyCandidates:
             self._accepted.add(name)
             self._repeated.add(name)
         others = [one for one in self.eligible if one != name]
-        self.leave_out_slow(others, f"trials of an earlier job chose {name}")
+        self._slow |= {*others}
+        self.left_out |= dict.fromkeys(others, f"trials of an earlier job chose {name}")
         return True
 
     # A repeated step.
@@ -237,8 +233,7 @@ class FamilyCandidates:
         if reasons:
             self._leave_out(name, reasons[0])
         elif slow := self._time_repeated(name, usual, args, kwargs):
-            self._leave_out(name, slow)
-            self._slow.add(name)
+            self._leave_out(name, slow, is_slow=True)
         return result
 
     def _run_undone(
@@ -291,7 +286,7 @@ def _option_against(options: config.DataParallelOptions) -> str:
         return "shard_updates leaves slots of which ranks hold parts"
     if options.error_feedback:
         return "error_feedback has rounding errors of gradients that ranks exchange"
-    return "plan= is followed without trials" if options.plan is not None else ""
+    return ""
 
 
 def _available(families: Sequence[str]) -> Sequence[str]:
