@@ -1,6 +1,5 @@
 """Burst plans on several workers, from an unchanged script."""
 
-import functools
 import re
 from collections.abc import Callable
 
@@ -22,12 +21,7 @@ from tf_libra.strategies import DeepPool
 
 SAMPLES = 24
 OTHERS = {"beside": "inception", "overlapped": "convolutional", "without a limit": "mlp"}
-
-
-@pytest.fixture(scope="module")
-def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
-    """Returns the job of a number of workers; a fixture with parameters would run it again."""
-    return functools.cache(lambda world_size: run_job("bursts.py", world_size))
+JOB = "bursts.py"
 
 
 @pytest.fixture(params=[2, 4])

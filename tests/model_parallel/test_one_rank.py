@@ -1,7 +1,6 @@
 """One rank trains the joint batch of several workers, from an unchanged script."""
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +21,7 @@ from tf_libra.strategies import Auto
 SAMPLES = 24
 COMPARED_STEPS = 90
 GIVEN = ("mlp", "convolutional", "embedded", "normalized")
-
-
-@pytest.fixture(scope="module")
-def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
-    """Returns the job of a number of workers; a fixture with parameters would run it again."""
-    return functools.cache(lambda world_size: run_job("one_rank.py", world_size))
+JOB = "one_rank.py"
 
 
 @pytest.fixture(params=[2, 3])

@@ -85,8 +85,17 @@ class Delay:
         return FOLDER / f"{self._name}.go"
 
 
-def train_with(step: Any, delay: Delay) -> None:
-    """Calls the step three times, the last time with a delay."""
+def pair(delay: Delay) -> tuple[Network, Network, Any, Any]:
+    """Returns two equal networks, and their steps; a delay holds the gathers of the first one."""
+    ours, theirs = Network("written"), Network("written")
+    step = interrupted(ours, "overlap", delay.wait)
+    return ours, theirs, step, interrupted(theirs, False, lambda: None)
+
+
+def train(step: Any, other: Any, delay: Delay) -> None:
+    """Calls both steps three times, the last time with a delay."""
+    for number in range(3):
+        other(*inputs_of(number))
     for number in range(3):
         delay.is_on = number == 2
         step(*inputs_of(number))
@@ -126,16 +135,12 @@ def readers(network: Network) -> dict[str, Callable[[], Any]]:
 @cases
 def delayed() -> Any:
     """Reads weights while rank 1 has not begun to gather them."""
-    ours, theirs = Network("written"), Network("written")
     delay = Delay("delayed")
-    step = interrupted(ours, "overlap", delay.wait)
-    other = interrupted(theirs, False, lambda: None)
+    ours, theirs, step, other = pair(delay)
     found = readers(ours)
     for read in found.values():
         read()  # traces
-    for number in range(3):
-        other(*inputs_of(number))
-    train_with(step, delay)
+    train(step, other, delay)
     is_pending = native.load().c.TfLibraAwaitGathers(0.0) != 0
     read: dict[str, Any] = {}
     begun = [threading.Event() for _ in found]
@@ -169,13 +174,9 @@ def delayed() -> Any:
 @cases
 def failed_call() -> Any:
     """Calls a step with invalid inputs on rank 0 while weights are gathered."""
-    ours, theirs = Network("written"), Network("written")
     delay = Delay("failed")
-    step = interrupted(ours, "overlap", delay.wait)
-    other = interrupted(theirs, False, lambda: None)
-    for number in range(3):
-        other(*inputs_of(number))
-    train_with(step, delay)
+    ours, theirs, step, other = pair(delay)
+    train(step, other, delay)
     threading.Timer(0.1, delay.end).start()
     inputs, labels = inputs_of(3)
     found = []
@@ -192,13 +193,9 @@ def failed_call() -> Any:
 
 def leave() -> None:
     """Ends rank 0 when its last call has returned, before weights are whole."""
-    ours, theirs = Network("written"), Network("written")
     delay = Delay("leave")
-    step = interrupted(ours, "overlap", delay.wait)
-    other = interrupted(theirs, False, lambda: None)
-    for number in range(3):
-        other(*inputs_of(number))
-    train_with(step, delay)
+    ours, theirs, step, other = pair(delay)
+    train(step, other, delay)
     if RANK == 0:
         atexit.register(delay.end)  # before TF-Libra leaves
         return

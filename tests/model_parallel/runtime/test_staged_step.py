@@ -1,6 +1,5 @@
 """Pipelines on several workers, from an unchanged script."""
 
-import functools
 import importlib.util
 import json
 import re
@@ -19,12 +18,7 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
-
-
-@pytest.fixture(scope="module")
-def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
-    """Returns the job of a number of workers; a fixture with parameters would run it again."""
-    return functools.cache(lambda world_size: run_job("pipelines.py", world_size))
+JOB = "pipelines.py"
 
 
 @pytest.fixture(params=[2, 3, 4])
