@@ -253,7 +253,7 @@ def test_another_secret_ends_that_rank_alone(
         server = launched_job._meeting(place)._server
         # A stranger may repeat itself without end.
         assert server is not None and isinstance(server._state.rejected, str)
-        assert not server._state.told
+        assert not server._state.informed
     monkeypatch.setenv("TF_LIBRA_SECRET", "first")
     assert on_ranks(place, exchanged, ranks=range(2)) == [[{"from": 0}, {"from": 1}]] * 2
 
