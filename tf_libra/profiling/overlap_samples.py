@@ -118,8 +118,10 @@ def exclude_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord
     """Moves the start of each all-reduce to the estimated arrival of the other ranks.
 
     A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The wait
-    is the time to the first byte, minus the shortest such time of the same group of the same plan.
-    So pass all records of a plan's steps in one call; the records of a single step are not changed.
+    is the time to the first byte, minus the shortest such time of all records. A rank that is
+    behind finds the first byte of every peer, whatever the size and the plan. The records of one
+    group alone would leave what a rank is ahead in each of them, and more of it the fewer they are.
+    So pass the records of many steps in one call.
 
     Args:
       records: records of any steps and plans.
@@ -127,20 +129,14 @@ def exclude_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord
     Returns:
       The records in the same order, with later `started_ns`.
     """
-    quickest_ns: dict[tuple[str, int], int] = {}
-    for record in records:
-        first_ns = record.first_byte_ns - record.started_ns
-        if first_ns >= 0:  # negative: no byte was awaited
-            key = (record.plan, record.group)
-            quickest_ns[key] = min(first_ns, quickest_ns.get(key, first_ns))
+    until_first_byte_ns = [record.first_byte_ns - record.started_ns for record in records]
+    # Negative: no byte was awaited.
+    shortest_ns = min((each for each in until_first_byte_ns if each >= 0), default=0)
     return tuple(
         record
-        if record.first_byte_ns < record.started_ns
-        else dataclasses.replace(
-            record,
-            started_ns=record.first_byte_ns - quickest_ns[record.plan, record.group],
-        )
-        for record in records
+        if until_ns < 0
+        else dataclasses.replace(record, started_ns=record.first_byte_ns - shortest_ns)
+        for record, until_ns in zip(records, until_first_byte_ns, strict=True)
     )
 
 
