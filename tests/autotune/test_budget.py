@@ -76,17 +76,17 @@ def test_min_steps_are_granted_after_the_deadline() -> None:
     assert end.steps_left == 0
 
 
-@pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 30, 36])
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 10, 11, 12, 17, 30])
 def test_short_step_budget_is_kept_and_yields_a_plan(max_steps: int) -> None:
     tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     # Of what is left after measuring, a few steps are no race.
-    assert min(max_steps, 10) <= len(experiments) <= max_steps
+    assert min(max_steps, 5) <= len(experiments) <= max_steps
     assert tuned.plan.tensor_names == PROFILE.names
     assert any(f"budget of {max_steps} steps" in note for note in tuned.notes)
     assert not tuned.is_complete
     assert tuned.plan.notes[-len(tuned.notes) :] == tuned.notes
-    assert (tuned.profile is None) == (max_steps < 4)
-    assert (tuned.race is None) == (max_steps < 16)
+    assert (tuned.profile is None) == (max_steps < 2)
+    assert (tuned.race is None) == (max_steps < 11)
     if tuned.race is None:
         assert tuned.plan.strategy == ("syneasgd" if tuned.profile is None else "mg-wfbp")
 
@@ -109,13 +109,13 @@ def test_interrupted_race_yields_a_plan_cached_only_if_reliable(
 
         def run(self, plan: Plan) -> TrialResult:
             self.count += 1
-            self.step_seconds = 0.05 if self.count <= 40 else then
+            self.step_seconds = 0.05 if self.count <= 22 else then
             return super().run(plan)
 
     machine = Slowing(noise=0.1)
     limit = 0.25 if is_trusted else 1e-6
-    tuned, _ = drive(machine, budget=Budget(60, 3.05), max_model_error=limit)
-    assert machine.seconds <= 3.05 + then
+    tuned, _ = drive(machine, budget=Budget(60, 2.15), max_model_error=limit)
+    assert machine.seconds <= 2.15 + then
     assert tuned.is_complete is (is_trusted or rounds > 1)
     assert not any("budget" in note for note in tuned.notes)
     # The first round pays for the plans' instantiation.

@@ -52,7 +52,7 @@ def test_step_without_all_reduces_gives_productions_only() -> None:
 def test_slow_traced_steps_are_scaled() -> None:
     machine, findings = Machine(), Observations()
     plans = [*measuring_plans(machine.specs(), (1, 2, 4), NUM_WORKERS)]
-    plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
+    plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 6)
     for index, plan in enumerate(plans):
         phase = Phase.MEASURE if plan.after_backward else Phase.SAMPLE
         findings.record(Trial(phase, plan, traced=True), machine.run(plan))

@@ -1,11 +1,11 @@
 """Sampling plans: valid for every model, varied in what a fit separates."""
 
-import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_libra.autotune import TensorSpec, measuring_plans, one_group_plan, random_plans
-from tf_libra.autotune.sampling_plans import SAMPLED_GROUPS
+from tf_libra.autotune.sampling_plans import SAMPLED_GROUPS, SIZES_PER_THREADS
 from tf_libra.specs.backward_profile import BackwardProfile
 
 THREADS = (1, 2, 4)
@@ -49,14 +49,21 @@ def test_every_thread_count_leads_as_often_as_any_other() -> None:
     assert {r: leading.count(r) for r in THREADS} == {1: 4, 2: 4, 4: 4}
 
 
-def test_every_thread_count_is_measured_at_different_sizes() -> None:
-    plans = measuring_plans(specs([1000] * 100), THREADS, 4)
-    assert [{group.num_threads for group in plan.groups} for plan in plans] == [{1}, {2}, {4}]
+@pytest.mark.parametrize("threads", [(1,), (2, 3), THREADS, (1, 2, 3, 4), (1, 2, 4, 8, 16, 32)])
+def test_every_thread_count_is_measured_at_different_sizes(threads: tuple[int, ...]) -> None:
+    plans = measuring_plans(specs([1000] * 100), threads, 4)
+    sizes: dict[int, set[int]] = {r: set() for r in threads}
     for plan in plans:
         assert plan.after_backward
-        sizes = [sum(plan.num_bytes[one.start : one.stop]) for one in plan.groups]
-        assert max(sizes) >= 5 * min(sizes)
-        assert len(set(sizes)) >= 3
+        assert plan.num_workers == 4
+        for num_bytes, group in zip(plan.group_bytes, plan.groups, strict=True):
+            sizes[group.num_threads].add(num_bytes)
+    assert all(len(each) >= SIZES_PER_THREADS for each in sizes.values())
+    assert all(max(each) >= 3 * min(each) for each in sizes.values())
     # No place in a step has one size only.
-    assert len({plan.groups[0].stop for plan in plans}) == len(THREADS)
-    assert np.all([plan.num_workers == 4 for plan in plans])
+    assert len({plan.groups[0].stop for plan in plans}) == len(plans)
+
+
+def test_few_tensors_need_few_measuring_plans() -> None:
+    plans = measuring_plans(specs([1000]), THREADS, 4)
+    assert len({plan.fingerprint for plan in plans}) == len(plans) <= 2

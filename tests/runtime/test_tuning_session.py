@@ -155,7 +155,7 @@ def test_every_rank_knows_what_the_plan_rests_on(trouble: Job) -> None:
 @pytest.mark.parametrize("rank", RANKS)
 def test_result_of_a_short_budget_is_not_cached(trouble: Job, rank: int) -> None:
     value = trouble.value("cache_and_log_folders", rank)["cut short"]
-    assert value == {"phases": ["measure"] * 7 + ["run"], "kept": 0}
+    assert value == {"phases": ["measure"] * 4 + ["run"], "kept": 0}
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,16 @@ def _fit(
     samples += exclusive + _samples(observations.overlapped, profile)
     fitted = fit(samples)
     held_out: dict[str, ContentionModel] = {}
-    plans = dict.fromkeys(step.plan.fingerprint for step in observations.overlapped)
+    sampled = [step.plan.fingerprint for step in (*observations.timed, *observations.overlapped)]
+    plans = dict.fromkeys(sampled)
     for fingerprint in plans if len(plans) >= _MIN_PLANS_TO_TEST else ():
+        others = observations.without(fingerprint)
+        if len(others) == len(observations.overlapped):  # the fit has not seen this plan
+            held_out[fingerprint] = fitted.model
+            continue
         # Parameters that only this plan's steps determine cannot be fitted without it.
         with contextlib.suppress(ValueError):
-            others = _samples(observations.without(fingerprint), profile)
-            held_out[fingerprint] = fit(exclusive + others).model
+            held_out[fingerprint] = fit(exclusive + _samples(others, profile)).model
     error = _held_out_error(held_out, profile, observations.overlapped)
     model: CostModel = fitted.model
     rest, fitted_profile, backward_error = None, profile, error
@@ -220,10 +224,12 @@ def _held_out_error(
     profile: BackwardProfile,
     steps: Sequence[ProfiledStep],
 ) -> float | None:
-    """Returns the median relative error of backward over plans, each by a fit without it."""
+    """Returns the median error of backward over traced plans, each by a fit without it."""
     errors = []
     for fingerprint, model in held_out.items():
         own = [step for step in steps if step.plan.fingerprint == fingerprint]
+        if not own:
+            continue
         # The model predicts the median step, not single disturbed ones.
         timelines = [measured_timeline(step.records, step.production) for step in own]
         seconds = float(np.median([timeline.backward_seconds for timeline in timelines]))

@@ -13,7 +13,6 @@ from tf_libra.autotune.trial_comparison import MIN_ROUNDS
 from tf_libra.autotune.trial_schedule import (
     TIMED_ROUNDS,
     affordable_rounds,
-    baseline_trials,
     measuring_trials,
     run_trials,
     sampled_plans,
@@ -24,11 +23,6 @@ from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
-
-# Untraced steps under one all-reduce after backward. A race runs more of them, interleaved with
-# other plans.
-BASELINE_STEPS = 2
-BASELINE_STEPS_BEFORE_A_RACE = 1
 
 
 @register
@@ -66,9 +60,6 @@ def measure_and_plan(problem: TuningProblem) -> Tuner:
     num_workers = problem.num_workers
     observations = Observations()
     threads = strategy.allowed_threads
-    baseline_steps = BASELINE_STEPS_BEFORE_A_RACE if strategy.races else BASELINE_STEPS
-    baseline = baseline_trials(tensors, threads[0], num_workers, baseline_steps)
-    yield from run_trials(baseline, observations, budget)
     yield from run_trials(measuring_trials(tensors, threads, num_workers), observations, budget)
     profile = observations.profile(tensors)
     is_sampled = False
@@ -77,7 +68,8 @@ def measure_and_plan(problem: TuningProblem) -> Tuner:
         rounds = affordable_rounds(len(plans), budget) if strategy.races else TIMED_ROUNDS
         is_sampled = rounds > 0
         if is_sampled:
-            yield from run_trials(sampling_trials(plans, rounds), observations, budget)
+            trials = sampling_trials(plans, rounds, problem.leaves_records)
+            yield from run_trials(trials, observations, budget)
         if is_sampled and problem.runs_streams and strategy.num_streams > 1:
             plan = two_stream_plan(profile.profile, threads[0], num_workers)
             yield from run_trials(stream_trials(plan), observations, budget)

@@ -133,19 +133,15 @@ class Observations:
     def bytes_per_second(self, num_workers: int) -> float | None:
         """Returns a worker's send rate in the largest all-reduces after backward; None if unknown.
 
-        Only steps with the fewest threads count, which are measured first. The rate of large
-        all-reduces depends on the network and hardly on startup.
+        Only all-reduces with the fewest threads count. The rate of large all-reduces depends on the
+        network and hardly on startup.
         """
-        of_first_plan = [
-            record
-            for step in self.after_backward
-            if step.plan.fingerprint == self.after_backward[0].plan.fingerprint
-            for record in step.records
-        ]
+        all_records = [record for step in self.after_backward for record in step.records]
+        fewest = min((record.num_threads for record in all_records), default=0)
         records = [
             record
-            for record in exclude_waiting(of_first_plan)
-            if record.num_bytes and record.seconds > 0
+            for record in exclude_waiting(all_records)
+            if record.num_threads == fewest and record.num_bytes and record.seconds > 0
         ]
         if not records or num_workers < 2:
             return None

@@ -11,9 +11,10 @@ from tf_libra.specs.plan import Plan, TensorGroup
 # Range of the number of groups of random plans. Small all-reduces do not separate startup from
 # transmission.
 SAMPLED_GROUPS = (2, 6)
-# Sizes of the all-reduces after backward, as shares of all bytes: every thread count is measured at
-# sizes that differ several times.
-MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
+# Sizes of the all-reduces after backward, as shares of all bytes, and the fewest of them at which
+# every thread count is measured.
+MEASURED_SHARES = (0.5, 0.27, 0.13, 0.07, 0.03)
+SIZES_PER_THREADS = 3
 # Number of groups of `two_stream_plan`.
 TWO_STREAM_GROUPS = 6
 
@@ -67,26 +68,24 @@ def two_stream_plan(profile: BackwardProfile, num_threads: int, num_workers: int
 def measuring_plans(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> list[Plan]:
-    """Returns one plan per thread count: groups of several sizes, reduced after backward."""
+    """Returns plans of groups of several sizes and all thread counts, reduced after backward.
+
+    All-reduces after backward run one by one, so a step shows several thread counts.
+    """
     sizes = np.array([tensor.num_bytes for tensor in tensors], dtype=float)
     before = np.concatenate([[0.0], np.cumsum(sizes)]) / max(sizes.sum(), 1.0)
-    plans = []
-    for index, num_threads in enumerate(threads):
-        # The order of sizes varies by count, so that no position in a step has a single size.
+    plans: dict[str, Plan] = {}
+    for index in range(-(-SIZES_PER_THREADS * len(threads) // len(MEASURED_SHARES))):
+        # The order of sizes varies by plan, so that no position in a step has a single size.
         shares = np.roll(MEASURED_SHARES, index)
         cuts = {int(np.argmin(np.abs(before - share))) for share in np.cumsum(shares)[:-1]}
         edges = sorted(cuts | {0, len(tensors)})
-        plans.append(
-            _plan(
-                tensors,
-                edges,
-                [num_threads] * (len(edges) - 1),
-                num_workers,
-                "measure",
-                after_backward=True,
-            )
-        )
-    return plans
+        # A size gets other threads in every plan.
+        sizes_of_groups = [(group - index) % len(shares) for group in range(len(edges) - 1)]
+        chosen = [threads[(size + index) % len(threads)] for size in sizes_of_groups]
+        plan = _plan(tensors, edges, chosen, num_workers, "measure", after_backward=True)
+        plans[plan.fingerprint] = plan
+    return list(plans.values())
 
 
 def random_plans(

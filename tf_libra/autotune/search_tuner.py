@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from tf_libra.autotune.model_tuner import BASELINE_STEPS, race_candidates
+from tf_libra.autotune.model_tuner import race_candidates
 from tf_libra.autotune.observations import Observations
 from tf_libra.autotune.sampling_plans import TensorSpec, one_group_plan
 from tf_libra.autotune.search.driver import plan_for_setting, search
 from tf_libra.autotune.search.result import Search
 from tf_libra.autotune.search.space import SearchableStrategy, Space
-from tf_libra.autotune.trial_schedule import baseline_trials, measuring_trials, run_trials
+from tf_libra.autotune.trial_schedule import measuring_trials, run_trials
 from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.planning import data_parallel as strategies
@@ -46,8 +46,6 @@ class SearchTuner:
 def _tune(problem: TuningProblem, strategy: SearchableStrategy) -> Tuner:
     tensors, num_workers, budget = problem.tensors, problem.num_workers, problem.budget
     observations, threads = Observations(), strategy.allowed_threads[:1]
-    baseline = baseline_trials(tensors, threads[0], num_workers, BASELINE_STEPS)
-    yield from run_trials(baseline, observations, budget)
     yield from run_trials(measuring_trials(tensors, threads, num_workers), observations, budget)
     measured = observations.profile(tensors)
     notes = observations.problem_notes()

@@ -12,22 +12,19 @@ from tf_libra.autotune.sampling_plans import (
     TensorSpec,
     measuring_plans,
     one_by_one_plan,
-    one_group_plan,
     random_plans,
     tensor_specs,
 )
 from tf_libra.autotune.trial import Phase, Trial, TrialResult
-from tf_libra.planning import data_parallel as strategies
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
 
-# Traced steps per measuring plan, after the first step: for the fewest and the most threads, and
-# for the thread counts between them.
-MEASURED_STEPS = 2
-MEASURED_STEPS_BETWEEN = 1
+# Fewest traced steps that communicate after backward: a profile is their median.
+MEASURED_STEPS = 3
+# Sampled plans, the rounds of untraced steps in which they take turns, and traced steps.
 SAMPLED_PLANS = 5
-# Rounds of untraced steps, one step of each sampled plan per round.
-TIMED_ROUNDS = 3
+TIMED_ROUNDS = 2
+TRACED_SAMPLES = 2
 
 
 def run_trials(
@@ -42,46 +39,47 @@ def run_trials(
             observations.record(trial, result)
 
 
-def baseline_trials(
-    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, num_steps: int
-) -> Iterator[Trial]:
-    """Yields untraced trials of one all-reduce after backward."""
-    plan = one_group_plan(tensors, num_threads, num_workers, strategies.SynEasgd.name)
-    for repetition in range(1 + num_steps):
-        yield Trial(Phase.MEASURE, plan, traced=False, is_first=repetition == 0)
-
-
 def measuring_trials(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> Iterator[Trial]:
     """Yields traced trials that communicate after backward, free of contention."""
     plans = measuring_plans(tensors, threads, num_workers)
-    for plan in plans:
-        is_between = plan is not plans[0] and plan is not plans[-1]
-        for repetition in range(1 + (MEASURED_STEPS_BETWEEN if is_between else MEASURED_STEPS)):
-            first = repetition == 0
-            yield Trial(Phase.MEASURE, plan, traced=not first, is_first=first)
+    for index, plan in enumerate(plans):
+        yield Trial(Phase.MEASURE, plan, traced=False, is_first=True)
+        for _ in range(max(len(range(index, MEASURED_STEPS, len(plans))), 1)):
+            yield Trial(Phase.MEASURE, plan, traced=True)
 
 
 def sampled_plans(profile: BackwardProfile, threads: Sequence[int], num_workers: int) -> list[Plan]:
     """Returns different plans to sample: random ones, and one of many small all-reduces."""
-    plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS)
+    plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS - 1)
     plans.append(one_by_one_plan(tensor_specs(profile), threads[0], num_workers))
     return list({plan.fingerprint: plan for plan in plans}.values())
 
 
-def sampling_trials(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[Trial]:
+def sampling_trials(
+    plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS, leaves_records: bool = True
+) -> Iterator[Trial]:
     """Yields interleaved trials, so that disturbances of the machine affect all plans.
 
-    After its first step, every plan has one traced step and `num_rounds` untraced ones.
+    After the first steps, each round has a step of every plan. These steps are untraced, and the
+    plans with the most thread counts have one traced step each; if only a trace shows all-reduces,
+    every step is traced.
+
+    Args:
+        plans: sampled plans.
+        num_rounds: number of rounds, at least 1.
+        leaves_records: whether untraced steps show their all-reduces.
     """
     for plan in plans:
         yield Trial(Phase.SAMPLE, plan, traced=False, is_first=True)
     order = np.random.default_rng(0)
+    by_threads = sorted(plans, key=lambda plan: -len({group.num_threads for group in plan.groups}))
+    traced = by_threads[:TRACED_SAMPLES] if leaves_records else []
     for number in range(num_rounds):
         for index in order.permutation(len(plans)):
-            yield Trial(Phase.SAMPLE, plans[index], traced=False)
-        for plan in plans[number::num_rounds]:
+            yield Trial(Phase.SAMPLE, plans[index], traced=not leaves_records)
+        for plan in traced[number::num_rounds]:
             yield Trial(Phase.SAMPLE, plan, traced=True)
 
 
@@ -91,7 +89,7 @@ def affordable_rounds(num_plans: int, budget: BudgetTracker) -> int:
     The result is at most `TIMED_ROUNDS`, and 0 if the budget suffices for a race only.
     """
     for rounds in range(TIMED_ROUNDS, 0, -1):
-        others = num_plans * (rounds + 1) + MAX_CANDIDATES * ROUNDS_BEFORE_ELIMINATION
+        others = num_plans * rounds + TRACED_SAMPLES + MAX_CANDIDATES * ROUNDS_BEFORE_ELIMINATION
         if budget.affords(num_plans + MAX_CANDIDATES, others):
             return rounds
     return 0

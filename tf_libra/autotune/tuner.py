@@ -39,6 +39,7 @@ class TuningProblem:
         hops: sequential hops of an all-reduce; None for those of a ring.
         workers_per_host: workers per host of a two-level all-reduce; see `ContentionModel`.
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
+        leaves_records: False if only a trace shows when all-reduces ran.
         wire: format to which plans may round tensors on their way; None: to none.
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
         find_warm_start: returns the warm start from a similar job, given the measured network rate
@@ -54,6 +55,7 @@ class TuningProblem:
     hops: int | None
     workers_per_host: int | None
     runs_streams: bool
+    leaves_records: bool
     wire: WireFormat | None
     active_plan: Plan | None
     find_warm_start: Callable[[float | None], WarmStart | None]
@@ -121,6 +123,7 @@ def tune(
     hops: int | None = None,
     workers_per_host: int | None = None,
     runs_streams: bool = False,
+    leaves_records: bool = True,
     wire: WireFormat | None = None,
     active_plan: Plan | None = None,
     find_warm_start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
@@ -139,6 +142,7 @@ def tune(
         hops: see `TuningProblem`.
         workers_per_host: see `TuningProblem`.
         runs_streams: see `TuningProblem`.
+        leaves_records: see `TuningProblem`.
         wire: see `TuningProblem`.
         active_plan: see `TuningProblem`.
         find_warm_start: see `TuningProblem`.
@@ -154,6 +158,7 @@ def tune(
         hops,
         workers_per_host,
         runs_streams,
+        leaves_records,
         wire,
         active_plan,
         find_warm_start,

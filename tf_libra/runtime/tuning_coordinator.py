@@ -101,6 +101,7 @@ class TuningCoordinator:
                 hops=self._backend.hops,
                 workers_per_host=self._backend.workers_per_host(),
                 runs_streams=self._backend.runs_streams,
+                leaves_records=self._backend.leaves_records,
                 wire=self._wire,
                 should_stop=lambda: pause.is_spent,
                 **more,

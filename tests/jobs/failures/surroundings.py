@@ -148,7 +148,7 @@ def cache_and_log_folders() -> Any:
     kept, logs = FOLDER / f"cache.{RANK}", FOLDER / f"log.{RANK}"
     result: dict[str, Any] = {}
 
-    phases, step = next_job(8, cache_dir=kept, max_tuning_steps=7)
+    phases, step = next_job(5, cache_dir=kept, max_tuning_steps=4)
     result["cut short"] = {"phases": phases, "kept": len(list(kept.glob("*")))}
 
     phases, step = next_job(1, cache_dir=kept, logdir=logs)
