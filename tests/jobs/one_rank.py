@@ -14,7 +14,8 @@ import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.autotune.drift_detector import DriftDetector
-from tf_libra.runtime import family_candidates, family_step
+from tf_libra.model_parallel.runtime import burst_planner, pipeline_planner
+from tf_libra.runtime import family_candidates, family_prediction, family_step
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto, DeepPool, OneRank, Spp
 
@@ -210,9 +211,13 @@ def compared(
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    limits = {"FAR_FASTER": far_faster, "HOPELESS": float("inf"), "CLEARLY_SLOWER": 0.0}
+    endless = float("inf")
+    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
     with (
-        mock.patch.multiple(family_candidates, **limits),
+        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
+        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
+        mock.patch.multiple(family_prediction, **limits),
+        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
         mock.patch.object(
             family_step,
             "choose_fastest",
@@ -239,6 +244,18 @@ def compared(
         "loss": float(result["loss"]),
         "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
     }
+
+
+def failed():
+    """Trains through trials of families that fail on the last rank alone."""
+    broken = mock.Mock(side_effect=RuntimeError("broken here"))
+    if harness.RANK != LAST:
+        return compared(without_metric, FIRST, allow=(), families=FAMILIES)
+    with (
+        mock.patch.object(pipeline_planner, "check_layers_fit", broken),
+        mock.patch.object(burst_planner, "flows", broken),
+    ):
+        return compared(without_metric, FIRST, allow=(), families=FAMILIES)
 
 
 def next_job():
@@ -392,6 +409,7 @@ cases.add("read in bursts", read_in_bursts)
 cases(changed_between)
 cases(dropped)
 cases(next_job)
+cases(failed)
 cases.add("compared own", lambda: compared(without_metric, allow=()))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

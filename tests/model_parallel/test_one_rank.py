@@ -257,6 +257,20 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
     assert np.mean(losses) == pytest.approx(expected[-1]["loss"], rel=1e-3)
 
 
+def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> None:
+    """The other ranks are informed immediately, and all go on."""
+    last = trained.world_size - 1
+    _, variables = train_alone(without_metric, 2 * COMPARED_STEPS, SAMPLES, 1)
+    check_variables(trained, "failed", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("failed", rank)
+        assert value["settled"] and value["plan"] == "Plan"
+        explained = " ".join(value["explained"].split())
+        for name in ("spp", "deeppool"):
+            reason = f"RuntimeError: broken here (on rank {last})"
+            assert f"{name} is left out: {reason}" in explained
+
+
 def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) -> None:
     """Also a batch that is smaller on one rank, and the plan given as `plan=`."""
     _, variables = train_alone(without_metric, 4, SAMPLES, 1)

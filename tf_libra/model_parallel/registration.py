@@ -13,39 +13,58 @@ from tf_libra.model_parallel.runtime.staged_options import (
     PipelineOptions,
 )
 from tf_libra.runtime.protocol import TrainingStep
-from tf_libra.runtime.strategy_kinds import KINDS, StrategyKind
+from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
 from tf_libra.specs.burst import BurstPlan
+from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.one_rank import OneRankPlan
 
 
 def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) -> TrainingStep:
+    from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
     from tf_libra.model_parallel.runtime.pipeline_planner import PipelinePlanner
-    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
 
     def make_planner() -> PipelinePlanner:
         return PipelinePlanner(options.strategy)
 
-    return StagedTraining(function, make_planner, options, options.strategy.release_variables)
+    return CandidateTraining(function, make_planner, options, options.strategy.release_variables)
 
 
 def _make_burst_step(function: Callable[..., Any], options: BurstOptions) -> TrainingStep:
     from tf_libra.model_parallel.runtime.burst_planner import BurstPlanner
-    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
+    from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
 
     def make_planner() -> BurstPlanner:
         return BurstPlanner(options.strategy, options.plan)
 
-    return StagedTraining(function, make_planner, options)
+    return CandidateTraining(function, make_planner, options)
 
 
 def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -> TrainingStep:
+    from tf_libra.model_parallel.runtime.candidate_step import CandidateTraining
     from tf_libra.model_parallel.runtime.one_rank_planner import OneRankPlanner
-    from tf_libra.model_parallel.runtime.staged_step import StagedTraining
 
     def make_planner() -> OneRankPlanner:
         return OneRankPlanner(options.strategy, options.plan)
 
-    return StagedTraining(function, make_planner, options)
+    return CandidateTraining(function, make_planner, options)
+
+
+def _predict_pipeline(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
+    from tf_libra.model_parallel.runtime.predictions import predict_pipeline
+
+    return predict_pipeline(strategy, layers, links, batch)
+
+
+def _predict_burst(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
+    from tf_libra.model_parallel.runtime.predictions import predict_burst
+
+    return predict_burst(strategy, layers, links, batch)
+
+
+def _max_speedup_of_pipelines(num_ranks: int) -> float:
+    """Return the speedup of two stages of equal work, which idle for one microbatch."""
+    count = 2 * num_ranks
+    return num_ranks * count / (count + 1)
 
 
 def _run_pipeline(arguments: list[str]) -> int:
@@ -67,6 +86,8 @@ PIPELINES = StrategyKind(
     _make_pipeline_step,
     is_staged=True,
     joins_trials=True,
+    max_speedup=_max_speedup_of_pipelines,
+    predict=_predict_pipeline,
 )
 BURSTS = StrategyKind(
     "bursts",
@@ -75,6 +96,7 @@ BURSTS = StrategyKind(
     _make_burst_step,
     is_staged=True,
     joins_trials=True,
+    predict=_predict_burst,
     plan_type=BurstPlan,
     of_plans=burst.DeepPool(),
 )

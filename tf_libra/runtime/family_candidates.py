@@ -6,25 +6,32 @@ its trace, and then repeats one step of data parallelism, which is undone (`same
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tf_libra import config
 from tf_libra.internal import formatting
 from tf_libra.planning.data_parallel.auto import JOINT_RESULTS
-from tf_libra.planning.one_worker import CLEARLY_SLOWER
 from tf_libra.runtime import same_step
 from tf_libra.runtime.family_choice import FamilyChoice
+from tf_libra.runtime.family_options import (
+    available_families,
+    describe_error,
+    last_line,
+    option_against,
+)
+from tf_libra.runtime.family_prediction import Reference, describe_slow, predict_steps
 from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS
-from tf_libra.runtime.protocol import CandidateStep
+from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.strategy_kinds import (
-    KINDS,
+    Links,
     StrategyKind,
     resolve_options,
     resolve_strategy,
 )
 from tf_libra.runtime.training_step import TrainingFunction
+from tf_libra.specs.layer_graph import LayerGraph
 
 
 class FamilyCandidates:
@@ -61,8 +68,8 @@ class FamilyCandidates:
         self._impossible: dict[str, str] = {}  # reasons, by strategy
         self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
         self.steps: dict[str, CandidateStep] = {}
-        reason = _option_against(options)
-        for name in _available(families):
+        reason = option_against(options)
+        for name in available_families(families):
             kind, strategy = resolve_strategy(name)
             if not self._allows_joint:
                 strategy = dataclasses.replace(strategy, results="own")
@@ -95,6 +102,7 @@ class FamilyCandidates:
         self._slow: set[str] = set()  # that are left out because they are slow
         self._largest_speedup = float("inf")  # of data parallelism over one worker, predicted
         self._usual = float("inf")  # seconds of a step of data parallelism
+        self._reference: Reference | None = None
 
     @property
     def eligible(self) -> dict[str, CandidateStep]:
@@ -120,9 +128,9 @@ class FamilyCandidates:
         self._slow |= {name} if is_slow else set()
         self._log(f"{name} is left out of the trials: {reason}")
 
-    def leave_out_failed(self, name: str, error: ValueError) -> None:
+    def leave_out_failed(self, name: str, error: TrialError) -> None:
         """Leaves out a strategy whose step has failed on all ranks."""
-        self._leave_out(name, last_line(str(error)))
+        self._leave_out(name, describe_error(error))
 
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
@@ -138,43 +146,135 @@ class FamilyCandidates:
 
     # Checks.
 
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Leaves out strategies that would compute other weights, on all ranks alike."""
+    def check(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plan_seconds: Sequence[float],
+        seconds_left: float,
+    ) -> None:
+        """Leaves out strategies that would be slow, or compute other weights, on all ranks.
+
+        Args:
+            args: of the step.
+            kwargs: of the step.
+            plan_seconds: seconds of steps under the plan of data parallelism, on this rank.
+            seconds_left: seconds in which trials may go on.
+        """
+        # The first step under a plan is traced for it.
+        everyone = self._first.exchange(list(plan_seconds[1:]))
+        self._reference = Reference.from_result(self._first.state.conclusion, everyone)
         other = self._reason_against()
-        slow = {name: self._reason_slow(name) for name in self.eligible}
-        mine: dict[str, str | None] = {}
-        for name in self.eligible.keys() - self._accepted:
-            mine[name] = slow[name] or other or self._rejects(name, args, kwargs)
-        for rejected in self._first.exchange(mine):
-            for name, reason in rejected.items():
-                if reason is not None and name not in self.left_out:
-                    self._leave_out(name, reason, is_slow=bool(slow[name]))
+        slow = {name: self._reason_slow(name) for name in self._unchecked}
+        self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
+        alone = [name for name in self._unchecked if self._kind(name).trains_alone]
+        self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in alone})
+        self._predict(args, kwargs)
+        self._leave_out_late(seconds_left)
+        others = [name for name in self._unchecked if name not in alone]
+        self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in others})
         self._accepted |= self.eligible.keys()
+
+    @property
+    def _unchecked(self) -> list[str]:
+        return [name for name in self.eligible if name not in self._accepted]
+
+    def _kind(self, name: str) -> StrategyKind:
+        kind, _ = self._options[name]
+        return kind
+
+    def _leave_out_everywhere(
+        self, reasons: Mapping[str, str | None], slow: Mapping[str, str] | None = None
+    ) -> None:
+        """Leaves out strategies for which a rank has a reason; all ranks call it."""
+        for rejected in self._first.exchange(dict(reasons)):
+            for name, reason in rejected.items():
+                if reason and name not in self.left_out:
+                    self._leave_out(name, reason, is_slow=bool(slow and slow[name]))
+
+    def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
+        kinds = {name: self._kind(name) for name in self.steps}
+        alone = next((name for name, kind in kinds.items() if kind.trains_alone), None)
+        names = [name for name in self._unchecked if kinds[name].predict is not None]
+        if not names or alone is None or self._reference is None:
+            return
+        if alone in self.left_out and alone not in self._slow:
+            # What one rank cannot compute, stages cannot either.
+            self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
+            return
+        everyone = self._first.exchange(self._predictions(alone, names, args, kwargs))
+        self._leave_out_everywhere(
+            {
+                name: next((rank[name][1] for rank in everyone if rank[name][1]), "")
+                for name in names
+            }
+        )
+        seconds = {
+            name: sum(rank[name][0] for rank in everyone) / len(everyone)
+            for name in (alone, *names)
+            if name in self.eligible
+        }
+        if not seconds.keys() & {*names}:
+            return
+        self.predicted |= {name: formatting.time(one) for name, one in seconds.items()}
+        slow = describe_slow(seconds, self._reference.compared.step_seconds, alone)
+        self._leave_out_everywhere(slow, slow)
+
+    def _leave_out_late(self, seconds_left: float) -> None:
+        """Leaves out strategies whose plans need more time to measure than there is."""
+        names = [name for name in self._unchecked if self._kind(name).predict is not None]
+        if self._reference is None or not names:
+            return
+        late = self._reference.describe_late(seconds_left / len(names))
+        self._leave_out_everywhere(dict.fromkeys(names, late))
+
+    def _predictions(
+        self, alone: str, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, tuple[float, str]]:
+        """Returns what this rank predicts; reaches no other rank."""
+        reference = self._reference
+        assert reference is not None
+        if reference.num_repeats < 1:
+            seconds = formatting.time(reference.compared.one_worker_seconds)
+            reason = f"a step of one worker takes {seconds}, too long to measure its layers"
+            return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
+        _, num_ranks = self._first.rendezvous.place
+        try:
+            layers, batch = self.steps[alone].measure_layers(
+                args, kwargs, num_ranks, reference.num_repeats
+            )
+            predict = {name: partial(self._predict_one, name, batch) for name in names}
+            return predict_steps(reference, layers, predict, alone)
+        except Exception as error:  # of the script, or of a layer that does not run by itself
+            reason = f"its layers cannot be measured: {describe_error(error)}"
+            return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
+
+    def _predict_one(self, name: str, batch: int, layers: LayerGraph, links: Links) -> float:
+        kind, given = self._options[name]
+        assert kind.predict is not None
+        return kind.predict(given["strategy"], layers, links, batch)
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.place
         try:
             reason = self.steps[name].rejects(args, kwargs, num_ranks)
         except Exception as error:  # of the script, traced for the joint batch
-            reason = f"{type(error).__name__}: {error}"
+            reason = describe_error(error)
         return reason and last_line(reason)
 
     def _reason_slow(self, name: str) -> str:
         """Returns why a strategy is too slow, by predictions; empty if it may be fast."""
-        conclusion = self._first.state.conclusion
-        compared = None if conclusion is None else conclusion.compare_with_one_worker()
-        if compared is None:
-            return ""
+        reference, kind = self._reference, self._kind(name)
+        if reference is None:
+            return "" if kind.trains_alone else f"nothing predicts its step or one of {FIRST}"
+        compared = reference.compared
         self._largest_speedup = compared.speedup
-        kind, _ = self._options[name]
-        if kind.trains_alone:
-            self.predicted[name] = f"at most {formatting.time(compared.one_worker_seconds)}"
-            if compared.speedup > HOPELESS:
-                return f"it is predicted to be far slower: {compared.describe()}"
-            return ""
-        _, num_ranks = self._first.rendezvous.place
-        if compared.speedup * CLEARLY_SLOWER > num_ranks:
-            return f"{FIRST} hides its communication: {compared.describe()}"
+        if not kind.trains_alone:
+            return reference.describe_bound(kind)
+        self.predicted[name] = f"at most {formatting.time(compared.one_worker_seconds)}"
+        if compared.speedup > HOPELESS:
+            return f"it is predicted to be far slower: {compared.describe()}"
         return ""
 
     def _reason_against(self) -> str:
@@ -192,11 +292,12 @@ class FamilyCandidates:
         """Returns whether the choice of an earlier job, with its plan, fits this step."""
         name = choice.name
         if name != FIRST:
-            kind, _ = self._options.get(name, (None, None))
-            if kind is None or kind.plan_type is None or not choice.plan:
+            if name not in self.eligible or not choice.plan:
                 return False
-            plan = kind.plan_type.from_json(choice.plan)
-            usual, self.steps[name] = self.steps[name], self._make_step(name, plan=plan)
+            usual, plan_type = self.steps[name], self._kind(name).plan_type
+            if plan_type is not None:  # else it plans again before its first step
+                plan = plan_type.from_json(choice.plan)
+                self.steps[name] = self._make_step(name, plan=plan)
             reason = self._reason_against() or self._rejects(name, args, kwargs)
             fits = not reason and self.steps[name].computation == choice.computation
             if not all(self._first.exchange(fits)):
@@ -222,18 +323,27 @@ class FamilyCandidates:
         undone, reason = None, ""
         try:
             undone = self._run_undone(name, args, kwargs)
-        except ValueError as error:  # on all ranks
-            reason = last_line(str(error))
+        except TrialError as error:  # on all ranks
+            reason = describe_error(error)
         start = time.perf_counter()
         result = self._first.step(args, kwargs)
         usual = time.perf_counter() - start
         if undone is not None:
-            reason = same_step.describe_difference(undone, result, self._allows_joint)
+            try:
+                reason = same_step.describe_difference(undone, result, self._allows_joint)
+            except Exception as error:  # of this rank alone, as for lack of memory
+                reason = describe_error(error)
         reasons = [one for one in self._first.exchange(reason) if one]
         if reasons:
             self._leave_out(name, reasons[0])
-        elif slow := self._time_repeated(name, usual, args, kwargs):
-            self._leave_out(name, slow, is_slow=True)
+            return result
+        try:
+            slow = self._time_repeated(name, usual, args, kwargs)
+        except TrialError as error:
+            self.leave_out_failed(name, error)
+        else:
+            if slow:
+                self._leave_out(name, slow, is_slow=True)
         return result
 
     def _run_undone(
@@ -270,34 +380,3 @@ class FamilyCandidates:
             if seconds <= FAR_FASTER * usual:
                 return ""
         return f"a step took {formatting.time(seconds)}, one of {FIRST} {formatting.time(usual)}"
-
-
-def last_line(reason: str) -> str:
-    """Returns what an error says, without the lines of user code that AutoGraph puts before."""
-    *_, last = reason.strip().splitlines()
-    return last.strip().removeprefix("ValueError: ")
-
-
-def _option_against(options: config.DataParallelOptions) -> str:
-    """Returns why no strategy of another kind can take part; empty if it can."""
-    if options.local_variables:
-        return "local_variables has variables that ranks do not share"
-    if options.shard_updates:
-        return "shard_updates leaves slots of which ranks hold parts"
-    if options.error_feedback:
-        return "error_feedback has rounding errors of gradients that ranks exchange"
-    return ""
-
-
-def _available(families: Sequence[str]) -> Sequence[str]:
-    """Returns names of strategies that may join trials; none if their system is not installed.
-
-    Raises:
-        ValueError: a name is unknown, or of a strategy that may not.
-    """
-    kinds = [kind for kind in KINDS.values() if kind.joins_trials]
-    allowed = [name for kind in kinds for name in kind.strategies.by_name]
-    for name in families if kinds else ():
-        if name not in allowed:
-            raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
-    return families if kinds else ()

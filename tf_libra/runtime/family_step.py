@@ -27,13 +27,14 @@ from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_trials import (
     FIRST,
     MAX_SECONDS,
+    MAX_SECONDS_OF_ALL,
     STEPS_PER_TURN,
     choose_fastest,
     combine_ranks,
     count_trials,
     make_schedule,
 )
-from tf_libra.runtime.protocol import TrainingStep, TuningState
+from tf_libra.runtime.protocol import TrainingStep, TrialError, TuningState
 from tf_libra.runtime.training_step import TrainingFunction
 
 
@@ -85,6 +86,9 @@ class FamilyStep:
         self._schedule: tuple[str, ...] = ()
         self._num_timed = 0  # steps of the schedule so far
         self._timed_seconds = 0.0
+        self._num_steps = 0  # of these trials, tuning included
+        self._start: float | None = None  # of the first of them
+        self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._is_chosen = False
 
@@ -236,12 +240,12 @@ class FamilyStep:
         return result
 
     def _run_active(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a step of the active strategy, or of data parallelism if it fails on all ranks."""
+        """Runs a step of the active strategy, or of data parallelism if it cannot run."""
         if self._active == FIRST:
             return self._first.step(args, kwargs)
         try:
             return self._step.step(args, kwargs)
-        except ValueError as error:
+        except TrialError as error:
             self._candidates.leave_out_failed(self._active, error)
         if self._chosen == self._active:
             self._chosen = FIRST
@@ -262,20 +266,31 @@ class FamilyStep:
             self._begin_trials()
         return bool(has_drifted)
 
+    @property
+    def _seconds_left(self) -> float:
+        """Seconds in which trials may go on."""
+        elapsed = 0.0 if self._start is None else time.perf_counter() - self._start
+        return MAX_SECONDS_OF_ALL - elapsed
+
     def _run_trial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._num_steps += 1
+        self._start = self._start or time.perf_counter()
         if not self._schedule and self._first.settled:
             if not self._is_checked:
                 self._is_checked = True
-                self._candidates.check(args, kwargs)
+                self._candidates.check(args, kwargs, self._plan_seconds, self._seconds_left)
             candidate = self._candidates.next_repeated
             if candidate is not None:
                 self._active = FIRST
                 return self._candidates.repeat(candidate, args, kwargs)
         is_timed = self._advance()
+        is_under_plan = self._active == FIRST and self._first.state.phase is Phase.RUN
         start = time.perf_counter()
         result = self._run_active(args, kwargs)
         seconds = time.perf_counter() - start
         self._watch.record_trial(seconds)
+        if is_under_plan:
+            self._plan_seconds.append(seconds)
         if is_timed and self._schedule:
             self._timed_seconds += seconds
             if self._num_timed % STEPS_PER_TURN:
@@ -298,11 +313,12 @@ class FamilyStep:
             if len(members) == 1:
                 self._choose(FIRST)
                 return False
-            self._schedule = make_schedule(tuple(members))
+            self._schedule = make_schedule(tuple(members), self._num_steps)
         turn, step_of_turn = divmod(self._num_timed, STEPS_PER_TURN)
         is_new_round = turn > 0 and step_of_turn == 0 and turn % len(members) == 0
-        if is_new_round and max(self._first.exchange(self._timed_seconds)) > MAX_SECONDS:
-            turn = len(self._schedule)
+        if is_new_round:
+            is_late = self._timed_seconds > MAX_SECONDS or self._seconds_left < 0
+            turn = len(self._schedule) if any(self._first.exchange(is_late)) else turn
         if turn < len(self._schedule):
             self._active = self._schedule[turn]
             return True

@@ -13,17 +13,29 @@ FAR_FASTER = 1.5
 HOPELESS = 4.0
 """Upper bound of this ratio, by prediction, from which on no step is timed to know it."""
 NUM_ROUNDS = 4
-"""Rounds, in each of which every strategy has its turn."""
+"""Rounds, in each of which every strategy has its turn; less if steps run short."""
+MIN_ROUNDS = 2
+"""Least rounds, one in each order."""
 MAX_SECONDS = 20.0
-"""Seconds of trials after which no further round begins."""
+"""Seconds of turns after which no further round begins."""
+MAX_STEPS = 150
+"""Steps of tuning, measurements and turns after which rounds are left out."""
+MAX_SECONDS_OF_ALL = 60.0
+"""Seconds of all these steps after which nothing is measured and no further round begins."""
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 
 
-def make_schedule(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the strategy of each turn; every other round is in reverse order."""
+def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[str, ...]:
+    """Returns the strategy of each turn; every other round is in reverse order.
+
+    Args:
+      names: the strategies.
+      num_steps: steps that tuning and measurements have taken.
+    """
+    fitting = (MAX_STEPS - num_steps) // (STEPS_PER_TURN * len(names))
     turns: list[str] = []
-    for number in range(NUM_ROUNDS):
+    for number in range(min(max(fitting, MIN_ROUNDS), NUM_ROUNDS)):
         turns += names if number % 2 == 0 else reversed(names)
     return tuple(turns)
 

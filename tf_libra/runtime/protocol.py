@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tf_libra.autotune import Phase, PlanSource, TuningResult
 from tf_libra.reporting.records.record_types import Record
+from tf_libra.specs.layer_graph import LayerGraph
 
 if TYPE_CHECKING:  # it imports TensorFlow, which commands that plan do without
     from tf_libra.variable_sync.bound_variables import BoundVariable
+
+
+class TrialError(ValueError):
+    """Error of a step that is tried, which every rank raises: training goes on with another one."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,8 @@ class CandidateStep(TrainingStep, Protocol):
 
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
-        is_tried: whether a step that raises a `ValueError`, which all ranks raise, is left to the
-            caller, who goes on with another strategy.
+        is_tried: whether a failure before a step computes, on any rank, is a `TrialError` on every
+            rank, so that the caller goes on with another strategy.
     """
 
     computation: str
@@ -119,5 +124,24 @@ class CandidateStep(TrainingStep, Protocol):
         """Returns why the step would not compute what data parallelism computes; None if it would.
 
         It reaches no other rank.
+        """
+        ...
+
+    def measure_layers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int, repeats: int
+    ) -> tuple[LayerGraph, int]:
+        """Returns measured costs of the layers for the joint batch, and its number of examples.
+
+        If one rank's share of the batch can be computed, layers have costs for it, too.
+        It reaches no other rank, and leaves variables as they are.
+
+        Args:
+            args: of the step.
+            kwargs: of the step.
+            num_ranks: number of ranks of the job.
+            repeats: how often each layer runs.
+
+        Raises:
+            ValueError: the step cannot be cut into layers.
         """
         ...

@@ -22,6 +22,7 @@ from tf_libra.internal.registry import ClassRegistry, Registry
 from tf_libra.internal.systems import load_systems
 from tf_libra.planning import data_parallel
 from tf_libra.runtime.protocol import TrainingStep
+from tf_libra.specs.layer_graph import LayerGraph
 
 
 class AnyStrategy(Protocol):
@@ -29,6 +30,23 @@ class AnyStrategy(Protocol):
 
     name: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links between the ranks of a job, as all-reduces have measured them.
+
+    Attributes:
+        num_ranks: number of ranks.
+        bytes_per_second: rate at which a rank sends.
+        startup_seconds: startup of an all-reduce.
+        latency_seconds: latency of a message.
+    """
+
+    num_ranks: int
+    bytes_per_second: float
+    startup_seconds: float
+    latency_seconds: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +64,10 @@ class StrategyKind:
         joins_trials: True if a strategy of data parallelism may try these strategies; their steps
             are then `CandidateStep`s.
         trains_alone: True if predictions of one worker hold for these strategies.
+        max_speedup: returns the largest factor by which N workers may be faster than one.
+        predict: returns the predicted seconds of a step, from a strategy, the measured layers for
+            the joint batch, the links, and the number of examples of that batch; raises
+            `ValueError` if there is no plan. None: nothing predicts it.
         plan_type: type of plans that its option `plan` takes; None without this option.
         of_plans: its strategy that follows a plan under `auto`.
     """
@@ -57,6 +79,8 @@ class StrategyKind:
     is_staged: bool = False
     joins_trials: bool = False
     trains_alone: bool = False
+    max_speedup: Callable[[int], float] = float
+    predict: Callable[[Any, LayerGraph, Links, int], float] | None = None
     plan_type: type[Document] | None = None
     of_plans: Any = None
 

@@ -1,7 +1,7 @@
 """Layer graph of a step, which pipeline planners divide into stages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -99,6 +99,22 @@ class LayerGraph(Document):
                     )
         for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
             validation.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
+
+    def with_speed(self, factor: float) -> "LayerGraph":
+        """Return the layers with all seconds multiplied by a factor."""
+
+        def scaled(layer: Layer) -> Layer:
+            forward, backward = layer.forward_seconds_by_share, layer.backward_seconds_by_share
+            return replace(
+                layer,
+                forward_seconds=factor * layer.forward_seconds,
+                backward_seconds=factor * layer.backward_seconds,
+                forward_seconds_by_share=tuple(factor * one for one in forward),
+                backward_seconds_by_share=tuple(factor * one for one in backward),
+                update_seconds=factor * layer.update_seconds,
+            )
+
+        return replace(self, layers=tuple(map(scaled, self.layers)))
 
     @classmethod
     def chain(

@@ -28,7 +28,16 @@ _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 _Seconds = NDArray[np.float64]
 
 
-def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> LayerGraph:
+class _Repeats(NamedTuple):
+    """Fewest and most repetitions; up to `_LONG_ENOUGH` seconds permit more than the fewest."""
+
+    fewest: int = _FEWEST
+    most: int = _MOST
+
+
+def measured_layers(
+    traces: SizedTraces, given: Any, num_microbatches: int, repeats: int | None = None
+) -> LayerGraph:
     """Return the measured costs of a microbatch and of an update, without side effects.
 
     Each layer runs in its own call, which adds the call's overhead. Layer times are therefore
@@ -41,6 +50,7 @@ def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> L
         traces: traces of the step.
         given: arguments, as `step_arguments.convert_arguments` returns them.
         num_microbatches: M.
+        repeats: fixed number of repetitions; None: some, within seconds.
 
     Raises:
         ValueError: the step has no cut between some of its layers.
@@ -49,16 +59,17 @@ def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> L
     count = len(layers)
     adds = num_microbatches > 1
     arguments = traces.named_arguments(given, traces.microbatch_size)
-    each = _measured(
-        traces, traces.layer_partition, traces.microbatch_size, arguments, adds, most=_FEWEST
-    )
+    few, many = _Repeats(most=_FEWEST), _Repeats()
+    if repeats is not None:
+        few = many = _Repeats(repeats, repeats)
+    each = _measured(traces, traces.layer_partition, traces.microbatch_size, arguments, adds, few)
     apart = np.array(each.seconds)
-    whole = _measured(traces, traces.partition([0]), traces.microbatch_size, arguments, adds)
+    whole = _measured(traces, traces.partition([0]), traces.microbatch_size, arguments, adds, many)
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
-    of_share = _of_share(traces, given, adds)
+    of_share = _of_share(traces, given, adds, many)
     if of_share is not None:
         assert traces.shard_size is not None
         share = traces.shard_size / traces.microbatch_size
@@ -75,7 +86,7 @@ def measured_layers(traces: SizedTraces, given: Any, num_microbatches: int) -> L
         crossing_bytes(traces.layer_partition),
         [layer.name for layer in layers],
         input_shares=shares,
-        update_seconds=_update_seconds(traces, arguments, whole.sums) * by_bytes,
+        update_seconds=_update_seconds(traces, arguments, whole.sums, many) * by_bytes,
     )
 
 
@@ -106,7 +117,7 @@ def measured_stages(
     arguments = traces.named_arguments(given, traces.microbatch_size)
     cut = traces.partition(starts)
     seconds = _measured(
-        traces, cut, traces.microbatch_size, arguments, num_microbatches > 1
+        traces, cut, traces.microbatch_size, arguments, num_microbatches > 1, _Repeats()
     ).seconds
     for message in cut.messages:
         seconds[message.send_phase] += links.sending_seconds
@@ -122,7 +133,7 @@ def measured_stages(
     return _with_seconds(layers, forward, backward, layers.update_seconds)
 
 
-def _of_share(traces: SizedTraces, given: Any, adds: bool) -> list[float] | None:
+def _of_share(traces: SizedTraces, given: Any, adds: bool, repeats: _Repeats) -> list[float] | None:
     """Return forward and backward seconds of one rank's share of a microbatch; None without one."""
     size = traces.shard_size
     if size is None:
@@ -130,7 +141,8 @@ def _of_share(traces: SizedTraces, given: Any, adds: bool) -> list[float] | None
     try:
         traces.axes(size)  # raises if the computation differs at this size
         cut = traces.partition([0], size)
-        return _measured(traces, cut, size, traces.named_arguments(given, size), adds).seconds
+        arguments = traces.named_arguments(given, size)
+        return _measured(traces, cut, size, arguments, adds, repeats).seconds
     except Exception:  # the script may reject so few examples; planning works without their time
         return None
 
@@ -153,9 +165,9 @@ def _measured(
     size: int,
     arguments: dict[str, Any],
     adds: bool,
-    most: int = _MOST,
+    repeats: _Repeats,
 ) -> _Measured:
-    """Run each phase of a partition up to `most` times, for microbatches of `size` examples.
+    """Run each phase of a partition repeatedly, for microbatches of `size` examples.
 
     The phases alternate, as in a step, so that each finds the caches as other phases leave them.
     Ops that only write are left out. A writing op whose result other ops read does run, for example
@@ -184,13 +196,16 @@ def _measured(
 
             run()
             runs.append(run)
-        seconds = _usual(runs, most)
+        seconds = _usual(runs, repeats)
     names = [name for reduction in cut.reductions for name in reduction]
     return _Measured(seconds, {name: values[sum_key(name)] for name in names})
 
 
 def _update_seconds(
-    traces: SizedTraces, arguments: dict[str, Any], gradients: dict[str, Any]
+    traces: SizedTraces,
+    arguments: dict[str, Any],
+    gradients: dict[str, Any],
+    repeats: _Repeats,
 ) -> float:
     """Return the seconds of updating all variables; 0 if the update cannot be undone."""
     cut = traces.partition([0])
@@ -218,7 +233,7 @@ def _update_seconds(
 
     with _restored(traces, graph, graph.update_effects):
         run()
-        return _usual([run])[0]
+        return _usual([run], repeats)[0]
 
 
 @contextlib.contextmanager
@@ -234,11 +249,13 @@ def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> I
             one.assign(value)
 
 
-def _usual(runs: Sequence[Callable[[], Any]], most: int = _MOST) -> list[float]:
+def _usual(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
     """Return the median seconds of each run; steps take the typical time, not the shortest."""
     seconds: list[list[float]] = []
     until = time.perf_counter() + _LONG_ENOUGH
-    while len(seconds) < _FEWEST or (len(seconds) < most and time.perf_counter() < until):
+    while len(seconds) < repeats.fewest or (
+        len(seconds) < repeats.most and time.perf_counter() < until
+    ):
         seconds.append([_timed(run) for run in runs])
     return [float(one) for one in np.median(seconds, axis=0)]
 

@@ -119,14 +119,7 @@ class BurstPlanner:
         """Return the numbers of ranks that layers may have."""
         if self._given is not None:
             return tuple(sorted(set(self._given.num_devices)))
-        requested = self._strategy.device_counts
-        if requested is not None:
-            return requested
-        fixed = self._strategy.num_devices
-        if fixed is not None:  # plus 1 rank, the reference for amplification
-            return tuple(sorted({1, fixed}))
-        powers = (2**k for k in range(num_ranks.bit_length()))
-        return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
+        return possible_counts(self._strategy, num_ranks, batch)
 
     def check_traces(self, traces: SizedTraces) -> None:
         """Raise `ValueError` if the step cannot be cut into layers that update by themselves."""
@@ -338,6 +331,22 @@ class BurstPlanner:
                 self._reporter.log.info("burst plan: %s", note)
         self._reporter.write_files(partial(burst_report.write_planned, plan, self._scaling))
         return layout
+
+
+def possible_counts(strategy: BurstStrategy, num_ranks: int, batch: int) -> tuple[int, ...]:
+    """Return the numbers of ranks that layers may have under a strategy.
+
+    Args:
+        strategy: planner with its arguments.
+        num_ranks: number of ranks of the job.
+        batch: number of examples of the joint batch.
+    """
+    if strategy.device_counts is not None:
+        return strategy.device_counts
+    if strategy.num_devices is not None:  # plus 1 rank, the reference for amplification
+        return tuple(sorted({1, strategy.num_devices}))
+    powers = (2**k for k in range(num_ranks.bit_length()))
+    return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
 
 
 def _computation(

@@ -64,9 +64,7 @@ class PipelinePlanner:
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`; chooses the number of microbatches if the strategy leaves it open."""
         if self._strategy.num_microbatches is None:
-            batch = examples_per_rank * num_ranks
-            counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
-            self.num_microbatches = next(count for count in counts if not batch % count)
+            self.num_microbatches = possible_microbatches(num_ranks, examples_per_rank * num_ranks)
         check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
 
     def check_traces(self, traces: SizedTraces) -> None:
@@ -204,6 +202,17 @@ class _First:
     traces: SizedTraces
     control: Control
     reporter: RunReporter
+
+
+def possible_microbatches(num_ranks: int, batch: int) -> int:
+    """Return the number of microbatches if the strategy leaves it open; it divides the batch.
+
+    Args:
+        num_ranks: number of ranks of the job.
+        batch: number of examples of the joint batch.
+    """
+    counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
+    return next(count for count in counts if not batch % count)
 
 
 Check = Callable[[PipelinePlan], None]

@@ -2,19 +2,16 @@
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_libra import config
 from tf_libra.autotune import Phase
 from tf_libra.capture import instrumented_function
 from tf_libra.capture.gradient_interception import check_call_context, reject_eager_functions
-from tf_libra.coordination import current_job
 from tf_libra.coordination.consistency_check import NAMES_ADVICE, agree, check_equal, exchange
 from tf_libra.coordination.control_plane import Control
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
-from tf_libra.model_parallel.capture.joint_batch import find_difference
-from tf_libra.model_parallel.capture.joint_memory import find_shortage
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
 from tf_libra.model_parallel.execution.owned_variables import (
@@ -37,11 +34,25 @@ from tf_libra.model_parallel.runtime.planner_protocol import (
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.runtime import fingerprint
-from tf_libra.runtime.protocol import TuningState
+from tf_libra.runtime.protocol import TrialError, TuningState
 from tf_libra.runtime.rendezvous import Rendezvous
 from tf_libra.runtime.step_hooks import around_wait
 from tf_libra.variable_sync import elastic_hooks as commits
 from tf_libra.variable_sync.bound_variables import BoundVariable
+
+
+class Prepared(NamedTuple):
+    """A step that is ready to run.
+
+    Attributes:
+        traces: traces for its arguments.
+        execution: execution under the current layout.
+        arguments: tensors that this rank passes, in the order of the trace's inputs.
+    """
+
+    traces: SizedTraces
+    execution: StepExecutor
+    arguments: list[Any]
 
 
 class StagedTraining:
@@ -49,9 +60,7 @@ class StagedTraining:
 
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
-        is_tried: see `CandidateStep`.
         error_feedback: None: nothing is rounded between ranks.
-        computation: see `CandidateStep`.
     """
 
     def __init__(
@@ -80,9 +89,8 @@ class StagedTraining:
         self._identity = fingerprint.function_identity(self._name)
         self._alone = instrumented_function.as_tf_function(function)
         self._rendezvous = Rendezvous(self._name, self._identity, options)
-        self.is_method = self.is_tried = False
+        self.is_method = False
         self.error_feedback = None
-        self.computation = ""
         self._forget()
 
     def _forget(self) -> None:
@@ -99,6 +107,7 @@ class StagedTraining:
         self._holding = StageVariables(self._identity, self)
         self._held: dict[int, BoundVariable] = {}  # variables of all traces by key
         self._step = 0
+        self._has_run = self._has_run_plan = False
         self._warned: set[tuple[str, ...]] = set()
 
     # The user's interface.
@@ -116,11 +125,6 @@ class StagedTraining:
         if self.plan is not None:
             return TuningState(Phase.RUN)
         return TuningState(Phase.MEASURE if self._executions else Phase.TRACE)
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """See `CandidateStep`."""
-        return self._planner.predicted_seconds
 
     @property
     def settled(self) -> bool:
@@ -150,7 +154,7 @@ class StagedTraining:
 
     def synchronize_variables(self) -> None:
         """Synchronize the variables of all stages on every rank; all ranks call this."""
-        if self._rendezvous.control is None or self._rendezvous.is_over or not self._executions:
+        if self._rendezvous.control is None or self._rendezvous.is_over or not self._has_run:
             return  # no other rank has newer variables
         self._guarded(self._synchronize_where_all_are)
 
@@ -191,8 +195,8 @@ class StagedTraining:
             return step_interrupts().during(call)
         except BaseException as error:
             self._reporter.on_idle()
-            if self.is_tried and isinstance(error, ValueError):
-                raise  # on all ranks, since they have the same step
+            if isinstance(error, TrialError):
+                raise  # on all ranks
             self._rendezvous.abort(error, error)
             raise
 
@@ -203,14 +207,37 @@ class StagedTraining:
                 return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
             reject_tensorflow_strategies(self._name, self._planner, self._rendezvous.job)
             agree(self._control, {"strategy": self._planner.requested})
-        reject_eager_functions(self._name)
-        given = step_arguments.convert_arguments(self._name, (args, kwargs))
         self._step += 1
         self._control.set_step(self._step)
+        reject_eager_functions(self._name)
+        convert = partial(step_arguments.convert_arguments, self._name, (args, kwargs))
+        traces, execution, arguments = self._prepare_together(convert)
+        if not traces.microbatch_graph.recording.is_evaluation:
+            self._current = execution
+        commits.begin_step(self._control)
+        if self._releases_variables:
+            self._holding.release(self._control.rank, self._held)
+        self._holding.split_sums(self._control.rank, self._held)
+        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        self._holding.mark_stale()
+        self._has_run, self._has_run_plan = True, self.plan is not None
+        self._control.end_step(self._step)
+        return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
+
+    def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
+        """Prepare a step with the arguments that `convert` returns; all ranks call this."""
+        return self._prepare(convert())
+
+    def _agree_so_far(self) -> None:
+        """Come here before tensors are exchanged to prepare a step; all ranks call this."""
+
+    def _prepare(self, given: Any) -> Prepared:
+        """Return what runs a step with these arguments; all ranks call this."""
         key = step_arguments.trace_key(given)
         if key not in self._traces:
             self._traces[key] = self._met(given)
         else:
+            self._agree_so_far()
             self._holding.synchronize_with_others(self._traces[key].variables)
         layout = self._planner.next_layout()
         fitting = layout.for_batch(self._traces[key].examples_per_rank)
@@ -219,18 +246,9 @@ class StagedTraining:
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
         execution, traces = self._executions[key], self._traces[key]
-        if not traces.microbatch_graph.recording.is_evaluation:
-            self._current = execution
-        commits.begin_step(self._control)
-        if self._releases_variables:
-            self._holding.release(self._control.rank, self._held)
-        self._holding.split_sums(self._control.rank, self._held)
         leaves = step_arguments.flatten_tensors(given)
         arguments = [leaves[place] for place in traces.input_order]
-        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
-        self._holding.mark_stale()
-        self._control.end_step(self._step)
-        return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
+        return Prepared(traces, execution, arguments)
 
     @property
     def _control(self) -> Control:
@@ -238,29 +256,6 @@ class StagedTraining:
         return self._rendezvous.control
 
     # First step with arguments of another kind.
-
-    @property
-    def bound_variables(self) -> dict[int, BoundVariable]:
-        """See `CandidateStep`."""
-        every = (*self._traces.values(), *self._traced_ahead.values())
-        return {key: one for traces in every for key, one in traces.variables.items()}
-
-    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
-        """See `CandidateStep`. The trace is used for the first step."""
-        try:
-            reject_tensorflow_strategies(self._name, self._planner, current_job.get_job())
-            given = step_arguments.convert_arguments(self._name, (args, kwargs))
-            samples = step_arguments.batch_size(self._name, given)
-            self._planner.check_batch(samples, num_ranks)
-            size = samples * num_ranks // self._planner.num_microbatches
-            traces = self._trace(given, samples, size, num_ranks)
-            self._planner.check_traces(traces)
-        except ValueError as error:
-            return str(error)
-        self._traced_ahead = {step_arguments.trace_key(given): traces}
-        graph = traces.microbatch_graph
-        self.computation = batch_axes.computation_digest(graph)
-        return find_difference(graph) or find_shortage(graph)
 
     def _trace(self, given: Any, samples: int, size: int, num_ranks: int) -> SizedTraces:
         ahead = self._traced_ahead.pop(step_arguments.trace_key(given), None)
@@ -284,6 +279,7 @@ class StagedTraining:
         control = self._control
         is_first = not self._traces
         if not is_first:
+            self._agree_so_far()
             self._rendezvous.check_sync_point("arguments of another kind")
             if self._holding.has_released:  # the new trace may need released variables
                 self._synchronize()
@@ -335,6 +331,7 @@ class StagedTraining:
             return
         old = next(iter(self._executions.values())).layout
         if old.replica_groups != layout.replica_groups or len(layout.replica_groups) > 1:
+            self._agree_so_far()
             self._synchronize()
         self._holding.clear_owners()
         kinds, self._executions = list(self._executions), {}

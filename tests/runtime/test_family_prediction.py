@@ -1,0 +1,117 @@
+"""Predictions of pipelines and bursts from what data parallelism and one set of layers measured."""
+
+from functools import partial
+
+import pytest
+
+import tf_libra
+from tf_libra.planning.one_worker import OneWorkerComparison
+from tf_libra.runtime.family_prediction import (
+    CALLS_SECONDS,
+    MEASURED_SECONDS,
+    Reference,
+    describe_slow,
+    predict_steps,
+)
+from tf_libra.runtime.strategy_kinds import KINDS, Links
+from tf_libra.strategies import DeepPool, Spp
+
+ALONE, BATCH = "one-rank", 48
+PIPELINES, BURSTS = KINDS["pipelines"], KINDS["bursts"]
+FORWARD, BACKWARD, UPDATE = (0.08, 0.08, 0.01), (0.16, 0.16, 0.02), (0.0, 0.0, 0.01)
+PARAMETERS, ACTIVATIONS = (1e3, 1e3, 1e8), (1e5, 1e5)
+
+
+def reference(num_ranks: int, step: float, rate: float = 1e8, alone: float = 0.52) -> Reference:
+    compared = OneWorkerComparison(num_ranks, step, alone)
+    links = Links(num_ranks, rate, startup_seconds=1e-3, latency_seconds=1e-4)
+    return Reference(compared, compute_seconds=alone / num_ranks, links=links)
+
+
+def layers(num_ranks: int) -> tf_libra.LayerGraph:
+    """Layers of the joint batch, whose time is proportional to the number of examples."""
+    return tf_libra.LayerGraph.chain(
+        [[time / num_ranks, time] for time in FORWARD],
+        [[time / num_ranks, time] for time in BACKWARD],
+        PARAMETERS,
+        ACTIVATIONS,
+        input_shares=(1 / num_ranks, 1.0),
+    )
+
+
+def predicted(made: Reference, graph: tf_libra.LayerGraph) -> dict[str, float]:
+    predict = {}
+    for name, kind, strategy in (("spp", PIPELINES, Spp()), ("deeppool", BURSTS, DeepPool())):
+        assert kind.predict is not None
+        predict[name] = partial(kind.predict, strategy, batch=BATCH)
+    found = predict_steps(made, graph, predict, ALONE)
+    assert not any(reason for _, reason in found.values())
+    return {name: seconds for name, (seconds, _) in found.items()}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_predictions_are_those_of_the_planners(num_ranks: int) -> None:
+    """Large weights at the end, whose all-reduce takes seconds: one rank has them."""
+    made = reference(num_ranks, step=2.0)
+    found = predicted(made, layers(num_ranks))
+    alone = sum(FORWARD) + sum(BACKWARD)
+    assert found[ALONE] == pytest.approx(alone * made.compute_seconds * num_ranks / alone)
+    microbatches = 2 * num_ranks
+    chain = tf_libra.LayerGraph.chain(
+        [time / microbatches for time in FORWARD],
+        [time / microbatches for time in BACKWARD],
+        PARAMETERS,
+        [size / microbatches for size in ACTIVATIONS],
+    ).with_speed(0.52 / alone)
+    cluster = tf_libra.Cluster.from_bandwidth([[1e8] * num_ranks] * num_ranks)
+    plan = tf_libra.make_pipeline_plan(chain, cluster, "spp", num_microbatches=microbatches)
+    assert found["spp"] == pytest.approx(plan.predicted_seconds, rel=1e-6)
+    # The first layers are shared out, and all else runs on one rank.
+    assert 0.52 / num_ranks < found["deeppool"] < 0.52
+
+
+def test_predictions_have_the_scale_of_steps_in_training() -> None:
+    slow = layers(2).with_speed(1.3)
+    first, second = predicted(reference(2, 2.0), layers(2)), predicted(reference(2, 2.0), slow)
+    assert second == pytest.approx(first)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "kind", "limit"),
+    [(2, PIPELINES, 1.6), (3, PIPELINES, 18 / 7), (2, BURSTS, 2.0), (3, BURSTS, 3.0)],
+)
+def test_strategies_that_cannot_be_faster_are_not_measured(
+    num_ranks: int, kind: object, limit: float
+) -> None:
+    least = 0.52 / limit + CALLS_SECONDS
+    assert "at least" in reference(num_ranks, 1.02 * least).describe_bound(kind)  # type: ignore[arg-type]
+    assert not reference(num_ranks, 1.04 * least).describe_bound(kind)  # type: ignore[arg-type]
+
+
+def test_steps_too_short_for_calls_are_not_measured() -> None:
+    """Communication takes most of a step of two milliseconds."""
+    assert reference(2, 2e-3, alone=1e-3).describe_bound(BURSTS)
+
+
+def test_time_for_measurements_is_limited() -> None:
+    assert reference(2, 1.0, alone=MEASURED_SECONDS / 2).num_repeats < 1
+    assert reference(2, 1.0, alone=MEASURED_SECONDS / 6).num_repeats == 1
+    assert reference(2, 1.0, alone=MEASURED_SECONDS / 1000).num_repeats == 3
+    assert not reference(2, 1.0).describe_late(seconds_left=60)
+    assert reference(2, 1.0).describe_late(seconds_left=5)
+    assert reference(30, 1.0).describe_late(seconds_left=60)  # links between 435 pairs
+
+
+def test_strategies_that_may_win_are_tried() -> None:
+    assert not describe_slow({"one-rank": 2.0, "spp": 1.1, "deeppool": 1.05}, 1.0, ALONE)
+    assert [*describe_slow({"one-rank": 2.0, "spp": 1.2}, 1.0, ALONE)] == ["spp"]
+    (reason,) = describe_slow({"one-rank": 0.5, "deeppool": 0.9}, 1.0, ALONE).values()
+    assert "900 ms" in reason and "one-rank 500 ms" in reason
+
+
+def test_a_strategy_without_a_plan_has_a_reason() -> None:
+    def fail(*_: object) -> float:
+        raise ValueError("no plan")
+
+    found = predict_steps(reference(2, 1.0), layers(2), {"spp": fail}, ALONE)
+    assert found["spp"] == (0.0, "no plan")

@@ -1,0 +1,75 @@
+"""Agreement of all ranks on work that may fail on one of them, before they exchange tensors.
+
+A rank that fails takes part in the next control message, with its error. So no rank waits for it,
+and all ranks go on with another strategy.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tf_libra.coordination import control_plane
+from tf_libra.coordination.control_plane import Control
+from tf_libra.runtime.protocol import TrialError
+
+_Result = TypeVar("_Result")
+
+
+class AgreeingControl:
+    """Control plane whose messages also carry errors; see `Control` for all else."""
+
+    def __init__(self, control: Control) -> None:
+        """Wraps a control plane, on all ranks.
+
+        Args:
+            control: the control plane.
+        """
+        self._control = control
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns an attribute of the wrapped control plane."""
+        return getattr(self._control, name)
+
+    def all_gather(self, message: Any) -> list[Any]:
+        """See `Control`.
+
+        Raises:
+            TrialError: on every rank: a rank has failed.
+        """
+        return self._exchange(message, "")
+
+    def broadcast(self, message: Any = None, *, kind: str = "", place: str = "") -> Any:
+        """See `Control`; raises as `all_gather`."""
+        first, *_ = self._exchange(message if self._control.rank == 0 else None, "")
+        return first
+
+    def together(self, call: Callable[[], _Result]) -> _Result:
+        """Makes a call, and returns its result once all ranks have made it.
+
+        It must not fail while other ranks wait for a tensor of this rank.
+
+        Raises:
+            TrialError: on every rank: the call has failed on a rank.
+        """
+        try:
+            result = call()
+        except TrialError:
+            raise
+        except Exception as error:
+            if control_plane.lost(error) or isinstance(error, control_plane.EngineError):
+                raise
+            text = (
+                str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            )
+            self._exchange(None, text or type(error).__name__)
+            raise  # never: this rank has failed
+        self.all_gather(None)
+        return result
+
+    def _exchange(self, message: Any, error: str) -> list[Any]:
+        everyone = self._control.all_gather([message, error])
+        errors = {rank: text for rank, (_, text) in enumerate(everyone) if text}
+        if errors:
+            rank, text = next(iter(errors.items()))
+            where = "" if len(errors) == len(everyone) else f" (on rank {rank})"
+            raise TrialError(f"{text}{where}")
+        return [theirs for theirs, _ in everyone]

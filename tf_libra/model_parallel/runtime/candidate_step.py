@@ -1,0 +1,100 @@
+"""Model-parallel training function that is tried against data parallelism.
+
+Before it is tried, it says whether it computes the same, and measures the layers for predictions.
+If it cannot prepare a step on one rank, it fails on all of them, and they go on without it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_libra.coordination import current_job
+from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.capture import batch_axes, step_arguments
+from tf_libra.model_parallel.capture.joint_batch import find_difference
+from tf_libra.model_parallel.capture.joint_memory import find_shortage
+from tf_libra.model_parallel.profiling import layer_benchmark
+from tf_libra.model_parallel.runtime.agreement import AgreeingControl
+from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
+from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
+from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.variable_sync.bound_variables import BoundVariable
+
+
+class CandidateTraining(StagedTraining):
+    """See `CandidateStep`. It is a `StagedTraining` unless `is_tried`."""
+
+    is_tried = False
+    computation = ""
+    _is_agreeing = False
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """See `CandidateStep`."""
+        return self._planner.predicted_seconds
+
+    # Before it is tried.
+
+    @property
+    def bound_variables(self) -> dict[int, BoundVariable]:
+        """See `CandidateStep`."""
+        every = (*self._traces.values(), *self._traced_ahead.values())
+        return {key: one for traces in every for key, one in traces.variables.items()}
+
+    def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
+        """See `CandidateStep`. The trace is used for the first step."""
+        try:
+            reject_tensorflow_strategies(self._name, self._planner, current_job.get_job())
+            given = step_arguments.convert_arguments(self._name, (args, kwargs))
+            samples = step_arguments.batch_size(self._name, given)
+            self._planner.check_batch(samples, num_ranks)
+            size = samples * num_ranks // self._planner.num_microbatches
+            traces = self._trace(given, samples, size, num_ranks)
+            self._planner.check_traces(traces)
+        except ValueError as error:
+            return str(error)
+        self._traced_ahead = {step_arguments.trace_key(given): traces}
+        graph = traces.microbatch_graph
+        self.computation = batch_axes.computation_digest(graph)
+        return find_difference(graph) or find_shortage(graph)
+
+    def measure_layers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int, repeats: int
+    ) -> tuple[LayerGraph, int]:
+        """See `CandidateStep`."""
+        given = step_arguments.convert_arguments(self._name, (args, kwargs))
+        samples = step_arguments.batch_size(self._name, given)
+        traces = self._trace(given, samples, samples * num_ranks, num_ranks)
+        self._traced_ahead = {step_arguments.trace_key(given): traces}
+        if len(traces.microbatch_graph.layers) == 1:
+            raise ValueError(
+                f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"
+            )
+        layers = layer_benchmark.measured_layers(traces, given, 1, repeats)
+        return layers, traces.microbatch_size
+
+    # Steps.
+
+    def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
+        """See `StagedTraining`. Ranks need not agree in steps that are like those before."""
+        control = self._control
+        if not isinstance(control, AgreeingControl):
+            return self._prepare(convert())
+        if self._has_run_plan:
+            given = convert()
+            if step_arguments.trace_key(given) in self._traces:
+                return self._prepare(given)
+        self._is_agreeing = True
+        try:
+            return control.together(lambda: self._prepare(convert()))
+        finally:
+            self._is_agreeing = False
+
+    def _agree_so_far(self) -> None:
+        """Raise `TrialError` if a rank has failed."""
+        if self._is_agreeing:
+            self._control.all_gather(None)
+
+    @property
+    def _control(self) -> Control:
+        control = super()._control
+        return AgreeingControl(control) if self.is_tried else control

@@ -1,0 +1,118 @@
+"""Predicted steps of pipelines and bursts, from layers that were measured once for all of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.model_parallel.planning.burst import BurstStrategy, make_burst_plan
+from tf_libra.model_parallel.planning.pipeline import PipelineStrategy, make_pipeline_plans
+from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
+from tf_libra.model_parallel.profiling.scaling_measurement import ActivationFlow, MeasuredScaling
+from tf_libra.model_parallel.runtime.burst_planner import possible_counts
+from tf_libra.model_parallel.runtime.pipeline_planner import possible_microbatches
+from tf_libra.runtime.strategy_kinds import Links
+from tf_libra.specs.cluster import Cluster
+from tf_libra.specs.layer_graph import LayerGraph
+
+
+def predict_pipeline(
+    strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int
+) -> float:
+    """Return the predicted seconds of a step under the best plan.
+
+    Args:
+        strategy: planner with its arguments.
+        layers: layers for the joint batch.
+        links: links between the ranks.
+        batch: number of examples of the joint batch.
+
+    Raises:
+        ValueError: there is no plan.
+    """
+    count = strategy.num_microbatches or possible_microbatches(links.num_ranks, batch)
+    costs, share = _Costs(layers, links.num_ranks), 1 / count
+    shares = (share / links.num_ranks, share)
+    forward, backward = costs.at(costs.forward, shares), costs.at(costs.backward, shares)
+    microbatch = LayerGraph.chain(
+        forward,
+        backward,
+        layers.parameter_bytes,
+        np.array(layers.activation_bytes) * share,
+        layers.names,
+        input_shares=(1 / links.num_ranks, 1.0),
+        update_seconds=layers.update_seconds,
+    )
+    plans = make_pipeline_plans(microbatch, _cluster(links), strategy, num_microbatches=count)
+    assert plans[0].predicted_seconds is not None
+    return plans[0].predicted_seconds
+
+
+def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
+    """Return the predicted seconds of a step; see `predict_pipeline`."""
+    counts = possible_counts(strategy, links.num_ranks, batch)
+    costs, shares = _Costs(layers, links.num_ranks), [1 / count for count in counts]
+    compute = costs.at(costs.forward, shares) + costs.at(costs.backward, shares)
+    # The payload of an all-reduce of c bytes is 2(g-1)/g c per rank.
+    rates = (links.bytes_per_second * g / max(2 * (g - 1), 1) for g in counts)
+    startups = (links.startup_seconds if g > 1 else 0.0 for g in counts)
+    flows = [ActivationFlow(2 * size, num_messages=2) for size in layers.activation_bytes]
+    scaling = MeasuredScaling(
+        counts,
+        layers.names,
+        compute + np.array(layers.update_seconds)[:, None],
+        list(layers.parameter_bytes),
+        AllReduces(tuple(startups), tuple(rates)),
+        LinkRates(_cluster(links), links.latency_seconds),
+        batch,
+        0.0,
+    ).profile({(i, i + 1): flow for i, flow in enumerate(flows)})
+    return make_burst_plan(scaling, strategy).iteration_seconds
+
+
+def _cluster(links: Links) -> Cluster:
+    return Cluster.from_bandwidth(np.full([links.num_ranks] * 2, links.bytes_per_second))
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Computation of layers for shares of the joint batch."""
+
+    layers: LayerGraph
+    num_ranks: int
+
+    @property
+    def forward(self) -> NDArray[np.float64]:
+        """Forward seconds for the least measured share, and for the joint batch, shape [2, L]."""
+        return self._ends(
+            [(one.forward_seconds_by_share, one.forward_seconds) for one in self._all]
+        )
+
+    @property
+    def backward(self) -> NDArray[np.float64]:
+        """The same for backward computation."""
+        return self._ends(
+            [(one.backward_seconds_by_share, one.backward_seconds) for one in self._all]
+        )
+
+    @property
+    def _all(self) -> Any:
+        return self.layers.layers
+
+    def _ends(self, seconds: Any) -> NDArray[np.float64]:
+        least = 1 / self.num_ranks
+        return np.array(
+            [[by_share[0] if by_share else least * whole, whole] for by_share, whole in seconds]
+        ).T
+
+    def at(self, ends: NDArray[np.float64], shares: Any) -> NDArray[np.float64]:
+        """Return the seconds for shares of the joint batch, shape [L, shares].
+
+        Time is linear in the share, and never less than in proportion to it.
+        """
+        least, whole = ends
+        start = 1 / self.num_ranks
+        slope = (whole - least) / (1 - start)
+        columns = [np.maximum(least + slope * (one - start), one * whole) for one in shares]
+        return np.stack(columns, axis=1)

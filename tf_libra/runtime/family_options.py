@@ -1,0 +1,43 @@
+"""Families of strategies that options allow in trials, and errors as reasons against them."""
+
+from collections.abc import Sequence
+
+from tf_libra import config
+from tf_libra.runtime.strategy_kinds import KINDS
+
+
+def describe_error(error: Exception) -> str:
+    """Returns what an error says, without the lines of user code that AutoGraph puts before."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + last_line(str(error))
+
+
+def last_line(reason: str) -> str:
+    """Returns the last line of a reason."""
+    *_, last = ["", *reason.strip().splitlines()]
+    return last.strip().removeprefix("ValueError: ")
+
+
+def option_against(options: config.DataParallelOptions) -> str:
+    """Returns why no strategy of another kind can take part; empty if it can."""
+    if options.local_variables:
+        return "local_variables has variables that ranks do not share"
+    if options.shard_updates:
+        return "shard_updates leaves slots of which ranks hold parts"
+    if options.error_feedback:
+        return "error_feedback has rounding errors of gradients that ranks exchange"
+    return ""
+
+
+def available_families(families: Sequence[str]) -> Sequence[str]:
+    """Returns names of strategies that may join trials; none if their system is not installed.
+
+    Raises:
+        ValueError: a name is unknown, or of a strategy that may not.
+    """
+    kinds = [kind for kind in KINDS.values() if kind.joins_trials]
+    allowed = [name for kind in kinds for name in kind.strategies.by_name]
+    for name in families if kinds else ():
+        if name not in allowed:
+            raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
+    return families if kinds else ()

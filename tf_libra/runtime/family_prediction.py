@@ -1,0 +1,173 @@
+"""Predictions of steps under other strategies, which decide which of them are tried.
+
+What data parallelism has measured bounds how fast they may be. Those that may win are predicted
+from layers that are measured once, on the scale of the measured steps of data parallelism.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tf_libra.autotune import TuningResult
+from tf_libra.internal import formatting
+from tf_libra.planning.one_worker import (
+    CLEARLY_SLOWER,
+    OneWorkerComparison,
+    one_worker_seconds,
+)
+from tf_libra.runtime.family_trials import FIRST
+from tf_libra.runtime.strategy_kinds import Links, StrategyKind
+from tf_libra.specs.layer_graph import LayerGraph
+
+PREDICTION_ERROR = 1.15
+"""Ratio of a predicted step to the fastest one from which on a strategy is not tried."""
+CALLS_SECONDS = 2e-3
+"""Least seconds that a step takes more if Python calls its stages and other ranks wait for them."""
+MEASURED_SECONDS = 10.0
+"""Seconds that the measurement of layers may take; steps that need more are not predicted."""
+_MOST_REPEATS = 3
+# Steps of one worker that one repetition of all layers takes: apart, together, and for one share,
+# each after a first run that does not count.
+_STEPS_PER_REPEAT = 2.5
+# Steps of one worker, and seconds per link, that measuring for a plan takes before turns begin.
+_STEPS_PER_PLAN, _SECONDS_PER_LINK = 12, 0.7
+# One of the three matrix products of a layer is in forward computation.
+_FORWARD_TO_BACKWARD = 0.5
+# Largest correction of measured layers to the speed of steps in training.
+_MAX_CORRECTION = 2.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Data parallelism, which other strategies are predicted against.
+
+    Attributes:
+        compared: its step, and that of one worker.
+        compute_seconds: computation of its step on one rank.
+        links: links between the ranks.
+    """
+
+    compared: OneWorkerComparison
+    compute_seconds: float
+    links: Links
+
+    @classmethod
+    def from_result(
+        cls, result: TuningResult | None, everyone: Sequence[Sequence[float]]
+    ) -> "Reference | None":
+        """Returns the reference that tuning has measured; None if it has not.
+
+        Args:
+            result: result of tuning.
+            everyone: by rank, seconds of steps under its plan, which count if trials timed none.
+        """
+        if result is None or result.profile is None or result.cost_model is None:
+            return None
+        profile, cost, rest = result.profile, result.cost_model, result.rest_seconds
+        if rest is None:  # tuning ended early
+            rest = _FORWARD_TO_BACKWARD * float(profile.compute_after[0])
+        compared = result.compare_with_one_worker()
+        if compared is None:
+            if not all(everyone):
+                return None
+            step = max(map(statistics.median, everyone))
+            alone = one_worker_seconds(profile, rest, cost.num_workers)
+            compared = OneWorkerComparison(cost.num_workers, step, alone)
+        threads = max(group.num_threads for group in result.plan.groups)
+        startup = cost.without_waiting().exclusive_constant_seconds
+        hops = max(2 * (cost.num_workers - 1), 1)
+        links = Links(
+            cost.num_workers, float(cost.exclusive_rate(threads)), startup, startup / hops
+        )
+        return cls(compared, one_worker_seconds(profile, rest, 1), links)
+
+    def describe_bound(self, kind: StrategyKind) -> str:
+        """Returns why a kind of strategies cannot be faster, in a clause; empty if it may."""
+        alone, step = self.compared.one_worker_seconds, self.compared.step_seconds
+        least = alone / kind.max_speedup(self.links.num_ranks) + CALLS_SECONDS
+        if CLEARLY_SLOWER * least <= step:
+            return ""
+        return (
+            f"its step takes {formatting.time(least)} at least, and one of {FIRST}"
+            f" {formatting.time(step)}"
+        )
+
+    @property
+    def num_repeats(self) -> int:
+        """Number of repetitions in which layers are measured; below 1 if one takes too long."""
+        seconds = _STEPS_PER_REPEAT * self.compared.one_worker_seconds
+        return min(int(MEASURED_SECONDS / seconds) - 1, _MOST_REPEATS)
+
+    def describe_late(self, seconds_left: float) -> str:
+        """Returns why there is no time to measure for a plan, in a clause; empty if there is."""
+        num_ranks = self.links.num_ranks
+        seconds = _STEPS_PER_PLAN * self.compared.one_worker_seconds
+        seconds += _SECONDS_PER_LINK * num_ranks * (num_ranks - 1) / 2
+        if seconds <= seconds_left:
+            return ""
+        return (
+            f"its plan would take {formatting.time(seconds)} of measurements, and trials have"
+            f" {formatting.time(max(seconds_left, 0.0))} left"
+        )
+
+
+def predict_steps(
+    reference: Reference,
+    layers: LayerGraph,
+    predict: Mapping[str, Callable[[LayerGraph, Links], float]],
+    alone: str,
+) -> dict[str, tuple[float, str]]:
+    """Returns predicted seconds of a step by strategy, and why there are none, in a clause.
+
+    Args:
+        reference: data parallelism in training.
+        layers: layers as measured for the joint batch and for one rank's share.
+        predict: predicts a step of a strategy, by name.
+        alone: name of the strategy that trains the joint batch on one rank.
+    """
+    num_ranks = reference.links.num_ranks
+    of_share = sum(
+        (one.forward_seconds_by_share or (one.forward_seconds / num_ranks,))[0]
+        + (one.backward_seconds_by_share or (one.backward_seconds / num_ranks,))[0]
+        + one.update_seconds
+        for one in layers.layers
+    )
+    correction = reference.compute_seconds / max(of_share, 1e-9)
+    correction = min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
+    layers = layers.with_speed(correction)
+    found: dict[str, tuple[float, str]] = {
+        alone: (
+            sum(
+                one.forward_seconds + one.backward_seconds + one.update_seconds
+                for one in layers.layers
+            ),
+            "",
+        )
+    }
+    for name, function in predict.items():
+        try:
+            found[name] = function(layers, reference.links), ""
+        except ValueError as error:
+            found[name] = 0.0, str(error)
+    return found
+
+
+def describe_slow(seconds: Mapping[str, float], step_seconds: float, alone: str) -> dict[str, str]:
+    """Returns why pipelines and bursts are not worth a trial, in a clause, by name.
+
+    Args:
+        seconds: predicted steps of all strategies but data parallelism.
+        step_seconds: measured step of data parallelism.
+        alone: name of the strategy that trains the joint batch on one rank, which has a check of
+            its own.
+    """
+    every = {FIRST: step_seconds, **seconds}
+    fastest = min(every, key=lambda name: every[name])
+    return {
+        name: (
+            f"its step is predicted to take {formatting.time(taken)}, and one of {fastest}"
+            f" {formatting.time(every[fastest])}"
+        )
+        for name, taken in seconds.items()
+        if name != alone and taken > PREDICTION_ERROR * every[fastest]
+    }
