@@ -91,8 +91,9 @@ def _fit(
     samples += exclusive + _samples(observations.overlapped, profile)
     fitted = fit(samples)
     held_out: dict[str, ContentionModel] = {}
-    sampled = [step.plan.fingerprint for step in (*observations.timed, *observations.overlapped)]
-    plans = dict.fromkeys(sampled)
+    sampled = [step.plan for step in observations.timed]
+    sampled += [step.plan for step in observations.overlapped]
+    plans = dict.fromkeys(plan.fingerprint for plan in sampled)
     for fingerprint in plans if len(plans) >= _MIN_PLANS_TO_TEST else ():
         others = observations.without(fingerprint)
         if len(others) == len(observations.overlapped):  # the fit has not seen this plan
