@@ -65,20 +65,29 @@ def weights(model: Any) -> dict[str, np.ndarray]:
 
 
 class Watching(keras.callbacks.Callback):
-    """A callback on one rank that reads all weights at the ends of batches, epochs or both."""
+    """A callback on one rank that reads all weights at the ends of batches, epochs or both.
 
-    def __init__(self, *whens: str) -> None:
+    `first_epochs` has the first epoch in which it does, by "train_batch" or "epoch".
+    """
+
+    def __init__(self, **first_epochs: int) -> None:
         super().__init__()
-        self.found: dict[str, list[dict[str, np.ndarray]]] = {when: [] for when in whens}
-        for when in whens:
+        self.found: dict[str, dict[str, np.ndarray]] = {}
+        self.first_epochs = first_epochs
+        self.epoch = 0
+        for when in first_epochs:
             setattr(self, f"on_{when}_end", functools.partial(self.look, when))
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
     def look(self, when: str, number: int, logs: Any = None) -> None:
-        self.found[when].append(weights(self.model))
+        if self.epoch >= self.first_epochs[when]:
+            self.found[f"{when} {self.epoch} {number}"] = weights(self.model)
 
 
 def fit(
-    watching: Any, alone: bool, strategy: Any = STRATEGY, **options: Any
+    callbacks: list[Any], alone: bool, strategy: Any = STRATEGY, **options: Any
 ) -> tuple[Any, Any, dict[str, list[float]]]:
     """Returns a fitted model, the result of `optimize`, and metrics."""
     model = compiled(**options)
@@ -88,7 +97,7 @@ def fit(
         epochs=EPOCHS,
         verbose=0,
         validation_data=validation(),
-        callbacks=[watching] if alone or RANK == SIZE - 1 else [],
+        callbacks=callbacks,
     )
     metrics = {name: [float(v) for v in values] for name, values in history.history.items()}
     return model, fitting, metrics
@@ -99,8 +108,8 @@ def alone_with(steps_per_execution: int) -> dict[str, Any]:
     """Returns what `fit` of rank 0 alone leads to; all ranks call this at the same time."""
     path = FOLDER / f"alone.{steps_per_execution}.pickle"
     if RANK == 0:
-        watching = Watching("epoch", "train_batch")
-        model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
+        watching = Watching(epoch=0, train_batch=0)
+        model, _, metrics = fit([watching], alone=True, steps_per_execution=steps_per_execution)
         results = {"found": watching.found, "weights": weights(model), "metrics": metrics}
         path.write_bytes(pickle.dumps(results | used(model)))
     harness.barrier()
@@ -117,17 +126,21 @@ def used(model: Any) -> dict[str, Any]:
     }
 
 
-def compare(when: str, **options: Any) -> dict[str, Any]:
-    """Compares weights and metrics during and after `fit` with those of one process."""
-    here = Watching(when)
+def compare(first_epochs: dict[str, int], saving: Any = None, **options: Any) -> dict[str, Any]:
+    """Compares weights and metrics during and after `fit` with those of one process.
+
+    Args:
+        first_epochs: when the last rank reads weights; see `Watching`.
+        saving: callback of rank 0.
+        **options: those of `fit`.
+    """
+    here = Watching(**first_epochs)
     alone = alone_with(options.get("steps_per_execution", 1))
-    ours, fitting, history = fit(here, alone=False, **options)
+    callbacks = {0: [saving] if saving else [], SIZE - 1: [here]}
+    ours, fitting, history = fit(callbacks.get(RANK, []), alone=False, **options)
     errors = {"after": furthest(weights(ours), alone["weights"])}
-    if RANK == SIZE - 1:
-        pairs = list(zip(here.found[when], alone["found"][when], strict=True))
-        assert pairs
-        for number, (own, other) in enumerate(pairs):
-            errors[f"{when} {number}"] = furthest(own, other)
+    assert bool(here.found) == (RANK == SIZE - 1)
+    errors |= {key: furthest(own, alone["found"][key]) for key, own in here.found.items()}
     for name, value in used(ours).items():
         errors[name] = float(np.abs(np.subtract(value, alone[name])).max())
     return {
@@ -144,33 +157,32 @@ def furthest(own: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(own[name].astype(float) - other[name]).max()) for name in own)
 
 
-cases.add("epochs", lambda: compare("epoch"))
-cases.add("batches", lambda: compare("train_batch"))
-cases.add("several_steps", lambda: compare("train_batch", steps_per_execution=2))
-# All steps measure, a few for each number of ranks.
-cases.add("bursts", lambda: compare("epoch", strategy=DeepPool(max_amplification=1.5)))
-
-
 @cases
-def checkpoint() -> Any:
-    """Saves on rank 0 after every third batch, and loads the checkpoint."""
-    path = str(FOLDER / "at-{batch}.weights.h5")
-    ours = compiled()
-    tf_libra.keras.optimize(ours, STRATEGY)
+def one_step() -> Any:
+    """Rank 0 also saves after every third batch, and loads the checkpoint of the first epoch."""
+    path = str(FOLDER / "at-{epoch}-{batch}.weights.h5")
     saving = keras.callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=3)
-    ours.fit(data(alone=False), verbose=0, callbacks=[saving] if RANK == 0 else None)
-    if RANK != 0:
-        return None
-    alone, other = compiled(), compiled()
-    other.load_weights(path.format(batch=3))
-    alone.fit(data(alone=True).take(3), verbose=0)
-    pairs = zip(other.get_weights(), alone.get_weights(), strict=True)
-    return max(float(np.abs(value - wanted).max()) for value, wanted in pairs)
+    found = compare({"epoch": 0, "train_batch": 1}, saving)
+    if RANK == 0:
+        other = compiled()
+        other.load_weights(path.format(epoch=1, batch=3))
+        wanted = alone_with(1)["found"]["train_batch 0 2"]
+        read = {str(i): np.array(one.value) for i, one in enumerate(other.trainable_variables)}
+        found["checkpoint"] = furthest(read, {name: wanted[name] for name in read})
+    return found
+
+
+cases.add("several_steps", lambda: compare({"train_batch": 0}, steps_per_execution=2))
+# All steps measure, a few for each number of ranks.
+cases.add("bursts", lambda: compare({"epoch": 0}, strategy=DeepPool(max_amplification=1.5)))
 
 
 @cases
 def on_batch() -> Any:
-    """Reads weights after `train_on_batch`, on one rank after the other."""
+    """Reads weights after `train_on_batch`, on one rank after the other.
+
+    Then continues data-parallel, from the weights that the pipeline has trained.
+    """
     alone, ours = compiled(), compiled()
     tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)
@@ -186,22 +198,14 @@ def on_batch() -> Any:
     ours.save(str(FOLDER / f"saved-{RANK}.keras"))
     saved = keras.models.load_model(str(FOLDER / f"saved-{RANK}.keras"))
     errors.append(furthest(weights(saved), weights(alone)))
-    return max([*errors, furthest(weights(ours), weights(alone))])
-
-
-@cases
-def taken_over() -> Any:
-    """Continues data-parallel, from the weights that a pipeline has trained."""
-    alone, ours = compiled(), compiled()
-    tf_libra.keras.optimize(ours, STRATEGY)
-    inputs, labels = arrays(steps=1)
+    errors.append(furthest(weights(ours), weights(alone)))
     ours.train_on_batch(harness.own(inputs), harness.own(labels))
     tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=2)
     ours.train_on_batch(harness.own(inputs), harness.own(labels))
     for _ in range(2):
         alone.train_on_batch(inputs, labels)
     ours.predict(inputs, verbose=0)
-    return furthest(weights(ours), weights(alone))
+    return {"pipeline": max(errors), "taken_over": furthest(weights(ours), weights(alone))}
 
 
 @cases
