@@ -10,7 +10,7 @@ import tf_libra
 from tf_libra.strategies import GPipe
 
 cases = harness.Cases()
-WIDE = 3000  # large enough that each variable is mapped by itself, and unmapped when it is freed
+WIDE = 2000  # large enough that each variable is mapped by itself, and unmapped when it is freed
 LAYERS = 4
 PART = 0.8  # least decrease of memory, relative to the variables of other stages
 

@@ -1,5 +1,6 @@
 """Variables that several steps, elastic states and broadcasts use."""
 
+import functools
 import gc
 import itertools
 import types
@@ -75,40 +76,48 @@ def adversarial():
     return variables, step_of(discriminator, 1.0), step_of(generator, -1.0)
 
 
+NOISE = [[tf.random.stateless_normal([24, 8], [i, seed]) for seed in range(2)] for i in range(7)]
+
+
+@functools.cache
+def alone_in_turns():
+    """Returns what one process trains: the variables' values before and after its steps."""
+    variables, first, second = adversarial()
+    start = [variable.numpy() for variable in variables]
+    for number, (noise, real) in enumerate(NOISE):
+        (first, second, second)[number % 3](noise, real)
+    return start, [variable.numpy() for variable in variables]
+
+
 def in_turns(*, release=False):
     """Alternates steps with shared variables, in stages and data-parallel."""
-    expected, *steps = adversarial()
-    alone = [tf.function(step) for step in (*steps, steps[1])]
+    start, expected = alone_in_turns()
     variables, first, second = adversarial()
     decorated = [
         tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(first)),
         tf_libra.optimize(in_stages(2, release_variables=release))(tf.function(second)),
         tf_libra.optimize("syneasgd", **AT_ONCE)(tf.function(second)),
     ]
-    start = [variable.numpy() for variable in expected]
-    for number in range(7):
-        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
-        alone[number % 3](noise, real)
+    for number, (noise, real) in enumerate(NOISE):
         decorated[number % 3](harness.own(noise), harness.own(real))
     for step in decorated:
         step.synchronize_variables()
     pairs = list(zip(variables, expected, start, strict=True))
     return {
-        "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
-        "moved": min(float(np.abs(b.numpy() - c).max()) for _, b, c in pairs),
+        "difference": max(float(np.abs(a.numpy() - b).max()) for a, b, _ in pairs),
+        "moved": min(float(np.abs(b - c).max()) for _, b, c in pairs),
     }
 
 
 def gone():
     """Drops a step, on one rank earlier, before another one uses its variables."""
-    expected, *steps = adversarial()
-    alone = [tf.function(step) for step in steps]
+    expected, *alone = adversarial()
     variables, first, second = adversarial()
     start = [variable.numpy() for variable in expected]
     for number, (step, function) in enumerate(zip((first, second), alone, strict=True)):
         strategy, options = (in_stages(2), {}) if number == 0 else ("syneasgd", AT_ONCE)
         decorated = tf_libra.optimize(strategy, **options)(tf.function(step))
-        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
+        noise, real = NOISE[number]
         function(noise, real)
         decorated(harness.own(noise), harness.own(real))
         kept = decorated if harness.RANK == 1 and number == 0 else None

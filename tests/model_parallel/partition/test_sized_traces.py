@@ -5,8 +5,8 @@ import collections
 import pytest
 import tensorflow as tf
 
-from tests.model_parallel.job import batches, build_model
-from tests.model_parallel.models import EVERY
+from tests.model_parallel.job import batches, build_model, trace
+from tests.model_parallel.models import EVERY, deepest
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.profiling.layer_benchmark import measured_layers
@@ -69,3 +69,9 @@ def test_state_that_a_first_trace_builds_causes_no_second_trace_of_a_shard():
     traces = SizedTraces(StepRecorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=2)
     traces.check_update()
     assert counts[4] == 1
+
+
+def test_mlp_of_32_layers_is_cut_into_all_layers():
+    images, labels = batches(1, 8)[0]
+    graph = trace(StepRecorder(tf.function(build_model(deepest).step)), images, labels, 8)
+    assert len(graph.layers) == 32

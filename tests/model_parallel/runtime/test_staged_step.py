@@ -11,13 +11,21 @@ import pytest
 import tensorflow as tf
 
 from tests.model_parallel.job import batches, build_model, train_alone
-from tests.model_parallel.models import EVERY, deepest
+from tests.model_parallel.models import EVERY
 from tests.worker_processes import Job
 from tf_libra.cli import main
 from tf_libra.specs.pipeline import PipelinePlan
 
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
+CASES = {
+    2: {
+        *("calling", "dropping", "generating", "normalized", "running_mean", "transformer"),
+        *("deep", "chosen", "gpipe", "data_parallel"),
+    },
+    3: {"convolutional"},
+    4: {"convolutional", "deep"},
+}
 JOB = "pipelines.py"
 
 
@@ -29,11 +37,9 @@ def trained(request: pytest.FixtureRequest, job_of: Callable[[int], Job]) -> Job
 def test_pipeline_trains_like_one_process(trained: Job) -> None:
     """Compares results, and synchronized variables with optimizer slots, on every rank."""
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
-    several = {"transformer", "data_parallel"} if trained.world_size != 3 else set()
-    assert {"deep", "convolutional", *several} <= set(cases)
+    assert set(cases) == CASES[trained.world_size]
     for name in cases:
-        is_deepest = name == "deep" and trained.world_size == 2
-        make = deepest if is_deepest else EVERY[OTHERS.get(name, name)]
+        make = EVERY[OTHERS.get(name, name)]
         wanted, every = train_alone(make, STEPS, SAMPLES, MICROBATCHES)
         for rank in range(trained.world_size):
             value = trained.value(name, rank)
@@ -43,10 +49,7 @@ def test_pipeline_trains_like_one_process(trained: Job) -> None:
             last = value["returned"][-1]
             logits = wanted[-1]["logits"]
             np.testing.assert_allclose(last["logits"], logits, rtol=2e-3, atol=2e-4)
-            # Keras counts only steps that update where it accumulates gradients.
-            assert (
-                last["updates"] == wanted[-1]["updates"] == STEPS // (1 + (name == "conditional"))
-            )
+            assert last["updates"] == wanted[-1]["updates"] == STEPS
             found = trained.arrays(name, rank)
             assert len(found) == len(every)
             for variable, value in every.items():
@@ -67,11 +70,11 @@ def test_plan_gives_every_worker_one_stage(trained: Job) -> None:
         stages = case["value"]["stages"]
         assert sorted(rank for ranks in stages for rank in ranks) == list(range(trained.world_size))
         assert case["value"]["settled"]
-        kinds = {"deep": 2 if trained.world_size == 2 else trained.world_size, "data_parallel": 1}
+        kinds = {"deep": trained.world_size, "data_parallel": 1}
         assert len(stages) == kinds.get(name, len(stages))
 
 
-@pytest.mark.parametrize("trained", [2, 4], indirect=True)
+@pytest.mark.parametrize("trained", [4], indirect=True)
 def test_released_variables_are_synchronized_when_needed(trained: Job) -> None:
     """Cases are another kind of arguments, an evaluation, and a request."""
     alone = build_model(EVERY["deep"])
@@ -103,15 +106,14 @@ def test_released_variables_are_synchronized_when_needed(trained: Job) -> None:
 
 
 @pytest.mark.parametrize("trained", [2, 3], indirect=True)
-@pytest.mark.parametrize("case", ["short_batches", "short_batches_released"])
-def test_indivisible_batch_runs_in_fewer_microbatches_or_one_stage(trained: Job, case: str) -> None:
-    """The next batch runs as before."""
+def test_indivisible_batch_runs_in_fewer_microbatches_or_one_stage(trained: Job) -> None:
+    """The next batch runs as before; three ranks release variables."""
     alone = build_model(EVERY["deep"])
     for size in (24, 24, 3, 24, 1):
         alone.accumulated(*batches(1, trained.world_size * size)[0], 1)
     for rank in range(trained.world_size):
-        assert trained.value(case, rank) is None
-        found = trained.arrays(case, rank)
+        assert trained.value("short_batches", rank) is None
+        found = trained.arrays("short_batches", rank)
         for number, variable in enumerate(alone.variables):
             np.testing.assert_allclose(found[str(number)], variable.numpy(), rtol=1e-3, atol=1e-4)
 
@@ -214,17 +216,13 @@ def test_steps_free_variables_of_other_stages(run_job: Callable[..., Job]) -> No
     for rank in range(2):
         value = job.value("memory", rank)
         others = value["others"]
-        assert others >= 1.44e8  # bytes of two layers
+        assert others >= 6.4e7  # bytes of two layers with momenta
         # Other memory of a step varies by less.
         assert value["before"] - value["released"] > 0.8 * others, value
         assert value["back"] - value["released"] > 0.8 * others, value
 
 
-@pytest.mark.parametrize("trained", [2], indirect=True)
-def test_mlp_of_32_layers_is_cut_into_all_layers(trained: Job) -> None:
-    assert len(trained.value("deep")["layers"]) == 32
-
-
+@pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_explain_draws_predicted_and_measured_charts_of_all_ranks(trained: Job) -> None:
     """The text also names the cause of each rank's longest bubble."""
     stages = trained.value("deep")["stages"]
@@ -244,6 +242,7 @@ def test_explain_draws_predicted_and_measured_charts_of_all_ranks(trained: Job) 
     assert "an iteration takes " in trained.log("deep")
 
 
+@pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_logdir_of_a_pipeline_is_readable_by_commands(
     trained: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
