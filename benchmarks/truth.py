@@ -24,10 +24,10 @@ What a number means:
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
   relative to the median of all; `noise` of the whole: the median over the plans.
 - `all_reduces` of a plan: each of its all-reduces, median over the rounds, from the arrival of the
-  last rank on: its part that overlaps backward computation (`overlapped_seconds`), its part after
-  it (`exclusive_seconds`), and the model's time without waiting, times the drift. One is `alone` if
-  most of it ran after backward computation, else `overlapped`. Those of plans on two streams are
-  left out: they slow each other.
+  last rank on: its part that overlaps backward computation or updates (`overlapped_seconds`), its
+  other part (`exclusive_seconds`), and the model's time without waiting, times the drift. One is
+  `alone` if most of it overlaps neither, else `overlapped`. Updates have no timestamps: when they
+  ran follows from the model. Those of plans on two streams are left out: they slow each other.
 - `hindsight_error` of all-reduces: median error of a startup and a rate that are fitted to these
   all-reduces themselves (least absolute deviations of logarithms). What such a model cannot predict
   remains, as when a core runs another thread first.

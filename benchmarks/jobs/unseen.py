@@ -28,9 +28,11 @@ from tf_libra.autotune import (
     random_plans,
     tune,
 )
+from tf_libra.autotune.calibration import Calibration
 from tf_libra.autotune.concurrent_all_reduces import max_lanes, with_contention
+from tf_libra.autotune.model_selection import steady_state_samples
 from tf_libra.autotune.step_times import StepTimes, TimedStep, step_times
-from tf_libra.cost_model import CostModel, OverlapSample, prediction_errors
+from tf_libra.cost_model import prediction_errors
 from tf_libra.simulation import simulate
 from tf_libra.specs.plan import Plan
 
@@ -184,7 +186,7 @@ def _measured(
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
     start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))
     all_reduces = {
-        step.plan.fingerprint: _all_reduces(step, conclusion.cost_model, drift)
+        step.plan.fingerprint: _all_reduces(step, conclusion, drift)
         for step in step_times(timed)
         if step.plan.num_streams == 1
     }
@@ -206,25 +208,23 @@ def _measured(
     ], {"drift": drift, "pace": pace.tolist()}
 
 
-def _all_reduces(step: StepTimes, model: CostModel, drift: float) -> list[dict[str, Any]]:
+def _all_reduces(step: StepTimes, conclusion: TuningResult, drift: float) -> list[dict[str, Any]]:
     """Each all-reduce of a plan's step from the arrival of the last rank on, and its prediction."""
-    rows = []
-    for index, (overlapped, exclusive) in enumerate(step.split_sending().T.tolist()):
-        num_bytes, threads = step.plan.group_bytes[index], step.plan.groups[index].num_threads
-        if num_bytes == 0 or overlapped + exclusive <= 0:
-            continue
-        sample = OverlapSample(num_bytes, threads, 0.0, overlapped, exclusive)
-        [error] = prediction_errors(model, [sample]).tolist()
-        rows.append(
-            {
-                "num_bytes": num_bytes,
-                "num_threads": threads,
-                "overlapped_seconds": overlapped,
-                "exclusive_seconds": exclusive,
-                "predicted_seconds": drift * (1 + error) * sample.wall_seconds,
-            }
-        )
-    return rows
+    profile, model = conclusion.profile, conclusion.cost_model
+    assert profile is not None and model is not None
+    calibration = Calibration(model, profile, 0.0, conclusion.rest_seconds or 0.0)
+    samples = steady_state_samples(calibration, [step])
+    errors = prediction_errors(model, samples).tolist() if samples else []
+    return [
+        {
+            "num_bytes": sample.num_bytes,
+            "num_threads": sample.num_threads,
+            "overlapped_seconds": sample.overlap_seconds,
+            "exclusive_seconds": sample.residual_seconds,
+            "predicted_seconds": drift * (1 + error) * sample.wall_seconds,
+        }
+        for sample, error in zip(samples, errors, strict=True)
+    ]
 
 
 def _first_ready(seen: TrialResult) -> float:

@@ -18,11 +18,13 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 _Array = NDArray[np.float64]
 
-# Noise of a step's end, and of an all-reduce's start and end, as shares of a step; and of an
-# all-reduce after the last rank has arrived, as a share of itself.
+# Noise of the ends of a step and of its backward, which are to be predicted, and of the start and
+# end of any other all-reduce, as shares of a step; and of an all-reduce after the last rank has
+# arrived, as a share of itself.
 _STEP_NOISE = 0.02
 _SPAN_NOISE = 0.04
 _SENDING_NOISE = 0.2
+_SHORTEST = 1e-9
 
 
 def updated_shares(profile: BackwardProfile) -> _Array:
@@ -66,9 +68,8 @@ class MeasuredSteps:
       updated: share of the updates that each group starts, [plans, groups].
       seconds: seconds of steps, [plans].
       spans: starts and ends of all-reduces, [2, plans, groups].
-      weights: weights of spans, [plans, groups].
-      sending: seconds of all-reduces after the last rank has arrived, while computation overlaps
-        and after computation, [2, plans, groups].
+      weights: weights of spans, [2, plans, groups].
+      sending: seconds of all-reduces after the last rank has arrived, [plans, groups].
       sending_weights: weights of these, [plans, groups].
     """
 
@@ -93,8 +94,8 @@ class MeasuredSteps:
         updated_before = updated_shares(profile)
         num_bytes, threads = np.zeros(shape, np.int64), np.ones(shape, np.int64)
         left, updated = np.zeros((shape[0], shape[1] + 1)), np.zeros(shape)
-        spans, weights = np.zeros((2, *shape)), np.zeros(shape)
-        sending, sending_weights = np.zeros((2, *shape)), np.zeros(shape)
+        spans, weights = np.zeros((2, *shape)), np.zeros((2, *shape))
+        sending, sending_weights = np.zeros(shape), np.zeros(shape)
         left[:, 0] = profile.compute_after[0]
         for row, step in enumerate(steps):
             plan = step.plan
@@ -111,8 +112,10 @@ class MeasuredSteps:
             spans[:, row, groups] = step.spans.T
             # All plans have the same weight, whatever their number of groups.
             noise = step.seconds * _SPAN_NOISE * len(plan.groups) ** 0.5
-            weights[row, groups] = 1 / noise
-            sending[:, row, groups] = step.split_sending()
+            weights[:, row, groups] = 1 / noise
+            # Backward ends with the last all-reduce.
+            weights[1, row, len(plan.groups) - 1] = 1 / (step.seconds * _STEP_NOISE)
+            sending[row, groups] = step.sending
             is_known = (step.sending > 0) & (num_bytes[row, groups] > 0)
             sending_weights[row, groups] = is_known / (_SENDING_NOISE * len(plan.groups) ** 0.5)
         seconds = np.array([step.seconds for step in steps])
@@ -141,16 +144,18 @@ class MeasuredSteps:
         before = candidates.before[:, None, None]
         errors = [
             (seconds / self.seconds - 1) / _STEP_NOISE,
-            (times.starts + before - self.spans[0]) * self.weights,
-            (times.ends + before - self.spans[1]) * self.weights,
-            self._sending_errors(costs),
+            (times.starts + before - self.spans[0]) * self.weights[0],
+            (times.ends + before - self.spans[1]) * self.weights[1],
+            self._sending_errors(times.ends - times.starts - costs.waiting),
         ]
         return np.concatenate([error.reshape(len(seconds), -1) for error in errors], axis=1)
 
-    def _sending_errors(self, costs: FamilyCosts) -> _Array:
-        """Returns weighted errors of the logarithms of durations; see `prediction_errors`."""
+    def _sending_errors(self, seconds: _Array) -> _Array:
+        """Returns weighted errors of the logarithms of durations without waiting.
+
+        What overlaps an all-reduce is simulated, since updates have no timestamps.
+        """
         known = self.sending_weights > 0
-        overlapped = np.where(known, costs.overlapped, 1.0)
-        exclusive = np.where(known, costs.exclusive, 1.0)
-        done = self.sending[0] / overlapped + self.sending[1] / exclusive
-        return -np.log(np.where(known, done, 1.0)) * self.sending_weights
+        simulated = np.where(known, np.maximum(seconds, _SHORTEST), 1.0)
+        measured = np.where(known, self.sending, 1.0)
+        return np.log(simulated / measured) * self.sending_weights

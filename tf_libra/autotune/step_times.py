@@ -63,14 +63,6 @@ class StepTimes:
     sending: NDArray[np.float64]
     num_steps: int
 
-    def split_sending(self) -> NDArray[np.float64]:
-        """Returns the seconds of `sending` before and after the end of backward, [2, groups].
-
-        The last group, or a group that waits for all of backward, is ready at its end.
-        """
-        after = np.clip(self.spans[:, 1] - self.ready.max(), 0.0, self.sending)
-        return np.stack([self.sending - after, after])
-
 
 def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     """Returns the steady-state step of every plan, in the order of the plans' first steps.
