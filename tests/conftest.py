@@ -81,6 +81,11 @@ _COMPILES = frozenset(("built_programs", "toy"))
 _JOB_OF = ("place", "engines", "trained")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names a long text by its length: pytest-xdist sends the names of all tests."""
+    return f"{len(val)} long" if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tells tests that start workers from the others, keeps together what shares a job, and orders.
