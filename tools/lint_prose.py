@@ -39,6 +39,7 @@ WORDS = {
     r"farewells?": "abort message",
 }
 _WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): term for word, term in WORDS.items()}
+_ANY_WORD = re.compile("|".join(pattern.pattern for pattern in _WORDS), re.IGNORECASE)
 _CXX_COMMENT = re.compile(r"//(.*)$", re.MULTILINE)
 
 
@@ -58,7 +59,11 @@ class Fault(NamedTuple):
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yields the line and text of every docstring of a Python source."""
-    for node in ast.walk(ast.parse(source)):
+    remaining: list[ast.AST] = [ast.parse(source)]
+    while remaining:
+        node = remaining.pop()
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):  # expressions have none
+            remaining += getattr(node, block, ())
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
             if text is not None:
@@ -78,6 +83,8 @@ def comments(path: Path, source: str) -> Iterator[tuple[int, str]]:
 
 def faults_in_text(path: str, line: int, text: str) -> Iterator[Fault]:
     """Yields a fault for every replaced word of a text that begins at `line`."""
+    if not _ANY_WORD.search(text):
+        return
     for number, part in enumerate(text.split("\n"), line):
         for pattern, term in _WORDS.items():
             for found in pattern.finditer(part):
@@ -90,8 +97,9 @@ def faults_in_file(root: Path, path: Path) -> Iterator[Fault]:
     if path.suffix == ".md":
         yield from faults_in_text(name, 1, source)
         return
-    for line, text in comments(path, source):
-        yield from faults_in_text(name, line, text)
+    if _ANY_WORD.search(source):  # few have any, and reading their tokens takes longest
+        for line, text in comments(path, source):
+            yield from faults_in_text(name, line, text)
     if path.suffix != ".py":
         return
     for line, text in docstrings(source):
