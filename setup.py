@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -39,6 +39,9 @@ ANY_TENSORFLOW = "TF_LIBRA_ANY_TENSORFLOW"
 
 # Lane tests that replace functions of the C library, so each is a program of its own.
 TESTS_ALONE = ("exhaustion_test", "system_calls_test")
+
+# File in a build folder whose time says which sources are compiled together: those that are older.
+JOINED = "joined"
 
 # Prints the folder, version and package of the installed TensorFlow without importing it.
 FIND_TENSORFLOW = """
@@ -82,7 +85,7 @@ class TestProgram:
     Attributes:
         path: the program.
         sources: files of tests.
-        units: beginning of the paths of the units that it is linked with.
+        units: folder of the units that it is linked with.
         header: precompiled header of the tests; None: they include no TensorFlow.
     """
 
@@ -110,10 +113,33 @@ class Library(Extension):
         """What is compiled once for all units like this one."""
         return None
 
-    def ninja_file(self) -> str:
-        """One edge per source, one to link; ninja learns the headers from the compiler."""
+    def units(self) -> list[Path]:
+        """Returns the units of compilation: one per folder, and one per source that has changed.
+
+        Compiled as one unit, the sources of a folder take a third of the time: most of it is
+        headers. A source that is newer than the first build in `build_dir` is likely to change
+        again, and is a unit of its own from then on.
+        """
         found = sorted(path for pattern in self.patterns for path in Path().glob(pattern))
         sources = [path for path in found if not path.name.endswith("_test.cc")]
+        marker = self.build_dir / JOINED
+        joined_until = marker.stat().st_mtime if marker.exists() else 0.0
+        joined = [path for path in sources if path.stat().st_mtime <= joined_until]
+        units = [path for path in sources if path not in joined]
+        for folder in sorted({path.parent for path in joined}):
+            unit = self.build_dir / folder / "units.cc"
+            unit.parent.mkdir(parents=True, exist_ok=True)
+            write_if_changed(unit, include_all(path for path in joined if path.parent == folder))
+            units.append(unit)
+        return units
+
+    def object_of(self, unit: Path) -> Path:
+        """Returns the path of a unit's object, in the unit's folder below `build_dir`."""
+        inside = unit.relative_to(self.build_dir) if self.build_dir in unit.parents else unit
+        return self.build_dir / inside.with_suffix(".o")
+
+    def ninja_file(self) -> str:
+        """One edge per unit, one to link; ninja learns the headers from the compiler."""
         compile_flags, link_flags = self.flags()
         lines = [
             f"builddir = {self.build_dir}",
@@ -128,24 +154,29 @@ class Library(Extension):
             "  command = $cxx $in $ldflags -o $out",
             "  description = link $out",
         ]
-        objects = {str(path): str(self.build_dir / path.with_suffix(".o")) for path in sources}
-        shared = {source: self.shared_header(source) for source in sources}
+        objects = {unit: self.object_of(unit) for unit in self.units()}
+        shared = {unit: self.shared_header(unit) for unit in objects}
         for one in sorted({header for header in shared.values() if header}):
             lines.append(f"build {self.build_dir / one}.gch: precompile {one}")
-        for source, header in shared.items():
+        for unit, header in shared.items():
             after = f" | {self.build_dir / header}.gch" if header else ""
-            lines.append(f"build {objects[str(source)]}: compile {source}{after}")
+            lines.append(f"build {objects[unit]}: compile {unit}{after}")
             if header:
                 lines.append(f"  include = -include {self.build_dir / header}")
-        lines.append(f"build {self.output}: link {' '.join(objects.values())}")
-        lines += self.test_edges(objects, link_flags)
+        lines.append(f"build {self.output}: link {' '.join(map(str, objects.values()))}")
+        lines += self.test_edges(list(objects.values()), link_flags)
         tests = shlex.join(str(test.path) for test in self.tests)
         lines.append(f"build cc_tests: phony {tests}")
-        lines.append(f"build lanes: phony {' '.join(lanes_of(objects))}")
+        lines.append(f"build lanes: phony {' '.join(map(str, self.lane_objects()))}")
         lines.append(f"default {self.output}")
         return "\n".join(lines) + "\n"
 
-    def test_edges(self, objects: dict[str, str], link_flags: list[str]) -> list[str]:
+    def lane_objects(self) -> list[Path]:
+        """Returns the objects of `ops/lanes`."""
+        folder = self.build_dir / "ops/lanes"
+        return [path for path in map(self.object_of, self.units()) if path.parent == folder]
+
+    def test_edges(self, objects: list[Path], link_flags: list[str]) -> list[str]:
         """Returns edges that build the programs of tests, linked with the units they may need.
 
         Nearly all of a test's compilation would be headers, even precompiled. So a program
@@ -167,8 +198,9 @@ class Library(Extension):
             lines.append(f"build {runner}: compile_test ops/testing/main.cc")
         for test in self.tests:
             unit = test.path.with_suffix(".cc")
-            write_if_changed(unit, "".join(f'#include "{source}"\n' for source in test.sources))
-            units = [out for source, out in objects.items() if source.startswith(test.units)]
+            write_if_changed(unit, include_all(test.sources))
+            within = self.build_dir / test.units
+            units = [str(path) for path in objects if path.is_relative_to(within)]
             after = f" | {self.build_dir / test.header}.gch" if test.header else ""
             lines.append(f"build {test.path}.o: compile_test {unit}{after}")
             if test.header:
@@ -179,9 +211,9 @@ class Library(Extension):
         return lines
 
 
-def lanes_of(objects: dict[str, str]) -> list[str]:
-    """Returns the objects of `ops/lanes`, from a dictionary of objects by source."""
-    return [out for source, out in objects.items() if source.startswith("ops/lanes/")]
+def include_all(sources: Iterable[Path]) -> str:
+    """Returns a unit that includes all sources."""
+    return "".join(f'#include "{source}"\n' for source in sources)
 
 
 class NcclTunerLibrary(Library):
@@ -203,18 +235,23 @@ class TensorFlowLibrary(Library):
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
         header = Path("ops/testing/tensorflow.h")
         # Those of `passes` need nothing else.
-        for tested, units in (("passes", "passes/"), ("ops", "")):
+        for tested, units in (("passes", "passes"), ("ops", "")):
             sources = tuple(sorted(Path(tested).glob("*_test.cc")))
             program = self.build_dir / f"{tested}_test"
             self.tests.append(TestProgram(program, sources, units, header))
         lanes = {path.stem: path for path in sorted(Path("ops/lanes").glob("*_test.cc"))}
         alone = [(name, (lanes.pop(name),)) for name in TESTS_ALONE]
         for name, sources in [("lanes_test", tuple(lanes.values())), *alone]:
-            self.tests.append(TestProgram(self.build_dir / name, sources, "ops/lanes/"))
+            self.tests.append(TestProgram(self.build_dir / name, sources, "ops/lanes"))
 
     def shared_header(self, source: Path) -> Path | None:
-        """Nearly all of a unit's compilation is TensorFlow's headers; those of lanes have none."""
-        return None if source.is_relative_to("ops/lanes") else Path("ops/tensorflow_headers.h")
+        """Nearly all of a source's compilation is TensorFlow's headers; those of lanes have none.
+
+        Compiling the header takes longer than a unit of many sources does without it.
+        """
+        alone = not source.is_relative_to(self.build_dir)
+        has_none = source.is_relative_to("ops/lanes")
+        return Path("ops/tensorflow_headers.h") if alone and not has_none else None
 
     def flags(self) -> tuple[list[str], list[str]]:
         """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
@@ -259,7 +296,9 @@ class BuildLibrary(build_ext):
     @contextlib.contextmanager
     def built(self, ext: Library, target: str) -> Iterator[None]:
         """Brings one target of `ext` up to date, and keeps others from building meanwhile."""
-        ext.build_dir.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            ext.build_dir.mkdir(parents=True)
+            (ext.build_dir / JOINED).touch()
         jobs = self.parallel or len(os.sched_getaffinity(0))
         ninja_file = ext.build_dir / "build.ninja"
         ninja = [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)]
@@ -295,13 +334,13 @@ class BuildTests(BuildLibrary):
 
 
 class BuildLanes(BuildLibrary):
-    """Builds the objects of `ops/lanes`, and prints the folder that they are in."""
+    """Builds the objects of `ops/lanes`, and prints each one's path."""
 
     def run(self) -> None:
         """Brings them up to date."""
         ext, _ = self.distribution.ext_modules
         with self.built(ext, "lanes"):
-            print(ext.build_dir / "ops" / "lanes")
+            print(*ext.lane_objects(), sep="\n")
 
 
 def main() -> None:

@@ -54,8 +54,7 @@ def extension_lanes() -> list[Path]:
     done = subprocess.run(
         command, cwd=ROOT, env=_environment(), check=True, stdout=subprocess.PIPE, text=True
     )
-    folder = ROOT / done.stdout.strip().rpartition("\n")[2]
-    return [folder / f"{unit}.o" for unit in _units(ROOT)]
+    return [ROOT / line for line in done.stdout.splitlines() if line.endswith(".o")]
 
 
 def lanes(root: Path) -> list[Path]:

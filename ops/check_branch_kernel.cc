@@ -19,7 +19,7 @@
 namespace tf_libra {
 namespace {
 
-constexpr char kOp[] = "LibraCheckBranch";
+constexpr char kCheckBranch[] = "LibraCheckBranch";
 
 // Buffers of one execution; alive until its last message has been sent.
 struct Votes {
@@ -64,7 +64,7 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    StartOrFail(kOp, context, done, [&] { HandOver(context, done); });
+    StartOrFail(kCheckBranch, context, done, [&] { HandOver(context, done); });
   }
 
   bool IsExpensive() override { return false; }
@@ -73,8 +73,8 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     OP_REQUIRES_ASYNC(
         context, tensorflow::TensorShapeUtils::IsScalar(context->input(0).shape()),
-        absl::InvalidArgumentError(absl::StrCat(kOp, ": the predicate of ", check_.condition,
-                                                " must be a scalar, got shape ",
+        absl::InvalidArgumentError(absl::StrCat(kCheckBranch, ": the predicate of ",
+                                                check_.condition, " must be a scalar, got shape ",
                                                 context->input(0).shape().DebugString())),
         done);
     const int32_t mine = check_.is_index ? context->input(0).scalar<int32_t>()()
@@ -89,7 +89,7 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
   void CheckByMessages(tensorflow::OpKernelContext* context, int32_t mine,
                        const DoneCallback& done) {
     std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
+    OP_REQUIRES_OK_ASYNC(context, FindEngine(kCheckBranch, &engine), done);
     auto votes = std::make_shared<Votes>();
     votes->mine = mine;
     votes->all.resize(engine->world_size());
@@ -98,14 +98,14 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
     const std::string name = absl::StrCat("condition/", key_, "/", turn);
     const int rank = engine->rank();
     Gather(engine, name, step, votes, [=](const Status& status) {
-      if (!status.ok()) return End(context, ToTensorFlow(kOp, status), done);
+      if (!status.ok()) return End(context, ToTensorFlow(kCheckBranch, status), done);
       absl::Status difference;
       std::shared_ptr<Votes> known;
       try {
         difference = Compare(votes->all, rank, step, turn);
         if (!difference.ok()) known = std::make_shared<Votes>(*votes);
       } catch (...) {
-        return End(context, CannotStart(kOp), done);
+        return End(context, CannotStart(kCheckBranch), done);
       }
       if (difference.ok()) return End(context, difference, done);
       // This rank fails now, and ends the engine: not before every other one knows why.
@@ -134,7 +134,7 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
                          }
                          difference = Compare(all, rank, step, turn);
                        } catch (...) {
-                         difference = CannotStart(kOp);
+                         difference = CannotStart(kCheckBranch);
                        }
                        End(context, difference, done);
                      });
@@ -145,7 +145,7 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
                        int64_t turn) const {
     const std::string difference = DescribeVotes(check_, votes, rank, step, turn);
     if (difference.empty()) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(kOp, ": ", difference));
+    return absl::FailedPreconditionError(absl::StrCat(kCheckBranch, ": ", difference));
   }
 
   static void End(tensorflow::OpKernelContext* context, const absl::Status& status,

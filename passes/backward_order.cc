@@ -18,7 +18,7 @@ namespace {
 
 using tensorflow::NodeDef;
 
-constexpr int kNone = -1;
+constexpr int kUnset = -1;
 
 // Returns, by node, the nodes that TensorFlow may merge with it after Grappler.
 std::unordered_map<int, std::vector<int>> Partners(const IndexedGraph& graph) {
@@ -48,8 +48,8 @@ class BackwardOrder {
         is_trivial_(FindTrivialNodes(graph)),
         partners_(Partners(graph)),
         position_(graph.fanins.size()),
-        level_(graph.fanins.size(), kNone),
-        held_(graph.fanins.size(), kNone) {
+        level_(graph.fanins.size(), kUnset),
+        held_(graph.fanins.size(), kUnset) {
     for (size_t i = 0; i < graph.order.size(); ++i) position_[graph.order[i]] = i;
   }
 
@@ -69,7 +69,7 @@ class BackwardOrder {
     stage_ += 2;
     for (const int node : readers) {
       // A gradient depends on a reader that has a level.
-      if (level_[node] == kNone && !is_trivial_[node]) Hold(node, due_);
+      if (level_[node] == kUnset && !is_trivial_[node]) Hold(node, due_);
     }
   }
 
@@ -101,7 +101,7 @@ class BackwardOrder {
         while (!pending.empty()) {
           const int node = pending.back();
           pending.pop_back();
-          if (level_[node] != kNone) continue;
+          if (level_[node] != kUnset) continue;
           level_[node] = number;
           production.claimed.push_back(node);
           for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
@@ -151,7 +151,7 @@ class BackwardOrder {
   // belongs to the layer whose gradient it reads.
   void FindLayers() {
     std::vector<bool> begins(productions_.size(), false);
-    std::vector<int> reads(productions_.size(), kNone);
+    std::vector<int> reads(productions_.size(), kUnset);
     for (size_t i = first_; i < productions_.size(); ++i) {
       for (const int node : productions_[i].claimed) {
         for (const Fanin& fanin : graph_.fanins[node]) {
@@ -165,7 +165,7 @@ class BackwardOrder {
     }
     for (size_t i = first_; i < productions_.size(); ++i) {
       const int from = productions_[i].claimed.empty() ? level_[productions_[i].node]
-                       : begins[i]                     ? kNone
+                       : begins[i]                     ? kUnset
                                                        : reads[i];
       const bool is_new = from < static_cast<int>(first_);
       productions_[i].layer = is_new ? static_cast<int>(i) : productions_[from].layer;
@@ -208,13 +208,13 @@ class BackwardOrder {
     std::set<Kind> held, held_layers;
     for (int i = begin; i < end; ++i) {
       if (!productions_[i].is_held) continue;
-      held.insert(KindOf(productions_[i], kNone));
+      held.insert(KindOf(productions_[i], kUnset));
       held_layers.insert(KindOf(productions_[i], productions_[i].layer));
     }
     const auto is_done_with = [&](int i) {
       const Production& production = productions_[i];
       const bool has_waited = is_beyond || (layer != last_layer && production.layer < last_layer);
-      return has_waited ? held.count(KindOf(production, kNone)) > 0
+      return has_waited ? held.count(KindOf(production, kUnset)) > 0
                         : held_layers.count(KindOf(production, production.layer)) > 0;
     };
     due_.erase(std::remove_if(due_.begin(), due_.end(), is_done_with), due_.end());
@@ -228,7 +228,7 @@ class BackwardOrder {
     }
   }
 
-  // Layer (or kNone), context and device. A held production stands for earlier ones of its kind.
+  // Layer (or kUnset), context and device. A held production stands for earlier ones of its kind.
   using Kind = std::tuple<int, int, absl::string_view>;
 
   Kind KindOf(const Production& production, int layer) const {
@@ -241,14 +241,14 @@ class BackwardOrder {
   void HoldEntries(const Production& production, const std::vector<int>& due,
                    const std::vector<int>& rest, int how) {
     for (const int node : production.claimed) {
-      int held = kNone;
+      int held = kUnset;
       for (const Fanin& fanin : graph_.fanins[node]) {
         if (fanin.port != kPostFusion) held = std::max(held, held_[fanin.node]);
       }
-      held_[node] = held >= stage_ ? held : kNone;
+      held_[node] = held >= stage_ ? held : kUnset;
       if (held_[node] >= stage_ + how || is_trivial_[node]) continue;
       if (how == kHalf && node == production.node) continue;  // left to HoldGradient
-      if (Hold(node, held_[node] == kNone ? due : rest)) held_[node] = stage_ + how;
+      if (Hold(node, held_[node] == kUnset ? due : rest)) held_[node] = stage_ + how;
     }
   }
 

@@ -10,7 +10,7 @@
 namespace tf_libra {
 namespace {
 
-constexpr int kNone = -1;
+constexpr int kNoNode = -1;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void ContractedDag::Contract(const std::vector<int>& members) {
   for (const int member : members) {
     if (member == whole) continue;
     representative_[member] = whole;
-    node_at_[place_[member]] = kNone;
+    node_at_[place_[member]] = kNoNode;
     std::vector<int>& moved = successors_[member];
     successors_[whole].insert(successors_[whole].end(), moved.begin(), moved.end());
     std::vector<int>().swap(moved);
@@ -103,7 +103,7 @@ void ContractedDag::Contract(const std::vector<int>& members) {
 }
 
 std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
-  std::vector<int> rank(representative_.size(), kNone);
+  std::vector<int> rank(representative_.size(), kNoNode);
   for (size_t i = 0; i < nodes.size(); ++i) rank[representative_[nodes[i]]] = static_cast<int>(i);
   const std::vector<int> region = PlacesFrom(nodes, static_cast<int>(node_at_.size()) - 1);
   std::vector<int> waits_for(representative_.size(), 0);
@@ -142,10 +142,10 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
 }
 
 std::vector<int> ContractedDag::LastLeadingTo(const std::vector<int>& nodes) const {
-  std::vector<int> last(representative_.size(), kNone);
+  std::vector<int> last(representative_.size(), kNoNode);
   for (size_t i = 0; i < nodes.size(); ++i) last[representative_[nodes[i]]] = static_cast<int>(i);
   for (const int node : node_at_) {
-    if (node == kNone || last[node] == kNone) continue;
+    if (node == kNoNode || last[node] == kNoNode) continue;
     for (const int successor : successors_[node]) {
       int& next = last[representative_[successor]];
       next = std::max(next, last[node]);
@@ -191,7 +191,7 @@ void ContractedDag::MoveBack(const std::vector<int>& from, int first, int last) 
     }
     const int node = node_at_[place];
     node_at_[free] = node;
-    if (node != kNone) place_[node] = free;
+    if (node != kNoNode) place_[node] = free;
     ++free;
   }
   for (const int node : moved) {

@@ -55,7 +55,7 @@ class ContractedDag {
   std::vector<std::vector<int>> successors_;
   std::vector<int> representative_;  // the node that each node was merged into
   std::vector<int> place_;           // of a representative, in a topological order
-  std::vector<int> node_at_;         // by place; kNone if a merged node was there
+  std::vector<int> node_at_;         // by place; kNoNode if a merged node was there
 };
 
 }  // namespace tf_libra

@@ -15,7 +15,7 @@ using tensorflow::TensorId;
 
 namespace {
 
-constexpr char kShapes[] = "_output_shapes";
+constexpr char kInferredShapes[] = "_output_shapes";
 
 // Ops that output the handle that they take.
 bool ForwardsHandle(const std::string& op) {
@@ -47,14 +47,14 @@ ShardWriter::ShardWriter(const OwnedUpdates& updates, const std::unordered_map<i
 void ShardWriter::WriteScatter(int root) {
   roots_.insert(root);
   NodeDef* const reduce = graph_->mutable_node(root);
-  reduce->mutable_attr()->erase(kShapes);
+  reduce->mutable_attr()->erase(kInferredShapes);
   AddNodeAttr("scatter", true, reduce);
 }
 
 void ShardWriter::WriteParts() {
   for (const auto& [node, size] : parts_) {
     NodeDef* const def = graph_->mutable_node(node);
-    def->mutable_attr()->erase(kShapes);
+    def->mutable_attr()->erase(kInferredShapes);
     if (def->op() == "ReadVariableOp") {
       const auto dtype = def->attr().at("dtype");
       def->clear_attr();

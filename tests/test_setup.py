@@ -1,5 +1,7 @@
 """setup.py in environments of its own: what it says where TensorFlow is missing or too old."""
 
+import importlib.util
+import os
 import subprocess
 import venv
 from pathlib import Path
@@ -76,3 +78,36 @@ def test_any_tensorflow_can_be_tried_on_request(bare_venv: Path, version: str) -
     done = run_setup(bare_venv, TF_LIBRA_ANY_TENSORFLOW="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith(f"+tf{version}")
+
+
+def test_changed_source_is_compiled_apart_from_the_others_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("setup_of_tf_libra", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    setup = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(setup)
+    monkeypatch.chdir(tmp_path)
+    build = Path("build", "it")
+    build.mkdir(parents=True)
+    for name in ("one/a.cc", "one/b.cc", "one/b_test.cc", "two/c.cc"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+        os.utime(name, (1000, 1000))
+    library = setup.Library("it", build, ("one/*.cc", "two/*.cc"))
+
+    # A folder that was built in before sources were joined.
+    assert library.units() == [Path("one/a.cc"), Path("one/b.cc"), Path("two/c.cc")]
+    (build / setup.JOINED).touch()
+    os.utime(build / setup.JOINED, (1000, 1000))
+    joined = [build / "one/units.cc", build / "two/units.cc"]
+    assert library.units() == joined
+    assert joined[0].read_text() == '#include "one/a.cc"\n#include "one/b.cc"\n'
+    os.utime("one/b.cc", (1001, 1001))
+    assert library.units() == [Path("one/b.cc"), *joined]
+    assert joined[0].read_text() == '#include "one/a.cc"\n'
+    assert [library.object_of(unit) for unit in library.units()] == [
+        build / "one/b.o",
+        build / "one/units.o",
+        build / "two/units.o",
+    ]
