@@ -53,6 +53,26 @@ def test_more_lanes_are_never_slower(model: ProcessorModel, num_threads: int) ->
     assert model.exclusive_rate(more) >= model.exclusive_rate(fewer) * (1 - 1e-12)
 
 
+# Milliseconds of an all-reduce of 16 MiB with 1, 2 and 4 threads, alone and next to a computing
+# thread on the same core (docs/benchmarks.md, "Lanes and Gloo").
+MEASURED = {
+    "memory": ((1.10, 1.16, 1.61), (3.31, 2.96, 3.40)),
+    "unix": ((3.51, 3.60, 3.45), (9.96, 8.26, 6.67)),
+    "tcp": ((6.21, 6.08, 6.84), (13.17, 11.07, 10.46)),
+}
+
+
+@pytest.mark.parametrize(("alone", "overlapped"), MEASURED.values(), ids=MEASURED)
+def test_one_weight_explains_measured_overlaps_with_several_threads(
+    alone: tuple[float, ...], overlapped: tuple[float, ...]
+) -> None:
+    """The weight that one lane has next to computation predicts those of two and four lanes."""
+    weight = alone[0] / (overlapped[0] - alone[0])
+    for r, exclusive, measured in zip((1, 2, 4), alone, overlapped, strict=True):
+        model = ProcessorModel(2, 0.0, work_per_byte=exclusive, lane_weight=weight)
+        assert float(model.overlapped_seconds(1, r)) == pytest.approx(measured, rel=0.06)
+
+
 def test_overlap_hides_only_waiting_for_the_wire() -> None:
     slow_wire = ProcessorModel(2, 0.0, work_per_byte=1e-9, wire_per_byte=8e-9)
     assert float(slow_wire.compute_rate(1)) == pytest.approx(1 - 1 / 8)

@@ -24,10 +24,13 @@ class ProcessorModel(CostModel):
     """Model of all-reduces whose lanes time-share the cores with computation.
 
     With u the CPU seconds per byte, w(r) = w·(1 + e/r) the wire seconds per byte, and
-    s(r) = h·r/(1 + h·r) the share of the cores that r lanes get during computation, a byte takes
+    s(r) = h·√r/(1 + h·√r) the share of the cores that r lanes get during computation, a byte takes
 
       p = max(w(r), u / s(r))   overlapped; computation keeps 1 - u/p of its speed, and
       q = max(w(r), u)          exclusive.
+
+    Lanes take turns in waiting for their peers, so r of them compete for the cores like √r threads:
+    so measured over shared memory, Unix sockets and TCP (docs/benchmarks.md, "Lanes and Gloo").
 
     Attributes:
       num_workers: N.
@@ -134,7 +137,7 @@ class ProcessorModel(CostModel):
             f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
             f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; during"
             f" computation r lanes get at most s/(1 + s) of the cores,"
-            f" s = {self.lane_weight:.2f} r; a = {formatting.time(self.startup_seconds)}"
+            f" s = {self.lane_weight:.2f} sqrt(r); a = {formatting.time(self.startup_seconds)}"
             f"{self._waiting_text()}"
         )
 
@@ -164,6 +167,6 @@ def seconds_per_byte(
       threads: r.
     """
     on_wire = wire * (1 + gap / threads)
-    lanes = weight * threads
+    lanes = weight * np.sqrt(threads)
     share = lanes / (1 + lanes)
     return np.maximum(on_wire, work / share), np.maximum(on_wire, work)
