@@ -54,6 +54,9 @@ def fit(name: str, **options: Any) -> Any:
         tuning=tf_libra.Tuning(max_seconds=1e6),
     )
     calls: list[int] = []
+    traced: list[Any] = []
+    train_step = ours.train_step
+    ours.train_step = lambda data: train_step(traced.append(data) or data)
     history = ours.fit(
         data(alone=False, short=short),
         epochs=EPOCHS,
@@ -74,6 +77,7 @@ def fit(name: str, **options: Any) -> Any:
         "explained": fitting.explain(),
         "history": {name: [float(v) for v in values] for name, values in history.history.items()},
         "calls": calls,
+        "traces": len(traced),
     }
 
 

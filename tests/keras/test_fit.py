@@ -54,6 +54,12 @@ def test_fit_trains_like_one_process_on_the_joint_batches(job: Job, case: str) -
     check_weights(job, case)
 
 
+def test_step_of_keras_is_traced_once(job: Job) -> None:
+    """Slots of the optimizer and variables of metrics are created before it, not in it."""
+    for rank in range(2):
+        assert job.value("plain", rank)["traces"] == 1
+
+
 def test_fit_matches_layers_that_one_rank_has_numbered_otherwise(job: Job) -> None:
     case = "numbered_otherwise_on_one_rank"
     check_weights(job, case)

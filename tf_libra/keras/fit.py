@@ -1,5 +1,6 @@
 """`optimize`: one line between `compile` and `fit`."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -290,6 +291,7 @@ def _staged_function(model: keras.Model, steps: decorator.Optimized) -> Callable
         batches = tuple(take(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
+        _build(model, batches[0])
         outputs = None
         for data in batches:
             outputs = steps(without_optionals(data))
@@ -308,6 +310,7 @@ def _train_function(
         batches = tuple(take(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
+        _build(model, batches[0])
         uneven.exchange()
         is_full = len(batches) == model.steps_per_execution
         if is_full and steps.settled and not uneven.differ and _are_alike(batches):
@@ -321,6 +324,22 @@ def _train_function(
         return outputs
 
     return train_function
+
+
+def _build(model: keras.Model, data: Any) -> None:
+    """Creates the variables that Keras' own training step would create in its first trace.
+
+    These are optimizer slots and variables of metrics. TensorFlow traces a step twice that creates
+    variables. A `train_step` of the model's own may need others.
+    """
+    metrics = model._compile_metrics
+    is_built = model.optimizer.built and (metrics is None or metrics.built)
+    if is_built or type(model).train_step is not keras.Model.train_step:
+        return
+    data = without_optionals(data)
+    if all(isinstance(part, tf.Tensor | None) for part in tf.nest.flatten(data)):
+        with contextlib.suppress(Exception):  # of the model's layers; the step would raise it again
+            model._symbolic_build(data_batch=data)
 
 
 def _are_alike(batches: tuple[Any, ...]) -> bool:
