@@ -205,6 +205,8 @@ def cycle_gan(by: By) -> Any:
 
     networks = [image_to_image(), image_to_image(), discriminator(), discriminator()]
     optimizers = [keras.optimizers.SGD(0.1, momentum=0.5) for _ in networks]
+    for optimizer, network in zip(optimizers, networks, strict=True):
+        optimizer.build(network.trainable_variables)
     to_y, to_x, judge_x, judge_y = networks
 
     @by.optimize()

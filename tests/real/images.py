@@ -175,6 +175,7 @@ def residual_network(by: By) -> Any:
     )
     model.build((None, 8, 8, 1))
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    optimizer.build(model.trainable_variables)
 
     @by.optimize()
     @tf.function

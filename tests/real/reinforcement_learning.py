@@ -54,6 +54,8 @@ def soft_actor_critic(by: By) -> Any:
     for one, other in zip(targets, critics, strict=True):
         one.set_weights(other.get_weights())
     optimizers = [keras.optimizers.Adam(0.01) for _ in range(3)]
+    for optimizer, one in zip(optimizers, (*critics, actor), strict=True):
+        optimizer.build(one.trainable_variables)
 
     @by.optimize()
     @tf.function

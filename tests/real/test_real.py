@@ -112,7 +112,7 @@ TRAINED = {
         "iterator_in_the_step",
         "several_steps_in_one_call",
         "steps_per_execution",
-        "a_thousand_small_variables",
+        "many_small_variables",
         "metrics_in_the_step",
         "batch_normalization_by_fit",
         "callable_object",

@@ -102,6 +102,7 @@ def causal_language_model(by: By) -> Any:
 
     logits(tf.zeros([1, LENGTH], tf.int32))
     variables = [v for layer in (embeddings, *blocks, norm) for v in layer.trainable_variables]
+    optimizer.build(variables)
 
     @by.optimize()
     @tf.function
@@ -298,7 +299,8 @@ def translation_transformer(by: By) -> Any:
     use_float64()
     source, target = keras.Input((LENGTH,), dtype="int32"), keras.Input((LENGTH,), dtype="int32")
     memory = EncoderLayer()(Embeddings()(source))
-    x = EncoderLayer(causal=True)(Embeddings()(target))
+    x = Embeddings()(target)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, memory))
     outputs = layers.Dense(WORDS)(x)
 
@@ -318,6 +320,7 @@ def translation_transformer(by: By) -> Any:
 
     model = Translator([source, target], outputs)
     model.compile(keras.optimizers.Adam(0.01))
+    model.optimizer.build(model.trainable_variables)
     random = np.random.default_rng(1)
     words = random.integers(1, WORDS, (3, 32, LENGTH)).astype("int32")
     words[2, :, -1] = 0
@@ -345,6 +348,7 @@ def vision_transformer(by: By) -> Any:
     x = EncoderLayer()(x)
     model = keras.Model(inputs, layers.Dense(3)(x[:, 0]))
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.01)
+    optimizer.build(model.trainable_variables)
 
     @by.optimize()
     @tf.function
