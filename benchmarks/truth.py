@@ -21,6 +21,8 @@ What a number means:
 - `drift`: how many times as long the plans that tuning has sampled take in these rounds as they
   took then. Predictions are for the machine as it is in the rounds: those of the model, which was
   fitted to what tuning has seen, times the drift.
+- `measuring`: steps and seconds from the first step of tuning until its candidates are planned, so
+  without trials of these.
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
   relative to the median of all; `noise` of the whole: the median over the plans.
 - `all_reduces` of a plan: each of its all-reduces, median over the rounds, from the arrival of the
@@ -38,8 +40,9 @@ The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_s
 "predicted_step_seconds", "measured_step_seconds", "noise", "all_reduces"}], "backward":
 {"median_error", "worst_error", "bias", "rank_correlation"}, "step": {the same}, "all_reduce":
 {"alone": {"count", "median_error", "bias", "hindsight_error"}, "overlapped": {the same}}, "noise",
-"drift", "pace", "settings", "machine", "versions"}. An all-reduce: {"num_bytes", "num_threads",
-"overlapped_seconds", "exclusive_seconds", "predicted_seconds"}.
+"drift", "pace", "measuring": {"steps", "seconds"}, "settings", "machine", "versions"}. An
+all-reduce: {"num_bytes", "num_threads", "overlapped_seconds", "exclusive_seconds",
+"predicted_seconds"}.
 """
 
 import sys
@@ -85,6 +88,7 @@ def main(argv: Sequence[str]) -> int:
     document = judged(measured["plans"]) | {
         "drift": measured["drift"],
         "pace": measured["pace"],
+        "measuring": measured["measuring"],
         "settings": _PLACING.settings()
         | {"rounds": rounds, "strategy": strategy}
         | measured["settings"],
@@ -200,7 +204,9 @@ def table(document: dict[str, Any]) -> str:
     settings = document["settings"]
     lines = [
         f"{settings['model']}, {settings['np']} workers, {settings['network']},"
-        f" {settings['rounds']} rounds, after {settings['tuning_steps']} steps of tuning",
+        f" {settings['rounds']} rounds, after {settings['tuning_steps']} steps of tuning,"
+        f" {document['measuring']['steps']} of them without trials, in"
+        f" {document['measuring']['seconds']:.1f} s",
         "",
         f"{'groups':>6}  {'threads':16}{'backward, ms':>22}  {'step, ms':>22}  {'noise':>6}",
         f"{'':6}  {'':16}{'predicted measured':>22}  {'predicted measured':>22}",

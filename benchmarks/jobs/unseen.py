@@ -7,6 +7,7 @@ take in one round and in another how its pace varies.
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ TRACED_STEPS = 3
 
 
 def run(job: Job) -> None:
-    """Measures; rank 0 writes {"plans", "drift", "pace", "settings"} to `job.output` as JSON."""
+    """Measures; rank 0 writes the document of `benchmarks.truth` to `job.output`, unjudged."""
     trained = begin(job)
     found: dict[str, Any] = {}
     options = config.resolve({"strategy": job.strategy})
@@ -58,7 +59,7 @@ def run(job: Job) -> None:
             "tuning_steps": found["tuning_steps"],
             "contention": found["conclusion"].contention,
         }
-        measured = {key: found[key] for key in ("plans", "drift", "pace")}
+        measured = {key: found[key] for key in ("plans", "drift", "pace", "measuring")}
         Path(job.output).write_text(json.dumps(measured | {"settings": settings}))
 
 
@@ -99,18 +100,25 @@ class Sampled:
 def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any]) -> Tuner:
     """The same experiments; keeps what they ran under and took, and how many there were."""
     observation: TrialResult | None = None
-    found["tuning_steps"] = 0
+    found["tuning_steps"], begin = 0, time.monotonic()
     while True:
         try:
             experiment = tuning.send(observation)
         except StopIteration as finished:
+            found.setdefault("measuring", _measuring(found, begin))
             return finished.value
+        if experiment.phase not in (Phase.MEASURE, Phase.SAMPLE):
+            found.setdefault("measuring", _measuring(found, begin))
         sampled = seen.setdefault(experiment.plan.fingerprint, Sampled(experiment.plan))
         found["tuning_steps"] += 1
         observation = yield experiment
         is_usual = not experiment.traced and not experiment.is_first
         if experiment.phase is Phase.SAMPLE and is_usual and observation is not None:
             sampled.seconds.append(observation.seconds)
+
+
+def _measuring(found: dict[str, Any], begin: float) -> dict[str, Any]:
+    return {"steps": found["tuning_steps"], "seconds": time.monotonic() - begin}
 
 
 def drawn(

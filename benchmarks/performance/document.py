@@ -48,6 +48,8 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "on",
                 "step: median, worst, bias, rank",
                 "backward",
+                "all-reduces: alone, overlapped",
+                "measured in",
                 "noise",
                 "pace",
                 "misses",
@@ -207,6 +209,29 @@ def _goals(cases: Kept) -> str:
             if outcome.has_ranks(truth)
         ],
     )
+    both = [truth for truth in truths if "measuring" in truth]
+    if both:
+        add(
+            f"single all-reduces, alone and overlapped, are missed by at most"
+            f" {outcome.ALL_REDUCE_ERROR:.0%} in the median",
+            [
+                all(
+                    errors["median_error"] is None
+                    or errors["median_error"] <= outcome.ALL_REDUCE_ERROR
+                    for errors in truth["all_reduce"].values()
+                )
+                for truth in both
+            ],
+        )
+        add(
+            f"measuring takes at most {outcome.MEASURING_STEPS} steps and"
+            f" {outcome.MEASURING_SECONDS:g} s, without trials",
+            [
+                truth["measuring"]["steps"] <= outcome.MEASURING_STEPS
+                and truth["measuring"]["seconds"] <= outcome.MEASURING_SECONDS
+                for truth in both
+            ],
+        )
     add(
         f"`libra` wins back {outcome.SHARE_OF_WIRE:g} of what Horovod loses to the wire's limit",
         [wire["shares"].get("libra", 0.0) >= outcome.SHARE_OF_WIRE for wire in wires],
@@ -256,10 +281,18 @@ def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _all_reduces(errors: Mapping[str, Mapping[str, Any]]) -> str:
+    medians = [one["median_error"] for one in errors.values()]
+    return ", ".join("none" if median is None else f"{median:.1%}" for median in medians)
+
+
 def _truth_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    taken = kept.get("measuring")
     return (
         _errors(kept["step"]),
         _errors(kept["backward"]),
+        _all_reduces(kept.get("all_reduce", {})),
+        f"{taken['steps']} steps, {taken['seconds']:.1f} s" if taken else "",
         f"{kept['noise']:.1%}",
         f"{kept['drift']:.2f} ({kept['pace'][0]:.2f} to {kept['pace'][1]:.2f})",
         "; ".join(outcome.misses("truth", kept)),

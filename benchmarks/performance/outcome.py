@@ -16,6 +16,8 @@ STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.
 SHARE_OF_WIRE = 0.70
 # `libra` to TensorFlow's own strategy on its ring, in the median over rounds.
 MOST_TO_PLAIN = 0.75
+# Of single all-reduces, and of measuring before any trial.
+ALL_REDUCE_ERROR, MEASURING_STEPS, MEASURING_SECONDS = 0.10, 25, 3.0
 # Until a plan is active.
 TUNING_STEPS, TUNING_SECONDS = 60, 30.0
 
@@ -49,6 +51,8 @@ def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
         "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
         "drift": document["drift"],
         "pace": [min(document["pace"]), max(document["pace"])],
+        "measuring": document["measuring"],
+        "all_reduce": document["all_reduce"],
     }
 
 
@@ -117,6 +121,14 @@ def misses(benchmark: str, kept: Mapping[str, Any]) -> list[str]:
             limits.append((f"{of}'s median error", errors["median_error"], most, "{:.1%}"))
             limits.append((f"{of}'s worst error", errors["worst_error"], WORST_ERROR, "{:.1%}"))
             limits.append((f"{of}'s bias", abs(errors["bias"]), BIAS, "{:.1%}"))
+        for kind, errors in kept.get("all_reduce", {}).items():
+            if errors["median_error"] is not None:
+                what = f"all-reduces {kind}: median error"
+                limits.append((what, errors["median_error"], ALL_REDUCE_ERROR, "{:.1%}"))
+        if "measuring" in kept:  # results of earlier versions have neither
+            taken = kept["measuring"]
+            limits.append(("steps of measuring", taken["steps"], MEASURING_STEPS, "{:d}"))
+            limits.append(("seconds of measuring", taken["seconds"], MEASURING_SECONDS, "{:.1f}"))
         if has_ranks(kept):
             ranked = kept["step"]["rank_correlation"] or 0.0
             limits.append(("1 - rank correlation", 1 - ranked, 1 - RANK_CORRELATION, "{:.2f}"))

@@ -41,6 +41,8 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
         "noise": 0.01,
         "drift": 1.1,
         "pace": [0.9, 1.0, 1.2],
+        "measuring": {"steps": 22, "seconds": 2.5},
+        "all_reduce": {kind: {"median_error": step} for kind in ("alone", "overlapped")},
         "plans": [{"measured_step_seconds": one} for one in (0.1, 0.11, 0.12)],
     }
 
@@ -87,6 +89,15 @@ def test_predictions_miss_what_they_miss() -> None:
     assert "step's median error 5.0%, at most 3.0%" in missed
     assert "backward's worst error 9.0%, at most 8.0%" in missed
     assert missed[-1] == "1 - rank correlation 0.30, at most 0.20"
+    # Some of its measuring and its single all-reduces.
+    slow = truth(0.01, 0.02, 0.0, 0.9)
+    slow["measuring"] = {"steps": 26, "seconds": 3.5}
+    slow["all_reduce"]["alone"] = {"median_error": 0.2}
+    assert outcome.misses("truth", outcome.of_truth(slow)) == [
+        "all-reduces alone: median error 20.0%, at most 10.0%",
+        "steps of measuring 26, at most 25",
+        "seconds of measuring 3.5, at most 3.0",
+    ]
     # Plans that lie within the noise have no order.
     alike = truth(0.01, 0.02, 0.0, -0.5) | {"noise": 0.05}
     assert outcome.misses("truth", outcome.of_truth(alike)) == []
@@ -113,6 +124,8 @@ def test_goals_of_predictions_are_counted_over_all_that_was_measured() -> None:
         "no bias of the step above 2%, none missed by more than 8% | 3 of 4",
         "no bias of the backward above 2%, none missed by more than 8% | 2 of 4",
         "four times the noise | 2 of 3",
+        "alone and overlapped, are missed by at most 10% in the median | 4 of 4",
+        "measuring takes at most 25 steps and 3 s, without trials | 4 of 4",
     ):
         assert goal in goals, goals
 

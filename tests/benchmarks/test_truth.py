@@ -133,6 +133,9 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) ->
     assert all(each["predicted_seconds"] > 0 for row in alone for each in row["all_reduces"])
     assert "after" in done.stdout and "step: median error" in done.stdout
     assert document["drift"] > 0
+    measuring = document["measuring"]
+    assert 0 < measuring["steps"] <= min(25, document["settings"]["tuning_steps"])
+    assert measuring["seconds"] > 0
     # What ends within a step takes less than it.
     for row in document["plans"]:
         assert row["measured_backward_seconds"] < row["measured_step_seconds"]
