@@ -46,7 +46,7 @@ EQUAL = [
     "evaluated_by_the_same_function",
     "two_threads_that_step_at_once",
     "clustered_by_xla",
-    "six_hundred_tensors",
+    "three_hundred_tensors",
     "gradient_penalty",
     "penalty_on_the_gradient_of_all_data",
     "adapting_to_a_task_of_each_rank",

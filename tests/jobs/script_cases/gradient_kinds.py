@@ -198,11 +198,11 @@ def gradients_per_example_alone() -> Any:
 
 
 def many() -> list[tf.Variable]:
-    return [variable([models.FEATURES], f"layer{i}", i) for i in range(640)]
+    return [variable([models.FEATURES], f"layer{i}", i) for i in range(320)]
 
 
 @cases
-def six_hundred_tensors() -> Any:
+def three_hundred_tensors() -> Any:
     def train(wrap: Wrap, share: Share) -> Any:
         layers = many()
 
@@ -217,6 +217,6 @@ def six_hundred_tensors() -> Any:
             stepping(*share(batch(number)))
         return layers, None
 
-    edges = [0, 1, 2, *range(20, 641, 20)]
+    edges = [0, 1, 2, *range(20, 101, 20), 320]
     plan = models.plan_of(many(), SIZE, edges, [1 + i % 2 for i in range(len(edges) - 1)])
     return compared(train, plan=plan)
