@@ -1,5 +1,6 @@
 """Model-parallel training with ranks that are threads of this process."""
 
+import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -91,25 +92,36 @@ def _build_model(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable
     return trained, variables
 
 
+# By model, batch size and number of microbatches: by number of steps, results and all variables.
+_ENDS: dict[Any, dict[int, tuple[list[Any], Sequence[Any]]]] = collections.defaultdict(dict)
+
+
 @functools.cache
 def train_alone(
     make: Callable[[], Trained], num_steps: int, batch_size: int, num_microbatches: int
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Trains in one process with accumulated microbatches; the result is cached.
 
+    Training goes on from the longest earlier one of the same kind.
+
     Returns:
         The results of every step; and the final values of all variables by number and name.
     """
-    alone = cached_model(make, -1).trained
-    results = [
-        {name: value.numpy() for name, value in alone.accumulated(*step, num_microbatches).items()}
-        for step in batches(num_steps, batch_size)
-    ]
-    values = {
+    model = cached_model(make, -1)
+    ends = _ENDS[make, batch_size, num_microbatches]
+    num_done = max((steps for steps in ends if steps < num_steps), default=0)
+    results, values = ends.get(num_done, ([], model.values))
+    for variable, value in zip(model.variables, values, strict=True):
+        variable.assign(value)
+    alone, results = model.trained, [*results]
+    for step in batches(num_steps, batch_size)[num_done:]:
+        result = alone.accumulated(*step, num_microbatches)
+        results.append({name: value.numpy() for name, value in result.items()})
+    ends[num_steps] = results, [tf.identity(variable) for variable in model.variables]
+    return results, {
         f"{number} {variable.name}": tf.convert_to_tensor(variable).numpy()
         for number, variable in enumerate(alone.every_variable)
     }
-    return results, values
 
 
 def trace(recorder: StepRecorder, images: Any, labels: Any, size: int) -> StepGraph:
