@@ -34,6 +34,9 @@ PIP := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip --disable-pip-version-check
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
+# Prints the requirements of an extra, one a line.
+EXTRA := import sys, tomllib; known = tomllib.load(open("pyproject.toml", "rb")); \
+  print(*known["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
 
 # Four tests at a time: many wait, for another process or for a deadline, and not for a core. Tests
 # that share a job stay together, and those that take longest come first (tests/conftest.py).
@@ -44,7 +47,7 @@ IN_FOUR := -n 4 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup build horovod test test-under-load check docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup build horovod test test-under-load check check-tests docs demo wheel pictures looks lint format bench soak nightly launchers gpu-test gpu-dry-run cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -53,7 +56,8 @@ setup: $(VENV)/.dev build
 build: $(VENV)/.ready
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python setup.py --quiet egg_info build_ext --inplace
 
-# What the demo needs. Of thousands of modules few are imported: Python compiles them when they are.
+# What the demo needs. Of thousands of modules few are imported: Python compiles them when they are,
+# here and in all other environments.
 $(VENV)/.ready: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	# TensorBoard 2.18 imports pkg_resources, which setuptools has up to 80.
@@ -62,9 +66,10 @@ $(VENV)/.ready: pyproject.toml setup.py
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	$(PIP) install $(REQUIREMENT) --no-build-isolation --editable ".[dev]"
+	$(BIN)/python -c '$(EXTRA)' dev > $(VENV)/requirements.txt
+	$(PIP) install --no-compile $(REQUIREMENT) --requirement $(VENV)/requirements.txt
 	# Keras 2 for a test; on its own, since it would bring the other TensorFlow wheel along.
-	$(PIP) install --no-deps "tf_keras==$(TENSORFLOW).*"
+	$(PIP) install --no-compile --no-deps "tf_keras==$(TENSORFLOW).*"
 	@touch $@
 
 # Compiled for minutes, unless its wheel is in the cache: only for the tests and benchmarks that
@@ -85,8 +90,11 @@ test-under-load: setup horovod
 	$(RUN) python tools/under_load.py --times 3 python -m pytest $(IN_FOUR) $(PYTEST_ARGS)
 
 # What is to be green after every change: lint, and the tests that start no workers and build nothing
-# (make cc-test does, after a change of C++).
-check: lint setup horovod
+# (make cc-test does, after a change of C++). mypy has one core to do, so tests run meanwhile.
+check: setup horovod
+	@$(MAKE) --no-print-directory -j2 lint check-tests
+
+check-tests:
 	$(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
 	  --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
 
@@ -141,28 +149,27 @@ GPU_REQUIREMENTS := import tomllib; \
   print(*known["tool"]["tf-libra"]["dependencies"], \
   *known["project"]["optional-dependencies"]["gpu"], sep="\n")
 
+GPU_PYTHON := PYTHONDONTWRITEBYTECODE= $(GPU_VENV)/bin/python
 $(GPU_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(GPU_VENV)
-	$(GPU_VENV)/bin/python -c '$(GPU_REQUIREMENTS)' > $(GPU_VENV)/requirements.txt
-	$(GPU_VENV)/bin/python -m pip --disable-pip-version-check --quiet install \
+	$(GPU_PYTHON) -c '$(GPU_REQUIREMENTS)' > $(GPU_VENV)/requirements.txt
+	$(GPU_PYTHON) -m pip --disable-pip-version-check --quiet install --no-compile \
 	  --requirement $(GPU_VENV)/requirements.txt
 	@touch $@
 
 gpu-test: $(GPU_VENV)/.ready
-	$(GPU_VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/benchmarks/gpu
+	$(GPU_PYTHON) -m pytest $(PYTEST_ARGS) tests/benchmarks/gpu
 
 gpu-dry-run: $(GPU_VENV)/.ready
-	$(GPU_VENV)/bin/python -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
+	$(GPU_PYTHON) -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
 
 # Ray and PyTorch in an environment of their own, which finds TensorFlow and TF-Libra in the first.
 LAUNCHERS_VENV := .venv-launchers
-LAUNCHERS := import tomllib; known = tomllib.load(open("pyproject.toml", "rb")); \
-  print(*known["project"]["optional-dependencies"]["launchers"], sep="\n")
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 
 $(LAUNCHERS_VENV)/.ready: pyproject.toml $(VENV)/.ready
 	$(PYTHON) -m venv $(LAUNCHERS_VENV)
-	$(LAUNCHERS_VENV)/bin/python -c '$(LAUNCHERS)' > $(LAUNCHERS_VENV)/requirements.txt
+	$(LAUNCHERS_VENV)/bin/python -c '$(EXTRA)' launchers > $(LAUNCHERS_VENV)/requirements.txt
 	$(LAUNCHERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install \
 	  --requirement $(LAUNCHERS_VENV)/requirements.txt
 	$(BIN)/python -c '$(SITE)' \
@@ -221,7 +228,7 @@ build/cc/$(1)/$(2)/units.cc: $(wildcard $(2)/*.cc) Makefile
 build/cc/$(1)/$(2)/units.o: build/cc/$(1)/$(2)/units.cc
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 
-$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o build/cc/$(1)/$(2)/units.o
+$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/$(2)/units.o build/cc/main.o
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
 endef
 
@@ -232,10 +239,6 @@ build/cc/$(1)/units.h.gch: ops/testing/precompiled.h Makefile
 	@cp $$< build/cc/$(1)/units.h
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -MF $$(@:.gch=.d) -x c++-header $$< -o $$@
 
-build/cc/$(1)/testing/main.o: ops/testing/main.cc Makefile
-	@mkdir -p $$(@D)
-	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
-
 .PHONY: cc-run-$(1)
 cc-run-$(1): $(CC_TESTS:%=build/cc/$(1)/%)
 	@for program in $$^; do echo "$$$$program" && $$$$program || exit 1; done
@@ -243,8 +246,15 @@ endef
 CC_VARIANTS := plain asan tsan
 $(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
 $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
+
+# Of doctest's own code, sanitizers have nothing to say. Linked last, so that of inline functions
+# that others have, too, theirs are taken.
+build/cc/main.o: ops/testing/main.cc Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(CC_FLAGS) -MMD -MP -c $< -o $@
+
 .SECONDARY:
--include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d build/cc/*/ops/*/*.d)
+-include $(wildcard build/cc/*.d build/cc/*/*.d build/cc/*/ops/*/*.d)
 
 # Without TensorFlow, for a benchmark that compares checkouts.
 cc-lanes: $(patsubst %,build/cc/plain/%,$(call cc_objects,ops/lanes))
