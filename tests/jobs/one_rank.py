@@ -384,11 +384,12 @@ def text_returned():
 cases.add("measured", measured)
 for make in MODELS if harness.SIZE == 2 else MODELS[:1]:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
-for case in (alternating, nothing_returned, text_returned):
+for case in (nothing_returned, text_returned):
     cases(case)
-cases.add("compared mlp", lambda: compared(models.mlp))
 if harness.SIZE == 2:  # more ranks change nothing
+    cases(alternating)
     cases(evaluated)
+    cases.add("compared mlp", lambda: compared(models.mlp))
     cases.add("compared embedded", lambda: compared(models.embedded, sparse_as_dense=True))
     cases.add("compared sparse", lambda: compared(models.embedded))
     cases.add("compared convolutional", lambda: compared(models.convolutional, FIRST))
@@ -396,13 +397,13 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(models.mlp, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=()))
-    for chosen in FAMILIES[1:]:
+    for chosen, make in (("spp", without_metric), ("deeppool", without_metrics)):
         cases.add(
             f"compared {chosen}",
-            lambda chosen=chosen: compared(without_metrics, chosen, allow=(), families=FAMILIES),
+            lambda chosen=chosen, make=make: compared(make, chosen, allow=(), families=FAMILIES),
         )
+    cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
-cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 STAGES = Spp(num_microbatches=2, num_stages=2)
 cases.add("read in a pipeline", lambda: read_alone("pipeline", STAGES, [0, LAST]))
 cases.add("read in bursts", read_in_bursts)

@@ -75,13 +75,20 @@ def test_one_rank_trains_like_one_process(trained: Job, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "num_readers", "num_microbatches"),
+    ("trained", "case", "num_readers", "num_microbatches"),
     [
-        ("read on the last rank", 1, 1),
-        ("read on rank 0", 1, 1),
-        ("read in a pipeline", 2, 2),
-        ("read in bursts", 2, 1),
+        (2, "read on rank 0", 1, 1),
+        *(
+            (world_size, *case)
+            for world_size in (2, 3)
+            for case in (
+                ("read on the last rank", 1, 1),
+                ("read in a pipeline", 2, 2),
+                ("read in bursts", 2, 1),
+            )
+        ),
     ],
+    indirect=["trained"],
 )
 def test_one_rank_alone_reads_values_after_the_last_step(
     trained: Job, case: str, num_readers: int, num_microbatches: int
@@ -157,6 +164,7 @@ def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) ->
         assert "rank 0" in message
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_other_functions_continue_with_current_variables(trained: Job) -> None:
     """A model changes between data parallelism and one rank, which is not always the same."""
     _, variables = train_alone(models.convolutional, 8, SAMPLES, 1)
@@ -166,9 +174,8 @@ def test_other_functions_continue_with_current_variables(trained: Job) -> None:
     check_variables(trained, "alternating", shared)
 
 
-@pytest.mark.parametrize(
-    ("trained", "model"), [(2, "mlp"), (2, "embedded"), (3, "mlp")], indirect=["trained"]
-)
+@pytest.mark.parametrize("trained", [2], indirect=True)
+@pytest.mark.parametrize("model", ["mlp", "embedded"])
 def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -> None:
     """The optimizer of the embedding, Adam, has slots and counts steps."""
     case = f"compared {model}"
@@ -236,13 +243,16 @@ def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-@pytest.mark.parametrize(("chosen", "plan"), [("spp", "PipelinePlan"), ("deeppool", "BurstPlan")])
+@pytest.mark.parametrize(
+    ("chosen", "make", "plan"),
+    [("spp", without_metric, "PipelinePlan"), ("deeppool", without_metrics, "BurstPlan")],
+)
 def test_auto_trains_like_one_process_through_trials_of_all_families(
-    trained: Job, chosen: str, plan: str
+    trained: Job, chosen: str, make: Callable[[], Trained], plan: str
 ) -> None:
     """Every rank has current variables, and results of its own examples."""
     case = f"compared {chosen}"
-    expected, variables = train_alone(without_metrics, 2 * COMPARED_STEPS, SAMPLES, 1)
+    expected, variables = train_alone(make, 2 * COMPARED_STEPS, SAMPLES, 1)
     check_variables(trained, case, variables)
     share = SAMPLES // trained.world_size
     losses = []
