@@ -52,7 +52,7 @@ def test_counts_what_each_gradient_is_the_first_to_need():
     assert traced.forward_operations >= dense + depthwise + first
 
 
-@pytest.mark.parametrize("name", ["inceptionv4"])
+@pytest.mark.parametrize("name", ["xception"])
 def test_what_is_kept_is_what_is_traced(name):
     network = networks.load(name)
     traced = trace(TASKS[name](), batch=network.cpu.batch)
