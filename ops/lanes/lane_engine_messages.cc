@@ -41,6 +41,7 @@ void LaneEngine::Exchange(Transfer::Way way, MessageRequest request) noexcept {
     transfer->data = request.data;
     transfer->num_bytes = request.num_bytes;
     transfer->done = request.done;
+    transfer->in_place = transfer->copies = !request.is_read;  // a read begins with its request
     return messenger_->Post({transfer});
   });
 }

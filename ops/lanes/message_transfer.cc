@@ -36,7 +36,8 @@ StalledTransfers FindStalledTransfers(const std::unordered_set<TransferPtr>& tra
     const bool is_requested = !transfer->is_eager || transfer->is_matched;
     const bool has_moved = transfer->num_moved == transfer->num_ready && is_requested;
     if (has_moved && transfer->num_bytes > 0) continue;
-    if (transfer->in_place && transfer->num_moved > transfer->num_taken) continue;
+    const bool is_held = transfer->in_place && !transfer->copies && is_requested;
+    if (is_held && transfer->num_moved > transfer->num_taken) continue;
     const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
     if (silent >= timeout_seconds) {
       waits.overdue.push_back(transfer.get());

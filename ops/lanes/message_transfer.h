@@ -36,10 +36,12 @@ struct Transfer {
   size_t window = SIZE_MAX;
   // Size of `data` of a receive if it is a ring.
   size_t ring_bytes = SIZE_MAX;
-  // The receiver reads the bytes in shared memory, if the ranks share any, and reports this by
-  // Messenger::Consume; the same on both sides. Bytes are copied to `data` if another transfer
-  // `in_place` from the same peer is active.
+  // Goes through a ring of its own in shared memory, if the ranks share any, where its first
+  // fragment does not wait for the request; the same on both sides. The receiver reads the bytes
+  // there, and reports this by Messenger::Consume. They are copied to `data` if the receive
+  // `copies`, or if another transfer `in_place` from the same peer is active.
   bool in_place = false;
+  bool copies = false;  // the same on both sides
   // Called on the messenger's thread when bytes of a receive have arrived, with the total number.
   std::function<void(size_t num_moved)> on_progress;
   std::function<void(const Status&)> done;  // exactly once, on any thread

@@ -55,18 +55,23 @@ TEST_CASE("WhoHasWaitedForHowLong") {
   CHECK_EQ(waits.next_check_seconds, kTimeout - 50);
 }
 
-// All its bytes may be on their way to a receiver that never asks for them.
+// All its bytes may be on their way to a receiver that never requests them.
 TEST_CASE("EagerSendWaitsForItsRequest") {
   const TimePoint now = Clock::now();
   const TransferPtr send = Made(1, "cx", now - std::chrono::seconds(100));
   send->num_bytes = send->num_ready = send->num_moved = 8;
-  send->is_eager = true;
+  send->is_eager = send->in_place = true;
   const auto overdue = [&] {
     return FindStalledTransfers({send}, now, kTimeout, kWarning).overdue.size();
   };
   CHECK_EQ(overdue(), 1u);
   send->is_matched = true;
   CHECK_EQ(overdue(), 0u);
+  // Some of its bytes may wait for those of other ranks, unless they are copied as they come.
+  send->num_bytes = send->num_ready = 16;
+  CHECK_EQ(overdue(), 0u);
+  send->copies = true;
+  CHECK_EQ(overdue(), 1u);
 }
 
 TEST_CASE("NobodyIsWarnedOfWhatIsOverBefore") {

@@ -8,10 +8,10 @@
 // fragment each. A receiver with less space than the message is long grants the sender credit.
 //
 // Ranks of one host exchange all of this through shared memory; bytes on the socket only wake the
-// peer. Transfers `in_place` have a ring of their own, in which their bytes stay until the receiver
-// has consumed them. Their first fragment is eager: it follows the offer immediately and waits in
-// the ring for its receive. If another receive needs the ring first, the receiver drops these bytes
-// and the sender sends them again on request, so a receiver never buffers them.
+// peer. Transfers `in_place` have a ring of their own. Their first fragment is eager: it follows
+// the offer immediately and waits in the ring for its receive. If another receive needs the ring
+// first, the receiver drops these bytes and the sender sends them again on request, so a receiver
+// never buffers them. The bytes of sums stay in the ring until the receiver has consumed them.
 #ifndef TF_LIBRA_OPS_LANES_MESSENGER_H_
 #define TF_LIBRA_OPS_LANES_MESSENGER_H_
 
@@ -128,6 +128,7 @@ class Messenger {
     std::unordered_map<uint64_t, Offer> offers;  // of the peer by id, until complete
     uint64_t offers_end = 0;                     // above all ids of offers so far
     bool drops = false;                          // the current fragment
+    bool holds_header = false;                   // the last look left the ring's next frame there
     TransferPtr receiving_in_place;              // of the current fragment
     size_t fragment_left = 0;                    // bytes that were not taken
     int num_in_place = 0;                        // active receives
@@ -160,8 +161,9 @@ class Messenger {
   Status WriteInMemory(Peer* peer, bool* moved);
   Status ReadInMemory(Peer* peer, bool* moved);
   Status WriteTo(RingEnd* ring, SendQueue* queue, Peer* peer, bool* moved);
-  // Bytes of transfers `in_place` stay in memory until they are consumed. They are copied if other
-  // such receives from the peer are active, which must not wait for them.
+  // Bytes of transfers `in_place` stay in memory until they are consumed. They are copied if the
+  // receive says so, or if other such receives from the peer are active, which must not wait for
+  // them.
   Status ReadInPlace(Peer* peer, bool* moved);
   Status BeginFragmentInPlace(Peer* peer);
   // Skips a fragment that no receive waits for.

@@ -18,7 +18,9 @@ namespace {
 // Most bytes that are read from one peer before the next has its turn.
 constexpr size_t kTurnBytes = 1 << 20;
 // The same in shared memory, where the peer uses what was moved in the meantime.
-constexpr size_t kMemoryTurnBytes = 128 << 10;
+constexpr size_t kMemoryTurnBytes = 256 << 10;
+// Most bytes that are copied before the peer may use their room.
+constexpr size_t kCopyBytes = 128 << 10;
 constexpr char kClosed[] = "it closed the connection";
 
 Status InvalidMemory(int rank) {
@@ -162,6 +164,7 @@ Status Messenger::DropFragment(Peer* peer, const Frame& frame, Peer::Offer* offe
 Status Messenger::ReadInPlace(Peer* peer, bool* moved) {
   RingEnd* const ring = peer->memory->incoming_sums();
   const uint64_t begin = ring->position();
+  peer->holds_header = false;
   while (ring->position() - begin < kMemoryTurnBytes) {
     size_t there = 0;
     if (LookIntoRing(ring, &there) == Step::kFailed) return InvalidMemory(peer->rank);
@@ -177,19 +180,20 @@ Status Messenger::ReadInPlace(Peer* peer, bool* moved) {
     if (peer->receiving_in_place == nullptr) {
       if (there < BytesToHeaderEnd(ring->position())) return Status();
       if (Status status = BeginFragmentInPlace(peer); !status.ok()) return status;
-      if (peer->receiving_in_place == nullptr && !peer->drops) return Status();
+      peer->holds_header = peer->receiving_in_place == nullptr && !peer->drops;
+      if (peer->holds_header) return Status();
       *moved = true;
       continue;
     }
     Transfer* const receive = peer->receiving_in_place.get();
     const size_t visible = std::min(there, peer->fragment_left);
-    const bool copies = peer->num_in_place > 1;
+    const bool copies = receive->copies || peer->num_in_place > 1;
     size_t taken = 0;
     if (receive->num_consumed > receive->num_taken) {
       taken = receive->num_consumed - receive->num_taken;
     } else if (copies && visible > 0) {
       const size_t at = receive->num_taken % receive->ring_bytes;
-      taken = std::min(visible, receive->ring_bytes - at);
+      taken = std::min({visible, receive->ring_bytes - at, kCopyBytes});
       std::memcpy(receive->data + at, ring->here(), taken);
     }
     if (taken > 0) {
@@ -229,7 +233,8 @@ Step Messenger::AwaitInPlace(Peer* peer) {
     const size_t size = BytesToHeaderEnd(ring->position());
     size_t there = 0;
     if (LookIntoRing(ring, &there) == Step::kFailed) return Step::kFailed;
-    return there < size ? AwaitRing(ring, size) : Step::kBlocked;
+    if (there < size) return AwaitRing(ring, size);
+    return peer->holds_header ? Step::kBlocked : Step::kProgress;  // it may just have come
   }
   // Beyond that, the bytes in memory wait for other ranks.
   const Transfer& receive = *peer->receiving_in_place;

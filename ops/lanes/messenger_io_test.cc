@@ -1,8 +1,10 @@
-// Tests of transfers `in_place`: their bytes stay in shared memory until they are consumed.
+// Tests of transfers `in_place`: their bytes stay in shared memory until they are consumed, or are
+// copied as they come.
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -22,25 +24,34 @@ struct Node {
   Mesh mesh;
   std::unique_ptr<Messenger> messenger;
 
-  explicit Node(Mesh from, double timeout_seconds = kGenerousSeconds) : mesh(std::move(from)) {
+  explicit Node(Mesh from, double timeout_seconds = kGenerousSeconds,
+                std::function<void()> on_stall = nullptr)
+      : mesh(std::move(from)) {
     MessengerOptions options;
     options.rank = mesh.rank;
     options.timeout_seconds = timeout_seconds;
+    if (on_stall) {
+      options.stall_warning_seconds = testing::kShortSeconds;
+      options.warn = [on_stall](const std::string&) { on_stall(); };
+    }
     options.on_failure = [this](const Status& status) { messenger->End(status); };
     messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);
   }
   ~Node() { messenger->End(Status(StatusCode::kUnavailable, "the test is over")); }
 };
 
-// A transfer `in_place` and its memory; a receive takes its bytes with Take.
+// A transfer `in_place` and its memory. A receive takes its bytes with Take, or copies them all if
+// its window is unlimited.
 struct Side {
   std::vector<char> bytes, taken;
   TransferPtr transfer = std::make_shared<Transfer>();
   std::promise<Status> end;
 
   Side(Transfer::Way way, int peer, const std::string& name, size_t num_bytes, size_t window)
-      : bytes(way == Transfer::Way::kSend ? num_bytes : window) {
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((i + name[0]) % 251);
+      : bytes(way == Transfer::Way::kSend ? num_bytes : std::min(window, num_bytes)) {
+    for (size_t i = 0; way == Transfer::Way::kSend && i < bytes.size(); ++i) {
+      bytes[i] = static_cast<char>((i + name[0]) % 251);
+    }
     transfer->way = way;
     transfer->peer = peer;
     transfer->key = "c" + name;
@@ -48,6 +59,7 @@ struct Side {
     transfer->data = bytes.data();
     transfer->num_bytes = num_bytes;
     transfer->window = window;
+    transfer->copies = window == SIZE_MAX;
     if (way == Transfer::Way::kReceive) transfer->ring_bytes = window;
     transfer->in_place = true;
     transfer->done = [this](const Status& status) { end.set_value(status); };
@@ -89,6 +101,34 @@ TEST_CASE("BytesArriveWhole") {
     CHECK_EQ(send.Wait(), testing::IsOk());
     CHECK_EQ(receive.Wait(), testing::IsOk());
     CHECK(receive.taken == send.bytes);
+  }
+}
+
+// As sends of the engine: no bytes wait to be consumed. A fragment fills more than the ring, and
+// each rank sends and receives concurrently.
+TEST_CASE("CopiedBytesArriveWhole") {
+  testing::OverAll();
+  constexpr int kRanks = 3;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (Mesh& mesh : ConnectAll(kRanks, 1)) nodes.push_back(std::make_unique<Node>(std::move(mesh)));
+  for (const size_t num_bytes : {0, 1, 300'000, 5'000'001}) {
+    std::vector<std::unique_ptr<Side>> sends, receives;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const int next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks;
+      const std::string name(1, static_cast<char>('a' + rank));
+      sends.push_back(std::make_unique<Side>(kSend, next, name, num_bytes, SIZE_MAX));
+      const std::string theirs(1, static_cast<char>('a' + previous));
+      receives.push_back(std::make_unique<Side>(kReceive, previous, theirs, num_bytes, SIZE_MAX));
+      // Either may come first.
+      std::vector<TransferPtr> both = {sends.back()->transfer, receives.back()->transfer};
+      if (rank == 1) std::swap(both[0], both[1]);
+      for (const auto& one : both) CHECK_EQ(nodes[rank]->messenger->Post({one}), testing::IsOk());
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      CHECK_EQ(receives[rank]->Wait(), testing::IsOk());
+      CHECK_EQ(sends[rank]->Wait(), testing::IsOk());
+      CHECK(receives[rank]->bytes == sends[(rank + kRanks - 1) % kRanks]->bytes);
+    }
   }
 }
 
@@ -162,21 +202,24 @@ TEST_CASE("BytesOutliveTheirSender") {
 // A rank whose peer is this test, and writes to the memory by itself.
 class Hostile {
  public:
-  explicit Hostile(double timeout_seconds = testing::kGenerousSeconds)
-      : meshes_(ConnectAll(2, 1)), peer_(std::move(meshes_[0].messages[1])) {
+  explicit Hostile(double timeout_seconds = testing::kGenerousSeconds,
+                   std::function<void()> on_stall = nullptr, size_t num_bytes = 16)
+      : meshes_(ConnectAll(2, 1)),
+        peer_(std::move(meshes_[0].messages[1])),
+        receive_(kReceive, 0, "x", num_bytes, num_bytes) {
     REQUIRE(peer_.memory != nullptr);
-    node_ = std::make_unique<Node>(std::move(meshes_[1]), timeout_seconds);
+    node_ = std::make_unique<Node>(std::move(meshes_[1]), timeout_seconds, std::move(on_stall));
     receive_.transfer->on_progress = [this](size_t) { receive_.Take(node_->messenger.get()); };
     CHECK_EQ(node_->messenger->Post({receive_.transfer}), testing::IsOk());
   }
 
-  void Write(const Frame& frame, size_t num_bytes) {
+  void Write(const Frame& frame, size_t num_bytes, bool wakes = true) {
     RingEnd* const ring = peer_.memory->outgoing_sums();
     const size_t size = BytesToHeaderEnd(ring->position());
     std::memcpy(ring->here() + size - kHeaderRoom, &frame, sizeof(frame));
     std::memset(ring->here() + size, 'x', num_bytes);
     static_cast<void>(ring->Advance(size + num_bytes));
-    Wake();
+    if (wakes) Wake();
   }
   void WriteTooMuch() {
     RingEnd* const ring = peer_.memory->outgoing_sums();
@@ -188,7 +231,7 @@ class Hostile {
     Frame offer;
     offer.kind = Frame::kOffer;
     offer.id = id;
-    offer.num_bytes = 16;
+    offer.num_bytes = receive_.transfer->num_bytes;
     Send(WithText(offer, key, "uint8"));
   }
   void Send(const std::string& bytes) {
@@ -201,7 +244,7 @@ class Hostile {
 
   std::vector<Mesh> meshes_;
   const Connection peer_;
-  Side receive_{kReceive, 0, "x", 16, 16};
+  Side receive_;
   std::unique_ptr<Node> node_;
 };
 
@@ -221,6 +264,19 @@ TEST_CASE("BytesMayComeBeforeTheirOffer") {
   peer.Offer();
   CHECK_EQ(peer.receive()->Wait(), testing::IsOk());
   CHECK(peer.receive()->taken == std::vector<char>(16, 'x'));
+}
+
+// They come after the receiver has looked for them, and before it requests to be woken: the warning
+// is in between. They are too many for another look.
+TEST_CASE("BytesThatComeBeforeSleepAreSeen") {
+  testing::MeetAt(kUnixHost, true);
+  constexpr size_t kBytes = 2 * AdaptiveLook::kMostBytes;
+  std::promise<Hostile*> made;
+  const auto write = [&] { made.get_future().get()->Write(DataFrame(0, kBytes), kBytes, false); };
+  Hostile peer(kGenerousSeconds, write, kBytes);
+  peer.Offer();
+  made.set_value(&peer);
+  CHECK_EQ(peer.receive()->Wait(), testing::IsOk());
 }
 
 TEST_CASE("InvalidBytesAreAnError") {
