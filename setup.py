@@ -37,8 +37,8 @@ SUPPORTED = ("2.18", "2.21")
 # supported.
 ANY_TENSORFLOW = "TF_LIBRA_ANY_TENSORFLOW"
 
-# Lane tests that replace functions of the C library, so each is a program of its own.
-TESTS_ALONE = ("exhaustion_test", "system_calls_test")
+# Tests that replace functions of the libraries, so each is a program of its own.
+TESTS_ALONE = ("exhaustion_test", "guarded_test", "system_calls_test")
 
 # File in a build folder whose time says which sources are compiled together: those that are older.
 JOINED = "joined"
@@ -104,6 +104,13 @@ class Library(Extension):
         self.patterns = patterns
         self.output = build_dir / f"{name}.so"
         self.tests: list[TestProgram] = []
+
+    def add_tests(self, folder: str, units: str) -> None:
+        """Adds the tests of a folder below `ops`: one program, and those of `TESTS_ALONE`."""
+        files = {path.stem: path for path in sorted(Path("ops", folder).glob("*_test.cc"))}
+        alone = [(name, (files.pop(name),)) for name in TESTS_ALONE if name in files]
+        for name, sources in [(f"{folder}_test", tuple(files.values())), *alone]:
+            self.tests.append(TestProgram(self.build_dir / name, sources, units))
 
     def flags(self) -> tuple[list[str], list[str]]:
         """What its compiler and its linker need beside the flags of all libraries."""
@@ -223,8 +230,7 @@ class NcclTunerLibrary(Library):
         super().__init__(
             "libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)
         )
-        sources = tuple(sorted(Path("ops/nccl_tuner").glob("*_test.cc")))
-        self.tests = [TestProgram(self.build_dir / "nccl_tuner_test", sources)]
+        self.add_tests("nccl_tuner", "")
 
 
 class TensorFlowLibrary(Library):
@@ -239,10 +245,7 @@ class TensorFlowLibrary(Library):
             sources = tuple(sorted(Path(tested).glob("*_test.cc")))
             program = self.build_dir / f"{tested}_test"
             self.tests.append(TestProgram(program, sources, units, header))
-        lanes = {path.stem: path for path in sorted(Path("ops/lanes").glob("*_test.cc"))}
-        alone = [(name, (lanes.pop(name),)) for name in TESTS_ALONE]
-        for name, sources in [("lanes_test", tuple(lanes.values())), *alone]:
-            self.tests.append(TestProgram(self.build_dir / name, sources, "ops/lanes"))
+        self.add_tests("lanes", "ops/lanes")
 
     def shared_header(self, source: Path) -> Path | None:
         """Nearly all of a source's compilation is TensorFlow's headers; those of lanes have none.
