@@ -34,7 +34,7 @@ def test_defaults() -> None:
     assert found.strategy == strategies.Libra()
     assert found.plan is None
     assert found.budget == Budget(60, 30.0, 5)
-    assert resolved("auto").budget == Budget(100, 40.0, 5)
+    assert resolved("auto").budget == Budget(80, 40.0, 5)
     assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
     assert resolved(tuning=config.Tuning(max_seconds=2.5)).budget == Budget(60, 2.5)
     assert found.timeout_seconds == 600

@@ -16,6 +16,9 @@ from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 
+# Typical seconds of the call of a stage from Python, which adds to its computation.
+_CALL_SECONDS = 3e-4
+
 
 def predict_pipeline(
     strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int
@@ -46,7 +49,7 @@ def predict_pipeline(
     )
     plans = make_pipeline_plans(microbatch, _cluster(links), strategy, num_microbatches=count)
     assert plans[0].predicted_seconds is not None
-    return plans[0].predicted_seconds
+    return plans[0].predicted_seconds + 2 * count * _CALL_SECONDS
 
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
@@ -66,7 +69,7 @@ def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, bat
         AllReduces(tuple(startups), tuple(rates)),
         LinkRates(_cluster(links), links.latency_seconds),
         batch,
-        0.0,
+        2 * _CALL_SECONDS,
     ).profile({(i, i + 1): flow for i, flow in enumerate(flows)})
     return make_burst_plan(scaling, strategy).iteration_seconds
 

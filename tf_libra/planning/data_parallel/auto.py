@@ -30,7 +30,7 @@ class Auto(ChosenThreads):
 
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
-    tuning_steps: ClassVar[int] = 100
+    tuning_steps: ClassVar[int] = 80
     tuning_seconds: ClassVar[float] = 40.0
     threads: tuple[int, ...] = argument(
         (1, 2, 4),
@@ -44,8 +44,8 @@ class Auto(ChosenThreads):
     )
     contention: float | None = argument(None, "gamma; None: as measured in training, else 1.5.")
     families: Names = argument(
-        ("one-rank",),
-        'other strategies that join the trials, such as "one-rank", "spp" and "deeppool"; none for'
+        ("one-rank", "spp", "deeppool"),
+        'other strategies that may join the trials, of "one-rank", "spp" and "deeppool"; none for'
         " data parallelism alone.",
         in_training=True,
     )
