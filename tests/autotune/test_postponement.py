@@ -121,3 +121,16 @@ def test_repeated_interruptions_end_tuning() -> None:
     found = script.run(Budget(max_steps=7, max_seconds=1000.0))
     assert script.tried == []
     assert any(REASON in note and "7 steps" in note for note in found.notes)
+
+
+def test_postponed_steps_take_no_time_of_tuning() -> None:
+    seconds = 5.0
+    pause = Postponement(BUDGET, lambda: seconds)
+    step = pause.run_step(Postponed(), REASON)
+    next(step)
+    seconds += 3.0
+    with pytest.raises(StopIteration):
+        step.send(None)
+    assert pause.clock() == 5.0
+    seconds += 1.0
+    assert pause.clock() == 6.0
