@@ -98,16 +98,20 @@ def judged(
     found: dict[str, dict[str, float | None]] = {}
     for name in _WAYS:
         trains = name != "background"
-        seconds = [one[name]["step_seconds"] for one in rounds]
-        per_second = [one[name]["background_per_second"] for one in rounds]
+        seconds = [fields[name]["step_seconds"] for fields in rounds]
+        per_second = [round_[name]["background_per_second"] for round_ in rounds]
         slowdown = None
         if name in _ALONE:
-            alone = [one[_ALONE[name]]["step_seconds"] for one in rounds]
+            alone = [round_[_ALONE[name]]["step_seconds"] for round_ in rounds]
             slowdown = float(np.median(np.divide(seconds, alone))) - 1
         capacity = [
-            (one["data parallel"]["step_seconds"] / one[name]["step_seconds"] if trains else 0.0)
-            + one[name]["background_per_second"] / one["background"]["background_per_second"]
-            for one in rounds
+            (
+                round_["data parallel"]["step_seconds"] / round_[name]["step_seconds"]
+                if trains
+                else 0.0
+            )
+            + round_[name]["background_per_second"] / round_["background"]["background_per_second"]
+            for round_ in rounds
         ]
         found[name] = {
             "step_seconds": float(np.median(seconds)) if trains else None,
@@ -128,12 +132,12 @@ def table(document: Mapping[str, Any]) -> str:
         "",
         f"{'':27}{'step, ms':>10}{'background/s':>14}{'slowdown':>10}{'capacity':>10}",
     ]
-    for name, one in document["ways"].items():
-        step = "" if one["step_seconds"] is None else f"{one['step_seconds'] * 1e3:.1f}"
-        slower = "" if one["slowdown"] is None else f"{one['slowdown']:+.1%}"
+    for name, results in document["ways"].items():
+        step = "" if results["step_seconds"] is None else f"{results['step_seconds'] * 1e3:.1f}"
+        slower = "" if results["slowdown"] is None else f"{results['slowdown']:+.1%}"
         lines.append(
-            f"{name:27}{step:>10}{one['background_per_second']:>14.0f}{slower:>10}"
-            f"{one['capacity']:>10.2f}"
+            f"{name:27}{step:>10}{results['background_per_second']:>14.0f}{slower:>10}"
+            f"{results['capacity']:>10.2f}"
         )
     return "\n".join(lines)
 

@@ -205,7 +205,7 @@ def _median_ratio(of: Sequence[float], to: Sequence[float]) -> float:
 
 def main(_: list[str]) -> None:
     import_all()
-    sizes = sorted(int(one) for one in _RANKS.value)
+    sizes = sorted(int(text) for text in _RANKS.value)
     here = machine()
     seconds: dict[int, dict[str, list[float]]] = {
         num_ranks: {name: [] for name in _METHODS.value} for num_ranks in sizes

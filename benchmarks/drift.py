@@ -222,7 +222,7 @@ def table(document: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for stage in document["stages"]:
-        plans = ", then ".join(f"{one['plan'][:8]} ({one['groups']})" for one in stage["plans"])
+        plans = ", then ".join(f"{plan['plan'][:8]} ({plan['groups']})" for plan in stage["plans"])
         lines.append(
             f"| {stage['name']} | {stage['first_step_seconds'] * 1e3:.1f}"
             f" | {stage['last_step_seconds'] * 1e3:.1f} | {stage['tried_steps']}"

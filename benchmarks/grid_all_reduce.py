@@ -87,7 +87,7 @@ def table(measured: Mapping[int, Sequence[Mapping[str, Turn]]]) -> str:
     lines = ["| ranks | exchange | lanes | set-up s | its CPU ms |", "|--:|---|--:|--:|--:|"]
     for num_ranks, rounds in measured.items():
         for exchange in EXCHANGES:
-            turns = [one[exchange] for one in rounds]
+            turns = [round_[exchange] for round_ in rounds]
             lines.append(
                 f"| {num_ranks} | {exchange} | {turns[0].lanes} |"
                 f" {statistics.median(turn.setup_seconds for turn in turns):.3f} |"
@@ -99,7 +99,7 @@ def table(measured: Mapping[int, Sequence[Mapping[str, Turn]]]) -> str:
         "|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for num_ranks, rounds in measured.items():
-        pairs = [(one["direct"], one["square"]) for one in rounds]
+        pairs = [(round_["direct"], round_["square"]) for round_ in rounds]
         for size in pairs[0][0].seconds:
             cells = [
                 _milliseconds(direct.cpu_seconds[size] for direct, _ in pairs),
@@ -118,7 +118,7 @@ def _milliseconds(rounds: Iterable[float]) -> str:
 
 def main(_: list[str]) -> None:
     program = native.build("scaling")
-    sizes = [int(one) for one in _BYTES.value]
+    sizes = [int(text) for text in _BYTES.value]
     rows = {int(one): row_of_square(int(one), least=4) for one in _RANKS.value}
     none = [num_ranks for num_ranks, row in rows.items() if row is None]
     if none:

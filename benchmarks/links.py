@@ -102,15 +102,15 @@ def table(counted: Sequence[Counted]) -> str:
         + " | MB sent over a link | MB received | of a ring |",
         "|--:|--:|---|" + "--:|" * (len(CONNECTIONS) + 3),
     ]
-    for one in counted:
+    for link in counted:
         cells = [
-            str(one.num_hosts),
-            str(one.ranks_per_host),
-            "grid" if one.is_grid else "direct",
-            *(str(one.connections[name]) for name in CONNECTIONS),
-            f"{max(one.sent) / 1e6:.3f}",
-            f"{max(one.received) / 1e6:.3f}",
-            f"{one.of_ring:.3f}",
+            str(link.num_hosts),
+            str(link.ranks_per_host),
+            "grid" if link.is_grid else "direct",
+            *(str(link.connections[name]) for name in CONNECTIONS),
+            f"{max(link.sent) / 1e6:.3f}",
+            f"{max(link.received) / 1e6:.3f}",
+            f"{link.of_ring:.3f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

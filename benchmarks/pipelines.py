@@ -132,8 +132,8 @@ def table(document: Mapping[str, Any], *, markdown: bool) -> str:
     kind = "data parallelism" if stages == 1 else f"{stages} stages"
     over = document["measured_over_predicted"]
     rows = [("strategy", "step, ms", "spp to it")]
-    for name, one in document["strategies"].items():
-        step = [one[f"{key}_seconds"] * 1e3 for key in ("median", "p10", "p90")]
+    for name, strategy in document["strategies"].items():
+        step = [strategy[f"{key}_seconds"] * 1e3 for key in ("median", "p10", "p90")]
         ratio = document["ratios"].get(f"spp/{name}")
         to_it = "" if ratio is None else _cell([ratio[key] for key in ("median", "p10", "p90")], 3)
         best = " (best)" if name == document["best"] else ""

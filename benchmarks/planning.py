@@ -257,8 +257,12 @@ def updates_table(results: list[Result]) -> list[str]:
         of_row = results[index : index + len(STRATEGIES)]
         case = of_row[0].case
         cells = [case.network or "random", str(case.tensors), str(case.ratio)]
-        for one in of_row:
-            cells += [f"{one.cpu_seconds:.3f}", str(one.groups), f"{1e3 * one.step_seconds:.3f}"]
+        for result in of_row:
+            cells += [
+                f"{result.cpu_seconds:.3f}",
+                str(result.groups),
+                f"{1e3 * result.step_seconds:.3f}",
+            ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

@@ -124,7 +124,7 @@ def ratio_text(ratio: Mapping[str, float]) -> str:
 
 def medians(document: Mapping[str, Any]) -> dict[str, float]:
     """Returns the median seconds of every strategy in a document of `benchmarks.step_time`."""
-    return {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    return {name: strategy["median_seconds"] for name, strategy in document["strategies"].items()}
 
 
 def machine_text(document: Mapping[str, Any]) -> str:

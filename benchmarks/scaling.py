@@ -196,7 +196,7 @@ def _tell(ranks: "Sequence[subprocess.Popen[str]]", text: str) -> None:
 
 def _check(are_right: Iterable[str]) -> None:
     """Raises an error unless every rank reports "1", a correct result."""
-    if any(one != "1" for one in are_right):
+    if any(row != "1" for row in are_right):
         raise RuntimeError("a rank has not come to what is right")
 
 
@@ -315,12 +315,12 @@ def table(
         " | CPU s |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for one in measured:
-        simulated = simulated_seconds(one.num_ranks, per_peer, num_cores)
+    for row in measured:
+        simulated = simulated_seconds(row.num_ranks, per_peer, num_cores)
         lines.append(
-            f"| {one.num_ranks} | {one.setup_seconds:.3f} | {simulated:.3f} |"
-            f" {one.agreed_seconds:.3f} | {one.reduced_seconds:.3f} | {one.descriptors} |"
-            f" {one.memory_bytes / 1e6:.2f} | {one.setup_cpu_seconds:.3f} |"
+            f"| {row.num_ranks} | {row.setup_seconds:.3f} | {simulated:.3f} |"
+            f" {row.agreed_seconds:.3f} | {row.reduced_seconds:.3f} | {row.descriptors} |"
+            f" {row.memory_bytes / 1e6:.2f} | {row.setup_cpu_seconds:.3f} |"
         )
     if len(measured) > 1:
         lines += ["", "| ranks | set-up on a core each, s | descriptors | memory MB |"]
@@ -335,7 +335,7 @@ def table(
 
 def main(_: list[str]) -> None:
     program = native.build("scaling")
-    sizes = sorted(int(one) for one in _RANKS.value)
+    sizes = sorted(int(text) for text in _RANKS.value)
     measured = [
         measure(program, size, _LANES.value, _HOST.value, _RANKS_PER_HOST.value) for size in sizes
     ]
@@ -343,7 +343,7 @@ def main(_: list[str]) -> None:
     print(f"{cores} cores, {_LANES.value} lanes, load average {os.getloadavg()[0]:.1f}\n")
     print(table(measured, cores))
     if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps([asdict(one) for one in measured], indent=1))
+        Path(_JSON.value).write_text(json.dumps([asdict(row) for row in measured], indent=1))
 
 
 if __name__ == "__main__":

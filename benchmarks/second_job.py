@@ -72,7 +72,7 @@ def steps_until_near(to_final: Sequence[float]) -> int | None:
     Args:
         to_final: of every step of the search, its plan's step to the final plan's.
     """
-    return next((place for place, one in enumerate(to_final, start=1) if one <= NEAR), None)
+    return next((place for place, job in enumerate(to_final, start=1) if job <= NEAR), None)
 
 
 def summary(document: dict[str, Any]) -> str:
@@ -80,12 +80,12 @@ def summary(document: dict[str, Any]) -> str:
     settings = document["settings"]
     lines = [f"{settings['changed']} after {settings['model']}, {settings['network']}"]
     for name in ("alone", "helped"):
-        one = document[name]
-        until = one["steps_until_near"]
+        job = document[name]
+        until = job["steps_until_near"]
         lines.append(
             f"{name}: near its final step after {'no' if until is None else until} of"
-            f" {one['steps']} steps, {one['settings']} settings; the first was"
-            f" {one['to_final'][0]:.3f} of it"
+            f" {job['steps']} steps, {job['settings']} settings; the first was"
+            f" {job['to_final'][0]:.3f} of it"
         )
     return "\n".join(lines)
 

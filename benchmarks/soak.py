@@ -121,7 +121,7 @@ def _work() -> int:
         float(np.max(np.abs(a.numpy() - b.numpy()) / (np.abs(b.numpy()) + 1e-3)))
         for a, b in zip(weights, alone, strict=True)
     )
-    growth = [late - early for early, late in (one["resident_bytes"] for one in everyone)]
+    growth = [late - early for early, late in (rank["resident_bytes"] for rank in everyone)]
     outcome: dict[str, Any] = {
         "np": size,
         "steps": _STEPS.value,

@@ -233,12 +233,15 @@ def _goals_of_auto(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     if not cases:
         return []
     medians = [kept["median_seconds"] for kept in cases]
-    to_best = [one[AUTO] / one[_fastest(one)] for one in medians]
+    to_best = [
+        medians_of_case[AUTO] / medians_of_case[_fastest(medians_of_case)]
+        for medians_of_case in medians
+    ]
     to_one_worker = [kept["to_one_worker"][AUTO]["median"] for kept in cases]
     return [
         (
             f"`auto` takes at most {limit:g} times as long as {what}",
-            f"in {sum(one <= limit for one in ratios)} of {len(ratios)} cases, at worst"
+            f"in {sum(ratio <= limit for ratio in ratios)} of {len(ratios)} cases, at worst"
             f" {max(ratios):.2f}",
         )
         for limit, what, ratios in (

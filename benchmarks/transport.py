@@ -90,7 +90,7 @@ def count_links() -> None:
     ]
     print(links.table(counted))
     if _JSON.value:
-        Path(_JSON.value).write_text(json.dumps([asdict(one) for one in counted], indent=1))
+        Path(_JSON.value).write_text(json.dumps([asdict(row) for row in counted], indent=1))
 
 
 def run(program: Path, *arguments: object) -> str:

@@ -33,7 +33,7 @@ def has_stages(text: str) -> bool:
 
 def options_of(text: str) -> dict[str, Any]:
     """Options of `optimize` other than the strategy."""
-    given = {key: value for key, _, value in (one.partition("=") for one in text.split(":")[1:])}
+    given = {key: value for key, _, value in (part.partition("=") for part in text.split(":")[1:])}
     options: dict[str, Any] = {_WIRE: given[_WIRE]} if _WIRE in given else {}
     return options | {flag: _FLAG_VALUES[given[flag]] for flag in _FLAGS if flag in given}
 
@@ -58,8 +58,8 @@ def strategy_of(text: str) -> Any:
     kind = type(resolve_strategy(name)[1])
     fields = {field.name: field for field in dataclasses.fields(kind)}
     arguments = {}
-    for one in given:
-        key, _, value = one.partition("=")
+    for variant in given:
+        key, _, value = variant.partition("=")
         if key == _WIRE and not is_staged(name):
             validators.check_wire_dtype(_WIRE, value)
             continue

@@ -19,7 +19,9 @@ def messages() -> str:
     """The program's sources, texts over several lines in one."""
     folders = [ROOT / folder for folder in ("tf_libra", "tools", "ops", "passes")]
     kinds = ("*.py", "*.cc", "*.js")
-    texts = [path.read_text() for one in folders for kind in kinds for path in one.rglob(kind)]
+    texts = [
+        path.read_text() for folder in folders for kind in kinds for path in folder.rglob(kind)
+    ]
     return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
 
 
@@ -74,7 +76,7 @@ def resolves(dotted: str) -> bool:
 
 def dotted_names(page: Path) -> list[str]:
     """Returns the names in inline code: after `tf_libra` anywhere, after a room if they fill it."""
-    rooms = [one.parent.name for one in PACKAGE.glob("*/__init__.py")]
+    rooms = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
     room = "|".join(sorted(set(rooms) - set(NO_ROOMS)))
     fields = {f"{option.group}.{option.name}" for option in all_options()}
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -244,9 +244,11 @@ def _declared_arguments(strategy: Any) -> str:
     if not (isinstance(strategy, type) and dataclasses.is_dataclass(strategy)):
         return ""
     entries = [
-        textwrap.fill(f"{one.name}: {one.doc}", 96, initial_indent="  ", subsequent_indent="    ")
-        for one in arguments_of(strategy)
-        if one.doc
+        textwrap.fill(
+            f"{argument.name}: {argument.doc}", 96, initial_indent="  ", subsequent_indent="    "
+        )
+        for argument in arguments_of(strategy)
+        if argument.doc
     ]
     return "\n".join(["\n\nAttributes:", *entries]) if entries else ""
 

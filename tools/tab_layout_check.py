@@ -172,6 +172,6 @@ if __name__ == "__main__":
         "cases", [*(name_of(*case) for case in CASES), STAGED], "Runs to look at."
     )
     _VIEWS = flags.DEFINE_list("views", list(tensorboard_tab.VIEWS), "Views to look at.")
-    _WIDTHS = flags.DEFINE_list("widths", [str(one) for one in WIDTHS], "In pixels.")
+    _WIDTHS = flags.DEFINE_list("widths", [str(width) for width in WIDTHS], "In pixels.")
     _THEMES = flags.DEFINE_list("themes", list(THEMES), "light and dark.")
     app.run(main)

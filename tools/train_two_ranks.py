@@ -55,8 +55,8 @@ def main() -> int:
     for _ in range(NUM_STEPS):
         step(features[mine], targets[mine])
         alone.step(features, targets)
-    for one, other in zip(ours.weights, alone.weights, strict=True):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-9)
+    for weight, other in zip(ours.weights, alone.weights, strict=True):
+        np.testing.assert_allclose(weight.numpy(), other.numpy(), rtol=1e-9)
     if size != 2 or step.phase != "run" or step.plan is None:
         print(f"rank {rank} of {size} is in phase {step.phase}, not under a plan", file=sys.stderr)
         return 1

@@ -217,9 +217,9 @@ def main() -> int:
     if outcomes[-1].passed:
         outcomes += [test(part, python, tree, variables) for part in TESTS]
     print(f"\n{flags.requirement}:")
-    for one in outcomes:
-        print(f"  {'ok    ' if one.passed else 'FAILED'} {one.part}: {one.text}")
-    return 0 if all(one.passed for one in outcomes) else 1
+    for outcome in outcomes:
+        print(f"  {'ok    ' if outcome.passed else 'FAILED'} {outcome.part}: {outcome.text}")
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

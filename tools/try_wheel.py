@@ -47,8 +47,12 @@ def problems(wheel: Path) -> list[str]:
     if built_for is None:
         return [*found, f"its version {version} names no TensorFlow"]
     pin = rf"tensorflow(?:[_-]cpu)?=={re.escape(built_for[1])}\.\*"
-    required = [one for one in stated.get_all("Requires-Dist", []) if "extra ==" not in one]
-    if not any(re.fullmatch(pin, one) for one in required):
+    required = [
+        requirement
+        for requirement in stated.get_all("Requires-Dist", [])
+        if "extra ==" not in requirement
+    ]
+    if not any(re.fullmatch(pin, pinned) for pinned in required):
         found.append(f"it does not require the TensorFlow {built_for[1]} that it was built for")
     if wheel.stem.split("-")[-3:-1] != ["py3", "none"]:
         found.append(f"{wheel.name} is for one version of Python alone")
@@ -73,13 +77,15 @@ def main() -> int:
     for wheel in parser.parse_args().wheels:
         wrong = problems(wheel)
         if wrong:
-            print(*(f"{wheel}: {one}" for one in wrong), sep="\n", file=sys.stderr)
+            print(*(f"{wheel}: {message}" for message in wrong), sep="\n", file=sys.stderr)
             return 1
         with tempfile.TemporaryDirectory(prefix="try-wheel-") as temporary:
             folder = Path(temporary) / "venv"
             venv.create(folder, with_pip=True)
             python, variables = folder / "bin" / "python", bare(folder)
-            there = [one for one in COMPILERS if shutil.which(one, path=variables["PATH"])]
+            there = [
+                compiler for compiler in COMPILERS if shutil.which(compiler, path=variables["PATH"])
+            ]
             assert not there, there
             commands: list[list[str | Path]] = [
                 [python, "-m", "pip", "install", "--quiet", wheel.resolve()],

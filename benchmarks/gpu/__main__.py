@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         left = [step for step in _SHARES if step in options.steps]
         while left:
             step = left.pop(0)
-            share = _SHARES[step] / sum(_SHARES[one] for one in (step, *left))
+            share = _SHARES[step] / sum(_SHARES[name] for name in (step, *left))
             seconds = share * (began + options.budget - time.time())
             started = time.time()
             print(f"gpu: {step}, {seconds:.0f} s", flush=True)

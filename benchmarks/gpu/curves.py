@@ -72,9 +72,9 @@ def run(context: Context) -> None:
                 unit_seconds = _unit_seconds(context, kernel)
                 units[name].append(unit_seconds)
             for size, threads in _shuffled(order, [(c, r) for c in sizes for r in job.threads]):
-                one = _measure(context, kernel, unit_seconds, payload, size, threads, rounds)
-                if one is not None:
-                    measured[name].append(one)
+                sample = _measure(context, kernel, unit_seconds, payload, size, threads, rounds)
+                if sample is not None:
+                    measured[name].append(sample)
         rounds += 1
         longest = context.agree(max(longest, began - context.time_left()))
         context.write(_results(context, measured, units, kernels, rounds))
@@ -163,7 +163,7 @@ def _measure(
         done = tuple(unit_seconds * index for index in range(len(marks)))
         progress = Progress(tuple(mark.since(origin) for mark in marks), done)
     seen = context.gather((span, progress))
-    span, progress = seen[last_to_arrive([one for one, _ in seen])]
+    span, progress = seen[last_to_arrive([sample for sample, _ in seen])]
     return sample(span, progress, num_bytes, num_threads, step=number)
 
 
@@ -190,19 +190,19 @@ def _results(
 ) -> dict[str, Any]:
     workers = context.communication.num_workers
     alone = measured[_ALONE]
-    everything = [one for samples in measured.values() for one in samples]
+    everything = [sample for samples in measured.values() for sample in samples]
     return {
         "rounds": rounds,
         "alone": {
             "curve": _curve(alone, workers),
-            "samples": [documents.sample_value(one) for one in alone],
+            "samples": [documents.sample_value(sample) for sample in alone],
         },
         "kernels": {
             name: {
                 "calls_per_unit": kernel.times,
                 "unit_seconds": statistics.median(units[name]) if units[name] else None,
                 "curve": _curve(measured[name], workers),
-                "samples": [documents.sample_value(one) for one in measured[name]],
+                "samples": [documents.sample_value(sample) for sample in measured[name]],
                 **_fitted([*measured[name], *alone], workers),
             }
             for name, kernel in kernels.items()
@@ -213,11 +213,11 @@ def _results(
 
 def _curve(samples: list[OverlapSample], workers: int) -> list[dict[str, Any]]:
     """Medians by size and threads: seconds, bus bandwidth, and how much slower computation was."""
-    keys = sorted({(one.num_bytes, one.num_threads) for one in samples})
+    keys = sorted({(sample.num_bytes, sample.num_threads) for sample in samples})
     rows = []
     for num_bytes, num_threads in keys:
         chosen = [s for s in samples if (s.num_bytes, s.num_threads) == (num_bytes, num_threads)]
-        seconds = statistics.median(one.wall_seconds for one in chosen)
+        seconds = statistics.median(sample.wall_seconds for sample in chosen)
         slowdowns = [s.overlap_seconds / s.compute_seconds for s in chosen if s.compute_seconds]
         rows.append(
             {

@@ -77,25 +77,31 @@ def compare(
       "as_requested"}]}.
       "as_requested" is None if NCCL was to choose or its log does not say.
     """
-    sizes = {one.num_bytes for one in requested}
-    relevant = [one for one in logged if one.kind == "AllReduce" and one.num_bytes in sizes]
+    sizes = {collective.num_bytes for collective in requested}
+    relevant = [
+        collective
+        for collective in logged
+        if collective.kind == "AllReduce" and collective.num_bytes in sizes
+    ]
     rows = []
     reason = ""
-    if [one.num_bytes for one in relevant] != [one.num_bytes for one in requested]:
+    if [collective.num_bytes for collective in relevant] != [
+        collective.num_bytes for collective in requested
+    ]:
         reason = (
             f"the log holds {len(relevant)} all-reduces of these sizes, not the {len(requested)} "
             "issued in their order"
         )
-    for one, used in zip(requested, relevant, strict=False):
-        known = one.channels is not None and used.channels is not None
+    for collective, used in zip(requested, relevant, strict=False):
+        known = collective.channels is not None and used.channels is not None
         rows.append(
             {
-                "num_bytes": one.num_bytes,
-                "requested": one.channels,
+                "num_bytes": collective.num_bytes,
+                "requested": collective.channels,
                 "used": used.channels,
                 "algorithm": used.algorithm,
                 "protocol": used.protocol,
-                "as_requested": used.channels == one.channels if known else None,
+                "as_requested": used.channels == collective.channels if known else None,
             }
         )
     wanted = [row for row in rows if row["requested"] is not None]
@@ -114,4 +120,4 @@ def compare(
 
 def as_json(logged: Sequence[LoggedCollective]) -> list[dict[str, Any]]:
     """The collectives as plain values."""
-    return [asdict(one) for one in logged]
+    return [asdict(collective) for collective in logged]

@@ -185,7 +185,9 @@ def run(context: Context) -> None:
 
     compared = context.agree(_strategies(context, profile, models_of))
     found["plans"] = {
-        one.name: documents.as_value(one.plan) for one in compared if one.plan is not None
+        compared_plan.name: documents.as_value(compared_plan.plan)
+        for compared_plan in compared
+        if compared_plan.plan is not None
     }
     found["gradients"] = _check_gradients(trainer, compared)
     context.write(results)
@@ -280,11 +282,11 @@ def _strategies(
     # The model was fitted to all-reduces under the default policy.
     return compared + [
         dataclasses.replace(
-            one, name=f"{one.name}-{policy}", predicted_seconds=None, cta_policy=policy
+            candidate, name=f"{candidate.name}-{policy}", predicted_seconds=None, cta_policy=policy
         )
         for policy in policies
-        for one in compared
-        if one.name in ("mg-wfbp", "libra-own")
+        for candidate in compared
+        if candidate.name in ("mg-wfbp", "libra-own")
     ]
 
 
@@ -341,8 +343,8 @@ def _rounds(
     """Rounds of one step per strategy until the time is up; returns whether there were any."""
     context = trainer.context
     order = random.Random(context.job.seed)
-    backward: dict[str, list[float]] = {one.name: [] for one in compared}
-    whole: dict[str, list[float]] = {one.name: [] for one in compared}
+    backward: dict[str, list[float]] = {candidate.name: [] for candidate in compared}
+    whole: dict[str, list[float]] = {candidate.name: [] for candidate in compared}
     count, longest = -1, 0.0  # the first round warms up
     while count < 1 or context.goes_on(1.5 * longest):
         began = context.time_left()

@@ -63,7 +63,7 @@ def run(job: Job) -> None:
     mine = rounds.seconds_in_turns(list(steps.values()), batch, job, _barrier)
     everyone = this.exchange_json({"seconds": mine.tolist()}, _BARRIER_MS / 1e3)
     if world.rank == 0:
-        seconds = np.asarray([one["seconds"] for one in everyone]).max(axis=0)
+        seconds = np.asarray([rank["seconds"] for rank in everyone]).max(axis=0)
         details = (model.count_params(), {})
         Path(job.output).write_text(rounds.outcome(job, steps, seconds, tuning, *details))
 
@@ -86,7 +86,7 @@ def _steps(
                 )
 
         # An IndexedSlices would be another kind of update.
-        dense = [tf.convert_to_tensor(one) for one in gradients]
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         tf.distribute.get_replica_context().merge_call(update, args=(dense,))
 
     steps, tuning = {}, {}

@@ -63,6 +63,6 @@ def _by_variables() -> Ranks:
         exchange({"barrier": name})
 
     def gather(array: np.ndarray) -> np.ndarray:
-        return np.asarray([one["array"] for one in exchange({"array": array.tolist()})])
+        return np.asarray([rank["array"] for rank in exchange({"array": array.tolist()})])
 
     return Ranks(world.rank, world.size, False, barrier, gather)

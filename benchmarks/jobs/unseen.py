@@ -76,7 +76,7 @@ def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
         lanes = max_lanes(strategy, kwargs["runs_streams"])
         plans = drawn(conclusion, strategy, lanes, job, set(seen))
-        controls = [one for one in seen.values() if one.seconds]
+        controls = [control for control in seen.values() if control.seconds]
         found["plans"], pace = yield from _measured(plans, controls, conclusion, job)
         found.update(pace)
         return conclusion

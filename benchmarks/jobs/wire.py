@@ -70,7 +70,7 @@ def _connect(folder: str) -> list[socket.socket]:
         listener.bind((host, 0))
     listener.listen()
     addresses = [
-        one["address"] for one in horovod_job.exchange_json({"address": listener.getsockname()})
+        rank["address"] for rank in horovod_job.exchange_json({"address": listener.getsockname()})
     ]
     peers = []
     for address in addresses[: hvd.rank()]:

@@ -92,20 +92,22 @@ def blocks(document: Mapping[str, Any] | None) -> dict[str, str]:
         document: {"cases": {case: {benchmark: kept}}, "notes": lines}; None if nothing was
             measured.
     """
-    measured = {name: one for name, one in (document or {"cases": {}})["cases"].items() if one}
+    measured = {name: case for name, case in (document or {"cases": {}})["cases"].items() if case}
     if document is None or not measured:
         return {"many_cores": f"Not measured: no result of `{_COMMAND}` has been saved.\n"}
     parts = [_machines(measured)]
     parts += [f"- {note}\n" for note in document["notes"]]
     for optimizer, title in (("sgd", "SGD"), ("adam", "Adam")):
-        rows = [(name, *_step_row(one[optimizer])) for name, one in _having(optimizer, measured)]
+        rows = [(name, *_step_row(case[optimizer])) for name, case in _having(optimizer, measured)]
         head = ("case", "one worker", "none", "`libra`", "the best", "`libra` to it")
         head = (*head, "to one worker", "threads of `libra`")
         parts.append(_section(f"Step times with {title}, ms", head, rows))
-    rows = [(name, *_truth_row(one["truth"])) for name, one in _having("truth", measured)]
+    rows = [(name, *_truth_row(case["truth"])) for name, case in _having("truth", measured)]
     head = ("case", "step: median, worst, bias", "backward", "noise")
     parts.append(_section("Predictions of unseen plans", head, rows))
-    rows = [(name, *_curve_row(one["truth"]["curves"])) for name, one in _having("truth", measured)]
+    rows = [
+        (name, *_curve_row(case["truth"]["curves"])) for name, case in _having("truth", measured)
+    ]
     head = ("case", "computation takes", "overlapped, GB/s", "alone, GB/s")
     title = f"Contention as fitted, with {', '.join(map(str, _THREADS))} threads"
     parts.append(_section(title, head, rows))
@@ -113,7 +115,7 @@ def blocks(document: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _having(benchmark: str, cases: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, one) for name, one in cases.items() if benchmark in one]
+    return [(name, case) for name, case in cases.items() if benchmark in case]
 
 
 def _section(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -121,7 +123,7 @@ def _section(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
 
 
 def _machines(cases: Mapping[str, Any]) -> str:
-    found = [results.machine_text(result) for one in cases.values() for result in one.values()]
+    found = [results.machine_text(result) for case in cases.values() for result in case.values()]
     return "".join(f"- {text}\n" for text in dict.fromkeys(found))
 
 
@@ -132,8 +134,8 @@ def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
         return f"{medians[name] * 1e3:.1f}" if name in medians else ""
 
     def ratio(baseline: str) -> str:
-        one = ratios.get(baseline, {}).get("libra")
-        return "" if one is None else results.ratio_text(one)
+        compared = ratios.get(baseline, {}).get("libra")
+        return "" if compared is None else results.ratio_text(compared)
 
     plan = result["plans"].get("libra")
     threads = "" if plan is None else ", ".join(map(str, plan["threads"]))
@@ -149,10 +151,11 @@ def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _truth_row(result: Mapping[str, Any]) -> tuple[str, ...]:
     def errors(of: str) -> str:
-        one = result[of]
-        if one["median_error"] is None:
+        found = result[of]
+        if found["median_error"] is None:
             return "never measured"
-        return f"{one['median_error']:.1%}, {one['worst_error']:.1%}, {one['bias']:+.1%}"
+        median, worst = found["median_error"], found["worst_error"]
+        return f"{median:.1%}, {worst:.1%}, {found['bias']:+.1%}"
 
     return errors("step"), errors("backward"), f"{result['noise']:.1%}"
 

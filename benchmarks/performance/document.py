@@ -38,8 +38,8 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "misses",
             ),
             [
-                (name, machines[results.machine_text(one["step_time"])], *_step_row(one))
-                for name, one in _having("step_time", cases)
+                (name, machines[results.machine_text(case["step_time"])], *_step_row(case))
+                for name, case in _having("step_time", cases)
             ],
         ),
         "truth": table(
@@ -76,7 +76,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             ),
             _rows("plain", _plain_row, cases, machines),
         ),
-        "machine": "".join(f"- {letter}: {one}\n" for one, letter in machines.items()),
+        "machine": "".join(f"- {letter}: {machine}\n" for machine, letter in machines.items()),
     }
 
 
@@ -88,20 +88,20 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
     """
     rows = []
     machines = _machines(document["cases"])
-    for name, one in _having("step_time", document["cases"]):
-        medians = one["step_time"]["median_seconds"]
+    for name, case in _having("step_time", document["cases"]):
+        medians = case["step_time"]["median_seconds"]
         if not name.endswith(", pinned"):
             continue
-        plain = _times_faster(one["plain"]) if "plain" in one else ""
+        plain = _times_faster(case["plain"]) if "plain" in case else ""
         rows.append(
             (
                 name.removesuffix(", pinned"),
-                machines[results.machine_text(one["step_time"])],
+                machines[results.machine_text(case["step_time"])],
                 f"{medians['none'] * 1e3:.0f}",
                 f"{medians['horovod'] * 1e3:.0f}",
                 f"{medians['libra'] * 1e3:.0f}",
-                f"{1 / one['step_time']['to_horovod']['median']:.2f} x",
-                *_gain_over_one_worker(one),
+                f"{1 / case['step_time']['to_horovod']['median']:.2f} x",
+                *_gain_over_one_worker(case),
                 plain,
             )
         )
@@ -150,15 +150,15 @@ def _times_faster(plain: Mapping[str, Any]) -> str:
 
 
 def _having(benchmark: str, cases: Kept) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, one) for name, one in cases.items() if benchmark in one]
+    return [(name, case) for name, case in cases.items() if benchmark in case]
 
 
 def _goals(cases: Kept) -> str:
     """Returns a table of the number of cases that meet each goal."""
-    steps = [one["step_time"] for _, one in _having("step_time", cases)]
-    truths = [one["truth"] for _, one in _having("truth", cases)]
-    plains = [one["plain"] for _, one in _having("plain", cases)]
-    wires = [one["wire"] for _, one in _having("wire", cases) if one["wire"]["shares"]]
+    steps = [case["step_time"] for _, case in _having("step_time", cases)]
+    truths = [case["truth"] for _, case in _having("truth", cases)]
+    plains = [case["plain"] for _, case in _having("plain", cases)]
+    wires = [case["wire"] for _, case in _having("wire", cases) if case["wire"]["shares"]]
     ratios = [step["to_best"]["median"] for step in steps]
     rows: list[tuple[str, str]] = []
 
@@ -241,11 +241,11 @@ def _goals(cases: Kept) -> str:
         " step",
         [plain["to_plain"]["median"] <= outcome.MOST_TO_PLAIN for plain in plains],
     )
-    alone = [one["one_worker"]["to_one_worker"] for _, one in _having("one_worker", cases)]
+    alone = [case["one_worker"]["to_one_worker"] for _, case in _having("one_worker", cases)]
     if alone:
         add(
             "`libra` on two workers is faster than one worker that trains the joint batch",
-            [one["libra"]["median"] < 1 for one in alone],
+            [ratio["libra"]["median"] < 1 for ratio in alone],
         )
     text = table(("goal", "met in"), rows)
     if truths:
@@ -282,7 +282,7 @@ def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _all_reduces(errors: Mapping[str, Mapping[str, Any]]) -> str:
-    medians = [one["median_error"] for one in errors.values()]
+    medians = [error["median_error"] for error in errors.values()]
     return ", ".join("none" if median is None else f"{median:.1%}" for median in medians)
 
 
@@ -314,7 +314,7 @@ def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
 def _wire_row(case: Mapping[str, Any]) -> tuple[str, ...]:
     kept, one_worker = case["wire"], case.get("one_worker")
     shares = kept["shares"] or {}
-    best = max(shares, key=lambda one: shares[one], default=None)
+    best = max(shares, key=lambda strategy: shares[strategy], default=None)
     return (
         f"{kept['limit_seconds'] * 1e3:.1f}",
         "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
@@ -346,14 +346,14 @@ def _rows(
 ) -> list[tuple[str, ...]]:
     """A row per case that was measured: its name, its machine, and what the benchmark found."""
     return [
-        (name, machines[results.machine_text(one[benchmark])], *row(one[benchmark]))
-        for name, one in _having(benchmark, cases)
+        (name, machines[results.machine_text(case[benchmark])], *row(case[benchmark]))
+        for name, case in _having(benchmark, cases)
     ]
 
 
 def _machines(cases: Kept) -> dict[str, str]:
     """A letter for each machine that something was measured on, in the cases' order."""
     known = dict.fromkeys(
-        results.machine_text(kept) for one in cases.values() for kept in one.values()
+        results.machine_text(kept) for case in cases.values() for kept in case.values()
     )
-    return {one: chr(ord("A") + number) for number, one in enumerate(known)}
+    return {machine: chr(ord("A") + number) for number, machine in enumerate(known)}

@@ -48,7 +48,7 @@ def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results to save from a document of `benchmarks.truth`."""
     return {key: document[key] for key in ("step", "backward", "noise")} | {
         # Plans whose medians lie within the noise cannot be ranked.
-        "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
+        "spread": _spread([plan["measured_step_seconds"] for plan in document["plans"]]),
         "drift": document["drift"],
         "pace": [min(document["pace"]), max(document["pace"])],
         "measuring": document["measuring"],

@@ -59,9 +59,9 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     Args:
         document: {"cases": {case: what is kept of it}, "machine", "versions"}.
     """
-    measured = {name: one for name, one in document["cases"].items() if one}
+    measured = {name: case for name, case in document["cases"].items() if case}
     names = [name for name in cases.STRATEGIES if name not in _BESIDE] + ["auto"]
-    has_one_worker = any("auto_to_one_worker" in one for one in measured.values())
+    has_one_worker = any("auto_to_one_worker" in case for case in measured.values())
     compared = table(
         (
             "case",
@@ -73,12 +73,12 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         [
             (
                 name,
-                f"{one['median_seconds']['none'] * 1e3:.1f}",
-                f"{one['median_seconds']['horovod'] * 1e3:.1f}",
-                *(results.ratio_text(one["to_horovod"][each]) for each in names[1:]),
-                *(_one_worker(one) if has_one_worker else ()),
+                f"{case['median_seconds']['none'] * 1e3:.1f}",
+                f"{case['median_seconds']['horovod'] * 1e3:.1f}",
+                *(results.ratio_text(case["to_horovod"][each]) for each in names[1:]),
+                *(_one_worker(case) if has_one_worker else ()),
             )
-            for name, one in measured.items()
+            for name, case in measured.items()
         ],
     )
     chosen = table(
@@ -86,17 +86,17 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         [
             (
                 name,
-                one["best"],
-                results.ratio_text(one["auto_to_best"]),
-                _told(one["plans"]["auto"]),
-                _told(one["plans"]["aiacc"]),
+                case["best"],
+                results.ratio_text(case["auto_to_best"]),
+                _told(case["plans"]["auto"]),
+                _told(case["plans"]["aiacc"]),
                 ", ".join(
-                    f"{each} {one['tuning'][each]['steps']} steps in"
-                    f" {one['tuning'][each]['seconds']:.0f} s"
+                    f"{each} {case['tuning'][each]['steps']} steps in"
+                    f" {case['tuning'][each]['seconds']:.0f} s"
                     for each in ("aiacc", "auto")
                 ),
             )
-            for name, one in measured.items()
+            for name, case in measured.items()
         ],
     )
     gained = table(
@@ -104,12 +104,12 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
         [
             (
                 name,
-                f"{one['median_seconds'][cases.ONE_CONNECTION] * 1e3:.1f}",
-                f"{one['median_seconds'][cases.STREAMS] * 1e3:.1f}",
-                results.ratio_text(one["streams_to_one"]),
-                one["plans"][cases.STREAMS]["streams"],
+                f"{case['median_seconds'][cases.ONE_CONNECTION] * 1e3:.1f}",
+                f"{case['median_seconds'][cases.STREAMS] * 1e3:.1f}",
+                results.ratio_text(case["streams_to_one"]),
+                case["plans"][cases.STREAMS]["streams"],
             )
-            for name, one in measured.items()
+            for name, case in measured.items()
         ],
     )
     return {
@@ -121,7 +121,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _goal(measured: Sequence[Mapping[str, Any]]) -> str:
-    met = [one["auto_to_best"]["median"] <= MOST_TO_BEST for one in measured]
+    met = [case["auto_to_best"]["median"] <= MOST_TO_BEST for case in measured]
     return (
         f"\n`auto` took at most {MOST_TO_BEST:g} of the best single strategy's step in"
         f" {sum(met)} of {len(met)} cases.\n"

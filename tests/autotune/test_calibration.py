@@ -168,13 +168,13 @@ def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> No
     )
     slow_steps = [
         replace(
-            one,
-            seconds=one.seconds * pace,
-            spans=one.spans * pace,
-            ready=one.ready * pace,
-            sending=one.sending * pace,
+            step,
+            seconds=step.seconds * pace,
+            spans=step.spans * pace,
+            ready=step.ready * pace,
+            sending=step.sending * pace,
         )
-        for one in steps
+        for step in steps
     ]
     one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
     for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):

@@ -39,7 +39,8 @@ def plan(ends: list[int], threads: list[int], sizes: tuple[int, ...] = (8, 8, 8,
 
 def test_result_plan_is_first_and_one_all_reduce_is_a_candidate() -> None:
     proposed = [
-        one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
+        candidate
+        for candidate, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     ]
     assert proposed[0] == CONCLUSION.plan
     assert any(len(one.groups) == 1 for one in proposed)
@@ -50,7 +51,8 @@ def test_result_plan_is_first_and_one_all_reduce_is_a_candidate() -> None:
 def test_similar_plans_are_replaced_by_different_ones() -> None:
     """The model prefers five of LIBRA's plans here to any plan of another planner."""
     proposed = [
-        one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
+        candidate
+        for candidate, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     ]
     alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
     assert not alike
@@ -93,7 +95,10 @@ def test_active_plan_is_a_candidate_with_a_new_prediction(planned: bool) -> None
     own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
     active_plan = proposed[-1][0] if planned else own
     of_then = replace(active_plan, predicted_seconds=9.0, notes=("race over 12 rounds: of then",))
-    again = [one for one, _ in select_candidates(CONCLUSION, strategies.Libra(), False, of_then)]
+    again = [
+        candidate
+        for candidate, _ in select_candidates(CONCLUSION, strategies.Libra(), False, of_then)
+    ]
     [found] = [one for one in again if one.fingerprint == of_then.fingerprint]
     assert found.predicted_seconds == simulate(PROFILE, found, MODEL).backward_seconds
     assert found.notes == () and found.strategy == of_then.strategy
@@ -143,7 +148,8 @@ def test_single_tensor_limits_the_candidates() -> None:
     profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
     conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
     proposed = [
-        one for one, _ in select_candidates(conclusion, strategies.Libra(), runs_streams=False)
+        candidate
+        for candidate, _ in select_candidates(conclusion, strategies.Libra(), runs_streams=False)
     ]
     assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CANDIDATES
 
@@ -156,7 +162,9 @@ def test_model_without_a_gain_selects_different_plans(
     model = ProcessorModel(NUM_WORKERS, 1e-3, 1e-9, 1e-9, 1.0, 1e-6)
     libra = strategies.Libra(threads=threads)
     conclusion = replace(CONCLUSION, plan=make_plan(PROFILE, model, libra), cost_model=model)
-    proposed = [one for one, _ in select_candidates(conclusion, libra, runs_streams=False)]
+    proposed = [
+        candidate for candidate, _ in select_candidates(conclusion, libra, runs_streams=False)
+    ]
     counts = [len(one.groups) for one in proposed]
     assert max(counts) >= 4 * min(counts)
 

@@ -118,7 +118,7 @@ def test_unpredictable_concurrent_threads_leave_gamma_unknown(
     assert any("contention of concurrent all-reduces is unknown" in note for note in tuned.notes)
     if max_steps == 150:
         assert tuned.race is not None
-        beyond = [one for one in tuned.race.candidates if one.plan.num_lanes > 4]
+        beyond = [candidate for candidate in tuned.race.candidates if candidate.plan.num_lanes > 4]
         assert beyond and not any(one.predicted_seconds for one in beyond)
 
 

@@ -73,7 +73,9 @@ def test_same_observations_give_the_same_plan() -> None:
 
 def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
     _, experiments = drive(Machine())
-    phases = [phase for phase, _ in itertools.groupby(one.phase for one in experiments)]
+    phases = [
+        phase for phase, _ in itertools.groupby(experiment.phase for experiment in experiments)
+    ]
     assert phases == [Phase.MEASURE, Phase.SAMPLE, Phase.RACE]
     seen: set[str] = set()
     for experiment in experiments:

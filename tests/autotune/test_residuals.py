@@ -71,7 +71,9 @@ def test_residuals_equal_those_of_simulated_steps(seed: int) -> None:
         for step in steps:
             timeline = simulate(paced, step.plan, model)
             missed.append((before + after + timeline.step_seconds) / step.seconds / 0.02 - 50)
-            spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
+            spans = np.array(
+                [(group.start_seconds, group.end_seconds) for group in timeline.groups]
+            )
             share = np.full(spans.shape, step.seconds * 0.04 * len(spans) ** 0.5)
             share[-1, 1] = step.seconds * 0.02  # the end of backward
             missed += ((before + spans - step.spans) / share).ravel().tolist()

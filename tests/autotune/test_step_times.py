@@ -102,9 +102,9 @@ def test_late_first_group_of_a_plan_is_no_slowdown() -> None:
         return replace(step, records=(replace(first, enqueued_ns=ready_ns), *others))
 
     steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
-    shifted = [late(one) if one.plan in (PLANS[0], PLANS[3]) else one for one in steps]
-    for one, other in zip(step_times(shifted), step_times(steps), strict=True):
-        assert one.seconds == other.seconds
+    shifted = [late(step) if step.plan in (PLANS[0], PLANS[3]) else step for step in steps]
+    for step_time, other in zip(step_times(shifted), step_times(steps), strict=True):
+        assert step_time.seconds == other.seconds
 
 
 def test_empty_first_group_gives_no_slowdown() -> None:
@@ -119,9 +119,9 @@ def test_empty_first_group_gives_no_slowdown() -> None:
 
 def test_single_late_step_is_no_slowdown() -> None:
     steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
-    late = [_slowed(one, 1.5) if index == 7 else one for index, one in enumerate(steps)]
-    for one, other in zip(step_times(late), step_times(steps), strict=True):
-        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+    late = [_slowed(step, 1.5) if index == 7 else step for index, step in enumerate(steps)]
+    for step_time, other in zip(step_times(late), step_times(steps), strict=True):
+        assert step_time.seconds == pytest.approx(other.seconds, rel=1e-6)
 
 
 def test_incomplete_rounds_and_few_plans_are_not_corrected() -> None:
@@ -157,7 +157,7 @@ def test_sending_begins_when_the_last_rank_arrives() -> None:
     steps = []
     for number in range(3):
         seen = machine.run(plan)
-        records = [late(one) for one in seen.records] if number == 1 else seen.records
+        records = [late(record) for record in seen.records] if number == 1 else seen.records
         steps.append(TimedStep(plan, seen.called_ns, tuple(records)))
     for chosen in (steps[:1], steps[1:2]):
         # The shortest wait for a first byte shows what the connection takes.

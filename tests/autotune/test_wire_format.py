@@ -54,7 +54,10 @@ def test_tuning_chooses_the_faster_format(strategy: str, wire: WireFormat | None
     expected = None if wire is None else wire.dtype
     assert tuned.plan.wire_dtype == expected
     if tuned.race is not None and wire is not None:
-        assert {one.plan.wire_dtype for one in tuned.race.candidates} == {None, wire.dtype}
+        assert {candidate.plan.wire_dtype for candidate in tuned.race.candidates} == {
+            None,
+            wire.dtype,
+        }
     if wire is None:
         assert {trial.plan.wire_dtype for trial in trials} == {None}
 

@@ -154,8 +154,13 @@ def test_connections_are_counted_as_the_mesh_makes_them() -> None:
         # As lanes_meeting.offer says it.
         host = "unix:x" if hosts == 1 and not changes else _LOOPBACK
         addresses = [
-            (host, 1, "unix:x" if one.local_size > 1 else "", one.machine if hosts > 1 else "")
-            for one in of_ranks
+            (
+                host,
+                1,
+                "unix:x" if of_rank.local_size > 1 else "",
+                of_rank.machine if hosts > 1 else "",
+            )
+            for of_rank in of_ranks
         ]
         for rank in (0, size - 1):
             found.append(connections(of_ranks)[rank])

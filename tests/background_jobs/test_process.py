@@ -49,7 +49,7 @@ def child_of(pid: int, number: int = 0) -> int:
 
     def children() -> list[int]:
         paths = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(one) for path in paths for one in path.read_text().split()]
+        return [int(part) for path in paths for part in path.read_text().split()]
 
     wait_until(lambda: len(children()) > number)
     return children()[number]

@@ -63,11 +63,11 @@ def build():
     done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
-    for name, one in document["ways"].items():
+    for name, results in document["ways"].items():
         if "," not in name:  # during training it may get nothing in so few steps
-            assert (one["background_per_second"] > 0) == (
+            assert (results["background_per_second"] > 0) == (
                 name in ("background", "static partition")
             )
-        assert (one["step_seconds"] is None) == (name == "background")
+        assert (results["step_seconds"] is None) == (name == "background")
     assert document["ways"]["background"]["capacity"] == pytest.approx(1.0)
     assert "bursts, background" in done.stdout

@@ -31,7 +31,7 @@ def find(update: Update, variables: Sequence[tf.Variable]) -> dict[str, WeightUp
     """Returns the updates by gradient, with indices of `variables`."""
 
     def step(gradients: dict[str, tf.Tensor]) -> Any:
-        return update({name: all_reduced(name, one) for name, one in gradients.items()})
+        return update({name: all_reduced(name, gradient) for name, gradient in gradients.items()})
 
     specs = {name: tf.TensorSpec(shape) for name, shape in SHAPES.items()}
     graph = tf.function(step).get_concrete_function(specs).graph
@@ -40,7 +40,7 @@ def find(update: Update, variables: Sequence[tf.Variable]) -> dict[str, WeightUp
         inner.op.name: index[id(outer)] for outer, inner in graph.captures if id(outer) in index
     }
     names = [tensor.op.name for tensor in graph.inputs]
-    results = [(one.op.name, one.value_index) for one in graph.outputs]
+    results = [(output.op.name, output.value_index) for output in graph.outputs]
     found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results)
     return {
         one.gradient: WeightUpdate(

@@ -340,8 +340,8 @@ def test_every_object_whose_method_it_is_makes_its_own_variables(signature: Any)
     traces = Traces()
     call = lazy_step(traces, input_signature=signature)
     objects = [Lazy("left"), Lazy("right")]
-    for one in objects * 2:
-        call.get_concrete_function(one, tf.ones([2, 4]))
+    for object_ in objects * 2:
+        call.get_concrete_function(object_, tf.ones([2, 4]))
     # Twice each, since the first trace makes a variable.
     assert [traces.names(i) for i in range(4)] == [["left"], ["left"], ["right"], ["right"]]
     assert len(traces.marked) == call.experimental_get_tracing_count() == 4

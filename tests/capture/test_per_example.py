@@ -301,8 +301,8 @@ def test_what_the_script_averages_is_all_reduced_once(in_a_function: bool) -> No
 
     def step(inputs: tf.Tensor) -> None:
         rows = clipped_in_map(layers, inputs, in_a_function)[1]
-        for layer, one in zip(layers, rows, strict=False):
-            layer.assign_sub(hvd.allreduce(tf.reduce_mean(one, axis=0)))
+        for layer, row in zip(layers, rows, strict=False):
+            layer.assign_sub(hvd.allreduce(tf.reduce_mean(row, axis=0)))
 
     trace, found = traced(step)
     assert len(found) == 2
@@ -335,5 +335,5 @@ def test_vectorized_map_values_are_those_without_us() -> None:
         return clipped_in_map(layers, inputs)
 
     ours = tf.nest.flatten(InstrumentedFunction(step, lambda _: None)(inputs))
-    for one, plainly in zip(ours, tf.nest.flatten(tf.function(step)(inputs)), strict=True):
-        np.testing.assert_array_equal(one, plainly)
+    for our, plainly in zip(ours, tf.nest.flatten(tf.function(step)(inputs)), strict=True):
+        np.testing.assert_array_equal(our, plainly)

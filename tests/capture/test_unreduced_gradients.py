@@ -40,7 +40,7 @@ def by_arguments_of_arguments(layers: Layers, inputs: Any) -> None:
 def by_parts_of_arguments(layers: Layers, inputs: Any) -> None:
     @tf.function
     def slopes(flat: Any) -> Any:
-        return taken([tf.reshape(one, [4, 4]) for one in tf.split(flat, 4)], inputs)
+        return taken([tf.reshape(part, [4, 4]) for part in tf.split(flat, 4)], inputs)
 
     descend(layers, slopes(tf.concat([tf.reshape(layer, [-1]) for layer in layers], 0)))
 

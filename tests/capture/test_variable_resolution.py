@@ -47,7 +47,7 @@ def read_outside_of_the_function(layers: Layers, inputs: Any) -> Any:
 def moved_by_averages(layers: Layers, inputs: Any, by: Any) -> Any:
     first = gradient_of(layers, layers, inputs)
     size = tf.linalg.global_norm(first)
-    near = [one + by * slope / size for one, slope in zip(layers, first, strict=True)]
+    near = [layer + by * slope / size for layer, slope in zip(layers, first, strict=True)]
     return gradient_of(near, near, inputs)
 
 
@@ -104,7 +104,7 @@ def test_one_vector_of_all_weights_is_one_gradient() -> None:
         flat = tf.concat([tf.reshape(layer, [-1]) for layer in layers], 0)
         with tf.GradientTape() as tape:
             tape.watch(flat)
-            loss = loss_of([tf.reshape(one, [4, 4]) for one in tf.split(flat, 4)], inputs)
+            loss = loss_of([tf.reshape(part, [4, 4]) for part in tf.split(flat, 4)], inputs)
         return tape.gradient(loss, flat)
 
     trace, found = traced(step)

@@ -91,7 +91,10 @@ def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_pat
     assert "whole_step_seconds" not in out and "rest_seconds" in err
     path = tmp_path / "whole.json"
     path.write_text(dataclasses.replace(PROFILE, rest_seconds=0.01).to_json())
-    given = [f"--profile={path}", *(one for one in inputs if not one.startswith("--profile"))]
+    given = [
+        f"--profile={path}",
+        *(input_ for input_ in inputs if not input_.startswith("--profile")),
+    ]
     factors = ["--workers=2", "--batch_factor=3", "--link_factor=4"]
     assert main(["compare", *given, *factors, "--json"]) == 0
     rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
@@ -116,7 +119,10 @@ def test_simulate_has_backward_and_step_seconds(inputs, tmp_path, capsys):
     )
     path = tmp_path / "with_updates.json"
     path.write_text(profile.to_json())
-    given = [f"--profile={path}", *(one for one in inputs if not one.startswith("--profile"))]
+    given = [
+        f"--profile={path}",
+        *(input_ for input_ in inputs if not input_.startswith("--profile")),
+    ]
     assert main(["simulate", *given, "--strategy=wfbp", "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)
     timeline = tf_libra.simulate(profile, tf_libra.make_plan(profile, COST, "wfbp"), COST)

@@ -38,8 +38,8 @@ def test_options_of_groups_are_no_arguments() -> None:
 
 def test_signatures_have_the_declared_defaults() -> None:
     ours, of_keras = (inspect.signature(function).parameters for function in functions())
-    assert {name: one.default for name, one in ours.items()} == {
-        one.name: one.default for one in ARGUMENTS
+    assert {name: our.default for name, our in ours.items()} == {
+        argument.name: argument.default for argument in ARGUMENTS
     }
     others = {name for name in ours if ours[name].default != of_keras[name].default}
     assert others == {"progress"}
@@ -50,8 +50,10 @@ def test_static_checkers_know_every_option_as_declared() -> None:
     known = {
         name: one.__forward_arg__ for name, one in config.OptimizeKwargs.__annotations__.items()
     }
-    assert known == {one.name: one.kind for one in ARGUMENTS if one.name != "strategy"}
-    assert list(known) == [one.name for one in ARGUMENTS if one.name != "strategy"]
+    assert known == {
+        argument.name: argument.kind for argument in ARGUMENTS if argument.name != "strategy"
+    }
+    assert list(known) == [argument.name for argument in ARGUMENTS if argument.name != "strategy"]
     assert not config.OptimizeKwargs.__required_keys__
 
 
@@ -61,7 +63,10 @@ def test_help_fits_one_screen() -> None:
 
 
 def test_strategy_alone_may_be_given_by_place() -> None:
-    kinds = {one.name: one.kind for one in inspect.signature(optimize).parameters.values()}
+    kinds = {
+        parameter.name: parameter.kind
+        for parameter in inspect.signature(optimize).parameters.values()
+    }
     by_place = [name for name, kind in kinds.items() if kind is not inspect.Parameter.KEYWORD_ONLY]
     assert by_place == ["strategy"]
     assert tf_libra.optimize("wfbp").keywords["options"].strategy.name == "wfbp"

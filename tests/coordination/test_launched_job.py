@@ -100,9 +100,9 @@ def test_ranks_that_others_wait_for_are_logged(
         monkeypatch.setattr(module, "STALL_SECONDS", 0.0)
     assert on_ranks(place, lambda job: type(exchanged(job, 0.3)), [0, 2]) != []
     on_ranks(replace(place, port=place.port - 1), lambda job: exchanged(job, 0.1), [1])
-    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert any(one.startswith("rank 0 ") and "for rank" in one for one in warnings)
-    assert any(one.startswith("rank 1 ") and "for rank 0 at" in one for one in warnings)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any(warning.startswith("rank 0 ") and "for rank" in warning for warning in warnings)
+    assert any(warning.startswith("rank 1 ") and "for rank 0 at" in warning for warning in warnings)
 
 
 def test_address_of_another_host_is_named_if_ranks_are_missing() -> None:
@@ -129,7 +129,7 @@ def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
     monkeypatch.setattr(rendezvous_server, "is_of_this_host", lambda address: False)
     [error] = on_ranks(replace(place, local_world_size=2), launched, ranks=[0])
     assert isinstance(error, ValueError) and "two processes are rank 0" in str(error)
-    assert any(one.args == (place.address,) for one in caplog.records)
+    assert any(record.args == (place.address,) for record in caplog.records)
 
 
 def test_second_rank_0_is_told_before_the_first_has_met_anybody(
@@ -150,7 +150,7 @@ def test_equal_local_ranks_of_one_host_are_logged(
         return LaunchedJob(replace(job.environment, local_rank=0)).world(SECONDS)
 
     assert on_ranks(place, run) == [World(r, 3, 3) for r in range(3)]
-    [warning] = [one for one in caplog.records if one.levelname == "WARNING"]
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert (warning.args or ())[-1] == 0
 
 
@@ -367,6 +367,6 @@ def test_what_misleads_in_the_variables_is_logged(
     monkeypatch.setenv("SLURM_NTASKS", "4")
     current_job._log_once(LauncherEnvironment("torchrun", 0, 2, None, None, "h", 1, 1, job_id))
     current_job._log_once(LauncherEnvironment("none", 0, 1, job_id=job_id))
-    disagreement, alone = [one for one in caplog.records if one.levelname == "WARNING"]
+    disagreement, alone = [record for record in caplog.records if record.levelname == "WARNING"]
     assert {"torchrun", "mpi", "TF_LIBRA_LAUNCHER"} < set(disagreement.args or ())
     assert (alone.args or ())[0] == "4"

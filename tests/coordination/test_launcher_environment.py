@@ -195,7 +195,10 @@ def test_other_launchers_that_disagree_are_known(
 ) -> None:
     found = detect(env)
     assert found is not None
-    named = [(one.name, one.rank, one.world_size) for one in disagreements(found, env)]
+    named = [
+        (disagreement.name, disagreement.rank, disagreement.world_size)
+        for disagreement in disagreements(found, env)
+    ]
     assert named == others
 
 

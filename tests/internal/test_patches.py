@@ -132,13 +132,13 @@ def _of_ours() -> set[str]:
     theirs = ("tensorflow", "keras", "horovod")
     owners = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in theirs]
     owners += [
-        one for owner in owners for one in list(vars(owner).values()) if isinstance(one, type)
+        var for owner in owners for var in list(vars(owner).values()) if isinstance(var, type)
     ]
     return {
         name
         for owner in owners
-        for name, one in list(vars(owner).items())
-        if isinstance(one, types.FunctionType) and str(PACKAGE) in one.__code__.co_filename
+        for name, var in list(vars(owner).items())
+        if isinstance(var, types.FunctionType) and str(PACKAGE) in var.__code__.co_filename
     }
 
 

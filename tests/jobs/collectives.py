@@ -70,7 +70,7 @@ def collectives_of_every_set() -> Any:
         for dtype in ("float32", "float64", "bfloat16", "float16"):
             shape = [n * 2, 3]
             inputs = [numbers(rank, shape, dtype) for rank in ranks]
-            total = np.sum([one.astype("float64") for one in inputs], axis=0)
+            total = np.sum([input_.astype("float64") for input_ in inputs], axis=0)
             part = slice(place * 2, place * 2 + 2)
             calls: dict[str, tuple[Callable[[Any], Any], Any]] = {
                 "sum": (partial(collectives.all_reduce, ranks=ranks, name="a"), total),
@@ -277,7 +277,7 @@ def in_a_loop() -> Any:
         values = [float(rank + 1) for rank in ALL]
         for _ in range(times):
             values = values[-1:] + values[:-1]
-            values = [one + sum(values) for one in values]
+            values = [value + sum(values) for value in values]
         return values[RANK]
 
     return [

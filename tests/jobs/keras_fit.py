@@ -99,9 +99,9 @@ def numbered_otherwise_on_one_rank() -> Any:
     fitting.check_variables()
     both = {"ours": ours, "alone": alone}
     saved = {
-        f"{who}/{i}": one.numpy()
+        f"{who}/{i}": trainable_variable.numpy()
         for who, model in both.items()
-        for i, one in enumerate(model.trainable_variables)
+        for i, trainable_variable in enumerate(model.trainable_variables)
     }
     cases.save(**saved)
     return {"phase": str(fitting.phase), "plan": fitting.plan.to_json()}

@@ -20,17 +20,17 @@ class Stack:
 
     def __init__(self) -> None:
         starts = [normal([WIDTH, WIDTH], i, 1) for i in range(LAYERS)]
-        self.weights = [tf.Variable(one, name=f"weight{i}") for i, one in enumerate(starts)]
+        self.weights = [tf.Variable(start, name=f"weight{i}") for i, start in enumerate(starts)]
         self.momenta = [
-            tf.Variable(tf.zeros_like(one), trainable=False, name=f"momentum{i}")
-            for i, one in enumerate(starts)
+            tf.Variable(tf.zeros_like(start), trainable=False, name=f"momentum{i}")
+            for i, start in enumerate(starts)
         ]
 
     def loss(self, inputs: tf.Tensor, labels: tf.Tensor, weights: Any = None) -> tf.Tensor:
         """Returns the loss of the layers in the order of these weights, or of all layers."""
         x = inputs
-        for one in weights or self.weights:
-            x = tf_libra.boundary(tf.tanh(x @ one))
+        for weight in weights or self.weights:
+            x = tf_libra.boundary(tf.tanh(x @ weight))
         return tf.reduce_mean((x - labels) ** 2)
 
     def step(self, inputs: tf.Tensor, labels: tf.Tensor, weights: Any = None) -> tf.Tensor:
@@ -45,7 +45,7 @@ class Stack:
 
     def write(self, path: Path, step: int) -> None:
         """Writes values by name; no reader sees a partial file."""
-        values = {one.name: one.numpy() for one in (*self.weights, *self.momenta)}
+        values = {weight.name: weight.numpy() for weight in (*self.weights, *self.momenta)}
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             np.savez(file, step=step, **values)

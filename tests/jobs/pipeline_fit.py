@@ -167,7 +167,10 @@ def one_step() -> Any:
         other = compiled()
         other.load_weights(path.format(epoch=1, batch=3))
         wanted = alone_with(1)["found"]["train_batch 0 2"]
-        read = {str(i): np.array(one.value) for i, one in enumerate(other.trainable_variables)}
+        read = {
+            str(i): np.array(trainable_variable.value)
+            for i, trainable_variable in enumerate(other.trainable_variables)
+        }
         found["checkpoint"] = furthest(read, {name: wanted[name] for name in read})
     return found
 

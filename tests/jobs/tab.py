@@ -42,11 +42,11 @@ def train(**options: Any) -> Any:
     def train_step(inputs):
         with tf.GradientTape() as tape:
             hidden = inputs
-            for one in weights:
-                hidden = tf.nn.tanh(hidden @ one)
+            for weight in weights:
+                hidden = tf.nn.tanh(hidden @ weight)
             loss = tf.reduce_mean(hidden**2)
-        for one, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            one.assign_sub(0.1 * gradient)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
         return loss
 
     random = np.random.default_rng(RANK)

@@ -260,11 +260,11 @@ def sparse_averages(size: int) -> dict[str, Any]:
             if found.indices.numpy().tolist() != ids or not same:
                 wrong.append(name)
             rows = [slices_of(rank, ids_of(rank), dtype) for rank in range(size)]
-            joint = tf.concat([tf.cast(one.values, exact) for one in rows], 0)
+            joint = tf.concat([tf.cast(row.values, exact) for row in rows], 0)
             joint = tf.cast(joint / tf.cast(size, exact), dtype)
             if not np.array_equal(gathered.values, joint):
                 wrong.append(f"{name} gathered")
-            if not np.array_equal(gathered.indices, tf.concat([one.indices for one in rows], 0)):
+            if not np.array_equal(gathered.indices, tf.concat([row.indices for row in rows], 0)):
                 wrong.append(f"{name} gathered ids")
             saved[name] = tf.cast(found.values, tf.float64)
     cases.save(**saved)

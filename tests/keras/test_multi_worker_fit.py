@@ -32,7 +32,7 @@ def test_take_yields_at_most_the_requested_number(kind: str) -> None:
 def test_batches_are_fetched_on_request() -> None:
     """Else what an epoch would begin with is computed before the last has ended."""
     made: list[int] = []
-    iterator = (made.append(one) or one for one in range(5))  # type: ignore[func-returns-value]
+    iterator = (made.append(index) or index for index in range(5))  # type: ignore[func-returns-value]
     taking = take(iterator, 3)
     assert made == []
     next(taking)

@@ -16,8 +16,8 @@ def test_every_variable_that_is_read_is_declared() -> None:
     ]
     sources = [path for path in sources if not path.stem.endswith("_test")]
     read = {name for path in sources for name in NAME.findall(path.read_text())}
-    assert read == {one.name for one in VARIABLES.values()}
+    assert read == {variable.name for variable in VARIABLES.values()}
 
 
 def test_help_names_every_variable() -> None:
-    assert all(one.name in text() for one in VARIABLES.values())
+    assert all(variable.name in text() for variable in VARIABLES.values())

@@ -82,11 +82,11 @@ def quoting(rank: int, by: int) -> list[str]:
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_rank_with_failed_data_differs_from_ranks_that_quote_it(rank: int, is_first: bool) -> None:
-    others = [one for one in range(3) if one != rank]
+    others = [index for index in range(3) if index != rank]
     own = raised(rank, f"{INVALID}{{{{function_node w_device_/job:0}}}} {DAMAGED[0]}", *DAMAGED[1:])
     quotes = [line for other in others for line in quoting(rank, other)]
     lines = [*own, *quotes] if is_first else [*quotes, *own]
-    found = outcome(*lines, *(status(one, 1) for one in (*others, rank)))
+    found = outcome(*lines, *(status(other, 1) for other in (*others, rank)))
     assert found.lines() == [
         f"rank {rank}: InvalidArgumentError: ValueError: record 90 is damaged",
         f"ranks {others[0]}, {others[1]}: ended because of that",

@@ -52,8 +52,8 @@ def test_phases_lie_within_their_all_reduce_and_fill_it(traced: Job, rank: int) 
         key=lambda one: one.lane,
     ):
         by_sequence: dict[int, dict[str, tuple[int, int]]] = {}
-        for one in events:
-            by_sequence.setdefault(one.sequence, {})[one.phase] = (one.start_ns, one.end_ns)
+        for event in events:
+            by_sequence.setdefault(event.sequence, {})[event.phase] = (event.start_ns, event.end_ns)
         assert by_sequence, lane
         for phases in by_sequence.values():
             whole, wait, exchange = phases[""], phases["wait"], phases["exchange"]

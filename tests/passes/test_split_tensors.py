@@ -67,7 +67,7 @@ def test_groups_hold_parts_and_whole_tensors() -> None:
     assert list(fused(rewritten).values()) == [["a"], ["a", "b"]]
     assert_acyclic(rewritten)
     groups = report(plan)["graph"]["groups"]
-    assert [[one["producer"] for one in group["tensors"]] for group in groups] == [
+    assert [[tensor["producer"] for tensor in group["tensors"]] for group in groups] == [
         ["a_cut"],
         ["a_cut", "grad_b"],
     ]

@@ -75,7 +75,7 @@ def test_factors_are_the_least_that_make_workers_faster(
         (found.link_factor, lambda one: is_faster(one, 1.0)),
         (found.batch_factor, lambda one: is_faster(1.0, one)),
     ):
-        least = next((one for one in candidates if faster(one)), None)
+        least = next((candidate for candidate in candidates if faster(candidate)), None)
         if factor is None:
             assert least is None or least > 500
         else:

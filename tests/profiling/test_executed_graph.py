@@ -68,7 +68,7 @@ def test_graphs_without_gradients_are_rejected() -> None:
 
 
 def names_of(capture: GraphCapture) -> set[str]:
-    return {node.name for one in capture.graphs for node in one.node}
+    return {node.name for graph in capture.graphs for node in graph.node}
 
 
 def test_function_is_captured_by_its_first_call_only() -> None:

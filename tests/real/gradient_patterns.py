@@ -24,17 +24,17 @@ def gradient_accumulation(by: By) -> Any:
     optimizer.build(variables)
 
     def apply() -> None:
-        optimizer.apply_gradients([(one / 4, v) for one, v in zip(sums, variables, strict=True)])
-        for one in sums:
-            one.assign(tf.zeros_like(one))
+        optimizer.apply_gradients([(sum_ / 4, v) for sum_, v in zip(sums, variables, strict=True)])
+        for sum_ in sums:
+            sum_.assign(tf.zeros_like(sum_))
 
     @by.optimize()
     @tf.function
     def train_step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = cross_entropy(y, model(x))
-        for one, gradient in zip(sums, tape.gradient(loss, variables), strict=True):
-            one.assign_add(gradient)
+        for sum_, gradient in zip(sums, tape.gradient(loss, variables), strict=True):
+            sum_.assign_add(gradient)
         calls.assign_add(1)
         tf.cond(calls % 4 == 0, apply, lambda: None)
         return loss

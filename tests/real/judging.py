@@ -86,7 +86,7 @@ def _are_parts(executed: Sequence[Any], planned: Sequence[Any]) -> bool:
     ]
     return (
         sum(map(len, parts)) == len(executed)
-        and all(len(one) <= 2 for one in parts)
+        and all(len(part) <= 2 for part in parts)
         and sorted(n for _, part in executed for n in part)
         == sorted(n for _, names in planned for n in names)
     )

@@ -50,7 +50,7 @@ def soft_actor_critic(by: By) -> Any:
     """Two critics and an actor, three optimizers, targets that move a little in every step."""
     use_float64()
     actor, critics = mlp(4, 8, 2), [mlp(6, 8, 1), mlp(6, 8, 1)]
-    targets = [keras.models.clone_model(one) for one in critics]
+    targets = [keras.models.clone_model(critic) for critic in critics]
     for one, other in zip(targets, critics, strict=True):
         one.set_weights(other.get_weights())
     optimizers = [keras.optimizers.Adam(0.01) for _ in range(3)]

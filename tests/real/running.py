@@ -63,7 +63,7 @@ class ByChance(ChosenThreads):
 
     def draft(self, profile: Any, cost: Any) -> Draft:
         random = np.random.default_rng(self.seed)
-        count = profile.num_tensors
+        count = len(profile.tensors)
         num_groups = min(count, int(random.integers(2, 6)))
         stops = sorted(random.choice(np.arange(1, count), num_groups - 1, replace=False))
         threads = random.choice(self.threads, num_groups)

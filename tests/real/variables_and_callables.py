@@ -127,7 +127,11 @@ def method_of_a_class(by: By) -> Any:
     for x, y in by.batches(6, rows):
         for trainer in trainers:
             trainer.train_step(x, y)
-    return [one for trainer in trainers for one in trainer.model.trainable_variables]
+    return [
+        trainable_variable
+        for trainer in trainers
+        for trainable_variable in trainer.model.trainable_variables
+    ]
 
 
 @SCRIPTS
@@ -240,7 +244,7 @@ def weights_that_were_read(by: By) -> Any:
         values = [variable.read_value() for variable in variables]
         first = slopes(values, x, y)
         size = tf.linalg.global_norm(first)
-        near = [one + 0.1 * slope / size for one, slope in zip(values, first, strict=True)]
+        near = [value + 0.1 * slope / size for value, slope in zip(values, first, strict=True)]
         descend(variables, slopes(near, x, y))
 
     for x, y in by.batches(6, rows):

@@ -113,7 +113,9 @@ def test_slower_than_one_worker_is_one_warning_unless_trials_follow(
     for step in (8, 80):  # retuning repeats nothing
         one.on_plan_activated(slow, PlanSource.TUNED, step)
     one.close()
-    said = [one.levelname for one in caplog.records if one.message.startswith("one worker: ")]
+    said = [
+        record.levelname for record in caplog.records if record.message.startswith("one worker: ")
+    ]
     assert said == ([level] if level else [])
     assert one.explain().splitlines()[1].startswith("one worker: ")
     if rank == 0:

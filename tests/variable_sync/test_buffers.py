@@ -53,7 +53,7 @@ class TwoRanks:
 
 def differing(first: dict[str, float], own: dict[str, float]) -> list[str]:
     def weights(values: dict[str, float]) -> list[tf.Variable]:
-        return [tf.Variable([one], trainable=False, name=name) for name, one in values.items()]
+        return [tf.Variable([value], trainable=False, name=name) for name, value in values.items()]
 
     def digests(values: list[tf.Variable]) -> dict[str, str]:
         return {one.name: digest_sample(one) for one in untouched((), values)}

@@ -43,8 +43,10 @@ class Keeps:
 
     def stale(self) -> dict[int, BoundVariable]:
         return {
-            number: BoundVariable(number, one.name, one.handle, one.dtype, one.shape)
-            for number, one in enumerate(self.variables)
+            number: BoundVariable(
+                number, variable.name, variable.handle, variable.dtype, variable.shape
+            )
+            for number, variable in enumerate(self.variables)
         }
 
     def trained(self) -> dict[int, str]:

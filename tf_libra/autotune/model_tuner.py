@@ -117,7 +117,9 @@ def race_candidates(
         # A lossy plan has to be clearly faster than one without loss.
         requested = [
             plan.fingerprint
-            for plan, _ in sorted(affordable, key=lambda one: one[0].wire_dtype is not None)
+            for plan, _ in sorted(
+                affordable, key=lambda candidate: candidate[0].wire_dtype is not None
+            )
             if plan.strategy == problem.strategy.name
         ]
     if len(affordable) == len(candidates) or len(affordable) > 1:

@@ -322,7 +322,7 @@ def running() -> Engine | None:
     if not native.is_loaded():
         return None
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
-    if native.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
+    if native.load().c.TfLibraEngineInfo(*(ctypes.byref(number) for number in found)) != 0:
         return None
     known = _connected()
     return Engine(

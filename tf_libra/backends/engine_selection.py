@@ -68,7 +68,7 @@ def choose(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
         ranks: the environment of each rank.
     """
     engine, why = _preferred(ranks)
-    bound = _first(ranks, lambda one: bool(one.only_lanes))
+    bound = _first(ranks, lambda rank: bool(rank.only_lanes))
     if engine != "lanes" and bound is not None:
         return "lanes", f"{engine} cannot (on rank {bound}: {ranks[bound].only_lanes})"
     return engine, why
@@ -78,23 +78,23 @@ def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
     """Returns the choice and its reason, regardless of `only_lanes`."""
     num_hosts = _num_hosts(ranks)
     has_gpus, has_nccl = (
-        any(one.num_gpus for one in ranks),
-        all(one.has_nccl for one in ranks),
+        any(rank.num_gpus for rank in ranks),
+        all(rank.has_nccl for rank in ranks),
     )
-    without_gpu = _first(ranks, lambda one: not one.num_gpus)
+    without_gpu = _first(ranks, lambda rank: not rank.num_gpus)
     if has_nccl and has_gpus and without_gpu is None:
         return "horovod", "gradients live on GPUs, and Horovod has NCCL"
     less = ""
-    if num_hosts > 1 and all(one.on_mpi for one in ranks):
-        fabrics = sorted({name for one in ranks for name in one.fabrics})
-        without_fabric = _first(ranks, lambda one: not one.fabrics)
+    if num_hosts > 1 and all(rank.on_mpi for rank in ranks):
+        fabrics = sorted({name for rank in ranks for name in rank.fabrics})
+        without_fabric = _first(ranks, lambda rank: not rank.fabrics)
         if fabrics and without_fabric is None:
             return "horovod", f"Horovod runs on MPI, which can use {', '.join(fabrics)}"
         if fabrics:
             less = f"; the host of rank {without_fabric} has no fabric for MPI"
-        unnamed = _first(ranks, lambda one: not one.names_interface)
+        unnamed = _first(ranks, lambda rank: not rank.names_interface)
         if unnamed is not None:
-            where = f" on rank {unnamed}" if any(one.names_interface for one in ranks) else ""
+            where = f" on rank {unnamed}" if any(rank.names_interface for rank in ranks) else ""
             return "horovod", (
                 "Horovod runs on MPI, and no interface is named for lanes"
                 f" (TF_LIBRA_INTERFACE){where}"
@@ -104,8 +104,8 @@ def _preferred(ranks: Sequence[EngineEnvironment]) -> tuple[str, str]:
     if has_gpus and without_gpu is not None:
         return "lanes", f"rank {without_gpu} has no GPU, and so Horovod's NCCL cannot reach it"
     if has_gpus:
-        built = _first(ranks, lambda one: not one.has_nccl)
-        where = f" on rank {built}" if any(one.has_nccl for one in ranks) else ""
+        built = _first(ranks, lambda rank: not rank.has_nccl)
+        where = f" on rank {built}" if any(rank.has_nccl for rank in ranks) else ""
         return (
             "lanes",
             f"Horovod was built without NCCL{where}, and both copy gradients to the host",
@@ -119,7 +119,7 @@ def _first(
     ranks: Sequence[EngineEnvironment], wanted: Callable[[EngineEnvironment], bool]
 ) -> int | None:
     """Returns the lowest rank whose environment meets the condition, or None."""
-    return next((rank for rank, one in enumerate(ranks) if wanted(one)), None)
+    return next((rank for rank, facts in enumerate(ranks) if wanted(facts)), None)
 
 
 def _on_one_host(ranks: Sequence[EngineEnvironment]) -> bool:
@@ -138,11 +138,11 @@ def _num_hosts(ranks: Sequence[EngineEnvironment]) -> int:
 
 def _too_few_descriptors(ranks: Sequence[EngineEnvironment]) -> str | None:
     """Returns an error text if a rank may open too few descriptors for lanes, else None."""
-    for rank, (one, needed) in enumerate(zip(ranks, connections(ranks), strict=True)):
-        if needed + _SPARE_DESCRIPTORS > one.most_descriptors:
+    for rank, (facts, needed) in enumerate(zip(ranks, connections(ranks), strict=True)):
+        if needed + _SPARE_DESCRIPTORS > facts.most_descriptors:
             return (
                 f"lanes between {len(ranks)} ranks need {needed + _SPARE_DESCRIPTORS:,}"
-                f" descriptors, and rank {rank} may have {one.most_descriptors:,} (ulimit -n)"
+                f" descriptors, and rank {rank} may have {facts.most_descriptors:,} (ulimit -n)"
             )
     return None
 
@@ -197,7 +197,7 @@ def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> EngineE
         on_mpi=bool(hvd.mpi_enabled()),
         interface=own,
         names_interface=bool(own or os.environ.get("HOROVOD_GLOO_IFACE")),
-        fabrics=tuple(sorted(one.name for one in _FABRICS.glob("*"))),
+        fabrics=tuple(sorted(path.name for path in _FABRICS.glob("*"))),
         num_lanes=num_lanes,
         most_descriptors=1 << 30 if most == resource.RLIM_INFINITY else most,
         only_lanes=only_lanes,

@@ -100,11 +100,11 @@ def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
     done_ns: dict[str, int] = {}
     for node, start in zip(inside.node, inside.start_ns, strict=True):
         done_ns.setdefault(inside.node_names[node], int(start))
-    finished = [(done_ns.get(f"{one.node}_done"), one) for one in step.placed]
+    finished = [(done_ns.get(f"{placed.node}_done"), placed) for placed in step.placed]
     found: list[AllReduceRecord] = []
     previous_ns = production.last_ns if plan.after_backward else 0
-    for stop, one in sorted(((s, o) for s, o in finished if s is not None), key=lambda f: f[0]):
-        ready_ns = max((produced_ns.get(name, 0) for name in one.tensor_names), default=0)
+    for stop, placed in sorted(((s, o) for s, o in finished if s is not None), key=lambda f: f[0]):
+        ready_ns = max((produced_ns.get(name, 0) for name in placed.tensor_names), default=0)
         start = max(ready_ns, previous_ns)
         previous_ns = stop
         found.append(
@@ -112,14 +112,14 @@ def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
                 step=step.number,
                 sequence=len(found),
                 plan=plan.short_id,
-                group=one.group,
-                num_threads=one.num_threads,
-                num_bytes=sum(num_bytes[name] for name in one.tensor_names),
+                group=placed.group,
+                num_threads=placed.num_threads,
+                num_bytes=sum(num_bytes[name] for name in placed.tensor_names),
                 enqueued_ns=start,
                 started_ns=start,
                 first_byte_ns=start,
                 finished_ns=stop,
-                tensor_names=one.tensor_names,
+                tensor_names=placed.tensor_names,
             )
         )
     return tuple(found)

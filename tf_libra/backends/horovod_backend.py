@@ -89,7 +89,7 @@ def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[s
         environment, on_gpu=nccl_environment.in_use(environment)
     )
     groups = [plan.num_bytes[group.start : group.stop] for group in plan.groups]
-    largest = max((sum(map(fusion.padded, one)) for one in groups if len(one) > 1), default=0)
+    largest = max((sum(map(fusion.padded, group)) for group in groups if len(group) > 1), default=0)
     if not largest:
         return ()
     found = []

@@ -37,13 +37,13 @@ class Fusion:
         """Splits tensors into all-reduces of as many as fit into the buffer, in order."""
         parts: list[list[int]] = []
         filled = 0
-        for one in num_bytes:
-            padded = self.padded(one)
+        for tensor_bytes in num_bytes:
+            padded = self.padded(tensor_bytes)
             if parts and (self.buffer_bytes is None or filled + padded <= self.buffer_bytes):
-                parts[-1].append(one)
+                parts[-1].append(tensor_bytes)
                 filled += padded
             else:
-                parts.append([one])
+                parts.append([tensor_bytes])
                 filled = padded
         return parts
 

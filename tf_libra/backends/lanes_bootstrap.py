@@ -128,17 +128,17 @@ def _check(offers: Sequence[dict[str, Any]]) -> None:
     host that has several.
     """
     first: dict[str, dict[bool, int]] = {}  # per host: first rank by whether it names an interface
-    for rank, one in enumerate(offers):
-        of_place, names = first.setdefault(one["place"], {}), bool(one["named"])
+    for rank, offer in enumerate(offers):
+        of_place, names = first.setdefault(offer["place"], {}), bool(offer["named"])
         of_place.setdefault(names, rank)
         other = of_place.get(not names)
-        if other is None or offers[other]["interface"] == one["interface"]:
+        if other is None or offers[other]["interface"] == offer["interface"]:
             continue
         named, unnamed = (rank, other) if names else (other, rank)
         listens = f"at {offers[unnamed]['host']}"
         if offers[unnamed]["host"].startswith(engine_lib.UNIX):
             listens = "on a Unix socket"
-        elif not one["place"]:  # the ranks may be on two hosts
+        elif not offer["place"]:  # the ranks may be on two hosts
             continue
         raise ValueError(
             f"TF_LIBRA_INTERFACE is set on rank {named}, which listens on"
@@ -149,7 +149,7 @@ def _check(offers: Sequence[dict[str, Any]]) -> None:
 
 def _addresses(offers: Sequence[dict[str, Any]]) -> list[engine_lib.Address]:
     parts = ("host", "port", "local", "machine")
-    return [engine_lib.Address(*(one[part] for part in parts)) for one in offers]
+    return [engine_lib.Address(*(offer[part] for part in parts)) for offer in offers]
 
 
 def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
@@ -157,7 +157,7 @@ def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
 
 
 def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
-    return max(one["num_lanes"] for one in offers)
+    return max(offer["num_lanes"] for offer in offers)
 
 
 def listening_host(world: World) -> str:
@@ -200,7 +200,7 @@ def _numeric(host: str) -> str:
     advice = "name the network interface between the hosts (such as eth0) by TF_LIBRA_INTERFACE"
     try:
         # Sorted: IPv4 before IPv6, and the same each time.
-        found = sorted({(one[0], str(one[4][0])) for one in socket.getaddrinfo(host, None)})
+        found = sorted({(info[0], str(info[4][0])) for info in socket.getaddrinfo(host, None)})
     except OSError as error:
         raise ValueError(
             f"the launcher calls this host {host!r}, unknown here ({error}): {advice}"
@@ -226,7 +226,7 @@ def listening_ports() -> tuple[int, int] | None:
     if not text:
         return None
     first, hyphen, last = text.partition("-")
-    ports = [int(one) if one.isdecimal() else 0 for one in (first, last if hyphen else first)]
+    ports = [int(port) if port.isdecimal() else 0 for port in (first, last if hyphen else first)]
     if not 1 <= ports[0] <= ports[1] <= _MAX_PORT:
         raise ValueError(
             f"TF_LIBRA_PORTS must be a port, or the first and the last of a range such as"

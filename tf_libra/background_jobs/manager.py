@@ -210,7 +210,7 @@ class Background:
 def _environment(count: StepCount) -> dict[str, str]:
     """Return the environment of the job: this process's, without variables of the training job."""
     found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
-    path = [one or os.getcwd() for one in sys.path]
+    path = [entry or os.getcwd() for entry in sys.path]
     return found | {
         "PATH": _path(),
         "PYTHONPATH": os.pathsep.join(path),

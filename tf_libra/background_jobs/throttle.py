@@ -152,7 +152,7 @@ class Throttle:
             self._believed *= _MORE
         elif max(lost) < believed / _MORE:
             self._believed = max(believed / _MORE, _BELIEVED)
-        return [min(one, believed) for one in lost]
+        return [min(share, believed) for share in lost]
 
     def _plan(self) -> None:
         """Plan the number of overlapped steps of this cycle."""

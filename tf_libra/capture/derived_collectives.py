@@ -61,12 +61,12 @@ def find_derived_collectives(
         tensors = tuple(tensor for tensor in op.inputs if tensor.shape.rank != 0)
         if tensors and not any(map(is_known, tensors)):
             made_of = [origin for tensor in tensors for origin in origins(registry, tensor)]
-            variables = [one for tensor in tensors for one in variables_read_by(tensor)]
+            variables = [variable for tensor in tensors for variable in variables_read_by(tensor)]
             weights = (
                 () if made_of else tuple(variable for variable in variables if variable.trainable)
             )
-            gradients = tuple(one for one in made_of if not one.call.is_jacobian)
-            per_example = tuple(one.name for one in made_of if one.call.is_jacobian)
+            gradients = tuple(source for source in made_of if not source.call.is_jacobian)
+            per_example = tuple(source.name for source in made_of if source.call.is_jacobian)
             candidates.append(DerivedCollective(op, tensors, gradients, per_example, weights))
     reaching = find_reaching_weights(
         graph,

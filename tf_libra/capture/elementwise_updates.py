@@ -256,14 +256,14 @@ class _Components:
             WeightUpdate(
                 name,
                 tuple(sorted(found)),
-                next((coupled[one] for one in sorted(found) if one in coupled), None)
+                next((coupled[root] for root in sorted(found) if root in coupled), None)
                 if found
                 else mixed[gradients[name]],
                 tuple(self._walk.readers.get(gradients[name], ())),
                 {
-                    one: tuple(self._walk.readers[one])
-                    for one in sorted(found)
-                    if one in self._walk.readers
+                    root: tuple(self._walk.readers[root])
+                    for root in sorted(found)
+                    if root in self._walk.readers
                 },
             )
             for name, found in owned.items()
@@ -275,7 +275,7 @@ class _Components:
         found = {gradient}
         grows = True
         while grows:
-            more = {one for one, roots in self._aligned.items() if roots & found} - found
+            more = {root for root, roots in self._aligned.items() if roots & found} - found
             found |= more
             grows = bool(more)
         return found - {gradient}

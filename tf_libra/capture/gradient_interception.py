@@ -211,19 +211,21 @@ def _reduce(
     variables = [found[i] for i in chosen]
     raw = [flat_gradients[i] for i in chosen]
     names = tuple(variable_name(variable) for variable in variables)
-    registry.missing += [name for name, one in zip(names, raw, strict=True) if one is None]
+    registry.missing += [
+        name for name, gradient in zip(names, raw, strict=True) if gradient is None
+    ]
     # Horovod's tapes average what they compute, and a strategy averages its inputs.
     by_horovod = hasattr(tape, "_allreduce_grads")
     is_excluded = any(variable_key(variable) in excluded for variable in variables)
     if by_horovod or policy.by_strategy or is_excluded:
         raw = registry.weighted(raw)
-        for i, one in zip(chosen, raw, strict=True):
-            results[i] = one
+        for i, gradient in zip(chosen, raw, strict=True):
+            results[i] = gradient
         registry.record_call(names, raw, variables, is_reduced=False, by_horovod=by_horovod)
         return tf.nest.pack_sequence_as(gradients, results)
     if chosen:
         _reject_xla(step_name)
-    present = [i for i, one in enumerate(raw) if one is not None]
+    present = [i for i, gradient in enumerate(raw) if gradient is not None]
     # Plans leave out gathered gradients, so these come last and delay no planned one.
     order = sorted(
         backward_order([raw[i] for i in present], present),

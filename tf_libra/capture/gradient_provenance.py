@@ -49,7 +49,7 @@ def origins(registry: GradientRegistry, tensor: Any) -> list[GradientOrigin]:
     """
     found: list[GradientOrigin] = []
     itself = {id(tensor)}
-    for current in ancestors(tensor, lambda one: registry.find(one) is not None):
+    for current in ancestors(tensor, lambda ancestor: registry.find(ancestor) is not None):
         known = registry.find(current)
         if known is not None:
             found.append(GradientOrigin(*known, is_itself=id(current) in itself))

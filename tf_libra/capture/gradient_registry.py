@@ -291,7 +291,10 @@ class GradientRegistry:
     def weighted(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns gradients, some of which may be None, times this rank's weight."""
         weight = self._policy.weight
-        return [one if one is None or weight is None else weight.apply(one) for one in gradients]
+        return [
+            gradient if gradient is None or weight is None else weight.apply(gradient)
+            for gradient in gradients
+        ]
 
     def is_gathered(self, gradient: Any) -> bool:
         """Returns whether a gradient travels as rows."""

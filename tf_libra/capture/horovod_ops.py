@@ -156,10 +156,10 @@ class HorovodReductions:
         calls = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
         calls += [call for call in self._registry.calls if call.by_horovod]
         self._derived = find_derived_collectives(graph, trace, self._registry, is_known)
-        derived_from = [origin for one in self._derived for origin in one.origins]
+        derived_from = [origin for derived in self._derived for origin in derived.origins]
         calls += [origin.call for origin in derived_from]
         names = [origin.name for origin in derived_from]
-        names += [name for one in self._derived for name in one.per_example]
+        names += [name for derived in self._derived for name in derived.per_example]
         self.left.update(dict.fromkeys(names, "in another shape"))
         return {variable_key(variable) for call in calls for variable in call.variables}
 
@@ -196,7 +196,10 @@ class HorovodReductions:
             if call in self._explicit or call.by_horovod or call.is_jacobian:
                 continue
             seen = {id(call.raw[i]) for i in reduced}
-            known = [*self._ambiguous, *(one for other in self._derived for one in other.origins)]
+            known = [
+                *self._ambiguous,
+                *(origin for other in self._derived for origin in other.origins),
+            ]
             seen |= {id(origin.call.raw[origin.index]) for origin in known}
             forgotten = [
                 name

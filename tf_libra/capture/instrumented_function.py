@@ -268,7 +268,7 @@ class InstrumentedFunction:
         in_datasets = dataset_loops.gradients_in_datasets(trace)
         reduced = tuple(
             replace(gradient, in_dataset=gradient.executed_as in in_datasets)
-            for gradient in {one.name: one for one in registry.reduced}.values()
+            for gradient in {reduced.name: reduced for reduced in registry.reduced}.values()
             if gradient.executed_as in present
         )
         names = {gradient.name for gradient in reduced}
@@ -300,8 +300,8 @@ class InstrumentedFunction:
             ValueError: the earlier trace updates such a variable with a gradient, or returns one.
         """
         common = [key for key in self._by_us[graph] if key in by_horovod]
-        variables = {variable_key(one): one for one in variables_of(graph)}
-        shapes = [one.shape for one in variables.values() if one.shape.rank]
+        variables = {variable_key(variable): variable for variable in variables_of(graph)}
+        shapes = [variable.shape for variable in variables.values() if variable.shape.rank]
         returned = [
             output for output in graph.outputs if output.shape.rank and output.shape in shapes
         ]

@@ -57,7 +57,7 @@ def exclude_vectorized_map(registry: GradientRegistry) -> Callable[[Any], Any]:
             def recorded(i: Any, **config: Any) -> Any:
                 converted = tf_internal.convert_to_autograph(body, tf_internal.autograph_context())
                 results = converted(i, **config)
-                made_of[:] = [_gradient_in(one, registry) for one in tf.nest.flatten(results)]
+                made_of[:] = [_gradient_in(tensor, registry) for tensor in tf.nest.flatten(results)]
                 return results
 
             recorded.__signature__ = inspect.signature(body)  # TensorFlow inspects the arguments
@@ -129,7 +129,9 @@ def check_updates(
     requested = [(plain(v), variable_name(v)) for call in registry.calls for v in call.variables]
     # A function that was traced before hides its variables.
     trained = {id(variable): name for variable, name in requested} or {
-        id(one): variable_name(one) for one in variables_of(graph) if one.trainable
+        id(variable): variable_name(variable)
+        for variable in variables_of(graph)
+        if variable.trainable
     }
     results = [
         tensor
@@ -187,8 +189,16 @@ def _gradient_in(result: Any, registry: GradientRegistry) -> PerExampleGradient 
             return known[id(ancestor)]
     # A function called by the body hides which gradients its results are made of.
     here = tf.compat.v1.get_default_graph()
-    elsewhere = [one for one in registry.per_example or () if _graph_of(one.gradient) is not here]
-    alike = (one for one in elsewhere if one.gradient.shape == getattr(result, "shape", None))
+    elsewhere = [
+        gradient
+        for gradient in registry.per_example or ()
+        if _graph_of(gradient.gradient) is not here
+    ]
+    alike = (
+        gradient
+        for gradient in elsewhere
+        if gradient.gradient.shape == getattr(result, "shape", None)
+    )
     return next(alike, elsewhere[0]) if before and elsewhere else None
 
 

@@ -87,9 +87,12 @@ def _may_hold_weight(source: Any) -> bool:
         return False
     found = ancestors(source, lambda tensor: tensor.op.type.startswith(ALL_REDUCES))
     return any(
-        (one.op.type == "Placeholder" and getattr(one.graph, "outer_graph", None) is not None)
-        or one.dtype == tf.resource
-        for one in found
+        (
+            gradient.op.type == "Placeholder"
+            and getattr(gradient.graph, "outer_graph", None) is not None
+        )
+        or gradient.dtype == tf.resource
+        for gradient in found
     )
 
 

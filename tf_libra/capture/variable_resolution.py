@@ -110,8 +110,10 @@ def variables_read_by(tensor: Any) -> list[Any]:
 
 def _is_part_of_variable(tensor: Any) -> bool:
     """Returns whether a tensor has some elements of a variable, each of them once."""
-    made_of = ancestors(tensor, lambda one: _is_equal_on_ranks(one) or _is_read(one))
-    return all(_is_equal_on_ranks(one) or one.op.type in _REARRANGE for one in made_of)
+    made_of = ancestors(tensor, lambda ancestor: _is_equal_on_ranks(ancestor) or _is_read(ancestor))
+    return all(
+        _is_equal_on_ranks(ancestor) or ancestor.op.type in _REARRANGE for ancestor in made_of
+    )
 
 
 def _is_equal_on_ranks(tensor: Any) -> bool:

@@ -19,7 +19,7 @@ def plain(variable: Any) -> Any:
 def handles(variable: Any) -> list[Any]:
     """The handles of a `tf.Variable`: of one that a strategy distributes, those of its parts."""
     components = getattr(variable, "_values", None)
-    return [one.handle for one in components or (variable,)]
+    return [component.handle for component in components or (variable,)]
 
 
 def is_own_by_strategy(handle: Any) -> bool:

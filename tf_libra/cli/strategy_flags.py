@@ -72,7 +72,7 @@ def define_arguments(
                 )
             found.setdefault(argument.name, {})[strategy] = argument
     for name, of_strategies in found.items():
-        kinds = {(one.kind, one.several) for one in of_strategies.values()}
+        kinds = {(option.kind, option.several) for option in of_strategies.values()}
         # If strategies differ in the kind, the value stays text until the strategy is known.
         kind, several = kinds.pop() if len(kinds) == 1 else (str, False)
         assert kind is not None
@@ -132,7 +132,7 @@ def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]
 
 def _planning_arguments(kind: type[Any]) -> list[Argument]:
     """Returns a strategy's arguments that affect planning."""
-    return [one for one in arguments_of(kind) if not one.in_training]
+    return [argument for argument in arguments_of(kind) if not argument.in_training]
 
 
 def _given(values: flags.FlagValues) -> dict[str, Any]:

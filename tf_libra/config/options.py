@@ -176,9 +176,9 @@ class Options:
     def agreed(self) -> dict[str, Any]:
         """Returns what all ranks must request alike, except plans and variables, by option."""
         return {
-            one.name: getattr(getattr(self, one.group) if one.group else self, one.name)
-            for one in declared(type(self))
-            if one.agreed
+            option.name: getattr(getattr(self, option.group) if option.group else self, option.name)
+            for option in declared(type(self))
+            if option.agreed
         }
 
 

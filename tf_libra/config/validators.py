@@ -169,13 +169,15 @@ def check_local_variables(name: str, value: Any) -> tuple[Any, ...]:
             f" ['*/statistics'], got {value!r}"
         )
     found = tuple(value)
-    for one in found:
-        if isinstance(one, str) and one:
+    for variable in found:
+        if isinstance(variable, str) and variable:
             continue
         # A variable of TensorFlow or Keras, neither of which is needed to say so.
-        if isinstance(one, str) or not (hasattr(one, "assign") and hasattr(one, "shape")):
+        if isinstance(variable, str) or not (
+            hasattr(variable, "assign") and hasattr(variable, "shape")
+        ):
             raise ValueError(
-                f"{name} must have names, patterns or variables, got {one!r} among them"
+                f"{name} must have names, patterns or variables, got {variable!r} among them"
             )
     return found
 

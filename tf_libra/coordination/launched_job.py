@@ -53,12 +53,12 @@ class LaunchedJob:
 
     def local_place(self, timeout_seconds: float) -> tuple[int, int]:
         """Returns the local rank and the local size."""
-        one = self.environment
-        if one.world_size == 1:
+        environment = self.environment
+        if environment.world_size == 1:
             return 0, 1
-        if one.local_rank is not None and one.local_world_size is not None:
-            return one.local_rank, one.local_world_size
-        return local_place(self._places(timeout_seconds).machines, one.rank)
+        if environment.local_rank is not None and environment.local_world_size is not None:
+            return environment.local_rank, environment.local_world_size
+        return local_place(self._places(timeout_seconds).machines, environment.rank)
 
     def world(self, timeout_seconds: float) -> World:
         """Returns the ranks. They exchange once which of them share a host.
@@ -186,21 +186,21 @@ class _Meeting:
             EngineError: rank 0 cannot listen at its port.
         """
         if self._client is None:
-            one = self._environment
+            environment = self._environment
             secret = rendezvous_frames.read_secret()
             hello = {
-                "rank": one.rank,
-                "size": one.world_size,
+                "rank": environment.rank,
+                "size": environment.world_size,
                 "who": rendezvous_client.describe_process(),
                 "version": metadata.version("tf-libra"),
             }
-            address, ports = one.address, one.ports
-            if one.rank == 0:
-                self._server = _serve(one, hello, secret, timeout_seconds)
+            address, ports = environment.address, environment.ports
+            if environment.rank == 0:
+                self._server = _serve(environment, hello, secret, timeout_seconds)
                 address = self._server.own_host
                 ports = range(self._server.port, self._server.port + 1)
             self._client = rendezvous_client.connect(
-                address, ports, hello, _job_id(one), secret, timeout_seconds
+                address, ports, hello, _job_id(environment), secret, timeout_seconds
             )
         return self._client
 
@@ -222,63 +222,75 @@ def _meeting(environment: LauncherEnvironment) -> _Meeting:
     return _meetings().setdefault(environment, _Meeting(environment))
 
 
-def _job_id(one: LauncherEnvironment) -> JobId:
-    return JobId(one.job_id, one.job_id_source)
+def _job_id(environment: LauncherEnvironment) -> JobId:
+    return JobId(environment.job_id, environment.job_id_source)
 
 
 def _serve(
-    one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, timeout_seconds: float
+    environment: LauncherEnvironment, hello: dict[str, Any], secret: bytes, timeout_seconds: float
 ) -> RendezvousServer:
     """Starts the server; waits while another program, such as the last job, uses its port."""
     until = time.monotonic() + timeout_seconds
     has_logged = False
-    is_here = rendezvous_server.is_of_this_host(one.address)
+    is_here = rendezvous_server.is_of_this_host(environment.address)
     if not is_here:
         log_utils.logger(0).info(
             "this host has no address %s: rank 0 listens at all addresses, and others must reach it"
             " by that one",
-            one.address,
+            environment.address,
         )
     while True:
         # Another process may be rank 0 at another port, or on the host that has the address.
-        if one.num_ports > 1 or not is_here:
-            _reject_second_server(one, hello, secret, until)
+        if environment.num_ports > 1 or not is_here:
+            _reject_second_server(environment, hello, secret, until)
         try:
             listeners = rendezvous_server.listen(
-                one.address, one.ports, one.local_world_size == one.world_size
+                environment.address,
+                environment.ports,
+                environment.local_world_size == environment.world_size,
             )
             break
         except OSError as error:
-            _reject_second_server(one, hello, secret, until)
+            _reject_second_server(environment, hello, secret, until)
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise EngineError(
-                    f"rank 0 cannot listen at {join_address(one.address, one.ports)}: {error}"
+                    "rank 0 cannot listen at"
+                    f" {join_address(environment.address, environment.ports)}: {error}"
                 ) from error
             if not has_logged:
                 log_utils.logger(0).info(
                     "rank 0 waits up to %s for the port of %s, which another program uses",
                     formatting.time(timeout_seconds),
-                    join_address(one.address, one.ports),
+                    join_address(environment.address, environment.ports),
                 )
                 has_logged = True
         time.sleep(_PAUSE_SECONDS)
     server = RendezvousServer(
-        *(listeners, one.world_size, one.job_id, str(hello["version"]), secret, one.address),
+        *(
+            listeners,
+            environment.world_size,
+            environment.job_id,
+            str(hello["version"]),
+            secret,
+            environment.address,
+        ),
         str(hello["who"]),
     )
     if not secret:
         log_utils.logger(0).info(
             "rendezvous at %s without a secret: a process that reaches this port could take part"
             " in the job; set %s on all ranks to prevent it",
-            join_address(one.address, range(server.port, server.port + 1)),
+            join_address(environment.address, range(server.port, server.port + 1)),
             SECRET_VARIABLE,
         )
     return server
 
 
 def _reject_second_server(
-    one: LauncherEnvironment, hello: dict[str, Any], secret: bytes, until: float
+    environment: LauncherEnvironment, hello: dict[str, Any], secret: bytes, until: float
 ) -> None:
     """Raises `ValueError` if another process is rank 0 of this job already."""
     with contextlib.suppress(NotFoundError):
-        rendezvous_client.find(one.address, one.ports, hello, _job_id(one), secret, until).close()
+        rendezvous_client.find(
+            environment.address, environment.ports, hello, _job_id(environment), secret, until
+        ).close()

@@ -118,7 +118,7 @@ def disagreements(found: LauncherEnvironment, env: Env = os.environ) -> list[Lau
             if name != found.name and parser.applies(env):
                 others.append(parser.parse(env))
     place = (found.rank, found.world_size)
-    return [one for one in others if (one.rank, one.world_size) != place]
+    return [other for other in others if (other.rank, other.world_size) != place]
 
 
 def launched_rank(env: Env = os.environ) -> int:
@@ -244,7 +244,7 @@ def _of_addresses(
     size = len(addresses)
     places = [split_address(address, variable) for address in addresses]
     if len(set(places)) < size:
-        twice = next(one for i, one in enumerate(addresses) if one in addresses[:i])
+        twice = next(repeated for i, repeated in enumerate(addresses) if repeated in addresses[:i])
         raise ValueError(f"{variable} must name every address once, got {twice!r} twice")
     hosts = [host for host, _ in places]
     local = [r for r in range(size) if hosts[r] == hosts[rank]]
@@ -303,7 +303,11 @@ def _parse_mpi(env: Env) -> LauncherEnvironment:
 
 def _parse_keras(env: Env) -> LauncherEnvironment:
     listed = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
-    addresses = [one.strip() for one in env.get(listed, "").split(",") if one.strip()]
+    addresses = [
+        listed_address.strip()
+        for listed_address in env.get(listed, "").split(",")
+        if listed_address.strip()
+    ]
     if not addresses:
         raise ValueError(f"{listed} must list host:port of the processes, separated by commas")
     size_name, rank_name = "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID"

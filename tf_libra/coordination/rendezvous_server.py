@@ -51,7 +51,9 @@ def listen(address: str, ports: Sequence[int], is_one_host: bool) -> list[socket
     is_local_name = address == "localhost" or _is_loopback_literal(address)
     if not (is_local_name or is_one_host):
         # A host's own name may be a loopback address on the host itself.
-        wanted = [one for one in wanted if not ipaddress.ip_address(one).is_loopback]
+        wanted = [
+            candidate for candidate in wanted if not ipaddress.ip_address(candidate).is_loopback
+        ]
     for port in ports:
         try:
             return _listen_at(wanted, port)
@@ -66,7 +68,7 @@ def resolve(address: str) -> list[str]:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return sorted({str(one[4][0]) for one in found if "%" not in str(one[4][0])})
+    return sorted({str(info[4][0]) for info in found if "%" not in str(info[4][0])})
 
 
 def _is_loopback_literal(address: str) -> bool:
@@ -86,8 +88,8 @@ def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
             if error.errno == errno.EADDRINUSE:
                 in_use = error
     if in_use is not None:
-        for one in found:
-            one.close()
+        for info in found:
+            info.close()
         raise in_use
     if found:
         return found
@@ -104,10 +106,10 @@ def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
 
 def is_of_this_host(address: str) -> bool:
     """Returns whether this host can listen at one of the IP addresses of a host name."""
-    for one in resolve(address):
-        family = socket.AF_INET6 if ":" in one else socket.AF_INET
+    for resolved in resolve(address):
+        family = socket.AF_INET6 if ":" in resolved else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family) as probe:
-            probe.bind((one, 0))
+            probe.bind((resolved, 0))
             return True
     return False
 
@@ -318,7 +320,7 @@ class RendezvousServer:
             state.num_done += 1
             answer = {"exchange": number, "messages": [pending[r] for r in range(self._size)]}
             # Rank 0 may end this process as soon as it has its answer.
-            for other in sorted(state.peers.values(), key=lambda one: one.rank, reverse=True):
+            for other in sorted(state.peers.values(), key=lambda peer: peer.rank, reverse=True):
                 other.send(answer)
 
     def _warn_of_stall(self, number: int) -> None:

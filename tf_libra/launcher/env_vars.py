@@ -88,13 +88,17 @@ for variable in _CORE_VARIABLES:
 
 def table() -> str:
     """Returns the variables as a table for docs/options.md."""
-    rows = [f"| `{one.name}` | {one.default} | {one.what} |" for one in VARIABLES.values()]
+    rows = [
+        f"| `{variable.name}` | {variable.default} | {variable.what} |"
+        for variable in VARIABLES.values()
+    ]
     return "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
 
 
 def text() -> str:
     """Returns the variables as text for a terminal."""
-    width = max(len(one.name) for one in VARIABLES.values())
+    width = max(len(variable.name) for variable in VARIABLES.values())
     return "\n".join(
-        f"  {one.name:<{width}}  {one.what.replace('`', '')}" for one in VARIABLES.values()
+        f"  {variable.name:<{width}}  {variable.what.replace('`', '')}"
+        for variable in VARIABLES.values()
     )

@@ -305,7 +305,7 @@ class FamilyCandidates:
                 return False
             self._accepted.add(name)
             self._repeated.add(name)
-        others = [one for one in self.eligible if one != name]
+        others = [family for family in self.eligible if family != name]
         self._slow |= {*others}
         self.left_out |= dict.fromkeys(others, f"trials of an earlier job chose {name}")
         return True
@@ -333,7 +333,7 @@ class FamilyCandidates:
                 reason = same_step.describe_difference(undone, result, self._allows_joint)
             except Exception as error:  # of this rank alone, as for lack of memory
                 reason = describe_error(error)
-        reasons = [one for one in self._first.exchange(reason) if one]
+        reasons = [given for given in self._first.exchange(reason) if given]
         if reasons:
             self._leave_out(name, reasons[0])
             return result

@@ -127,10 +127,10 @@ def predict_steps(
     """
     num_ranks = reference.links.num_ranks
     of_share = sum(
-        (one.forward_seconds_by_share or (one.forward_seconds / num_ranks,))[0]
-        + (one.backward_seconds_by_share or (one.backward_seconds / num_ranks,))[0]
-        + one.update_seconds
-        for one in layers.layers
+        (layer.forward_seconds_by_share or (layer.forward_seconds / num_ranks,))[0]
+        + (layer.backward_seconds_by_share or (layer.backward_seconds / num_ranks,))[0]
+        + layer.update_seconds
+        for layer in layers.layers
     )
     correction = reference.compute_seconds / max(of_share, 1e-9)
     correction = min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
@@ -138,8 +138,8 @@ def predict_steps(
     found: dict[str, tuple[float, str]] = {
         alone: (
             sum(
-                one.forward_seconds + one.backward_seconds + one.update_seconds
-                for one in layers.layers
+                layer.forward_seconds + layer.backward_seconds + layer.update_seconds
+                for layer in layers.layers
             ),
             "",
         )

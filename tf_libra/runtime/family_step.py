@@ -228,7 +228,7 @@ class FamilyStep:
         arrays = [leaf for leaf in leaves if tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)]
         shapes = [list(np.shape(array)) for array in arrays if array.dtype != tf.resource]
         first, *others = control.all_gather(shapes)
-        return all(one == first for one in others)
+        return all(other == first for other in others)
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._active = self._chosen

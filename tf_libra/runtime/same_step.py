@@ -51,7 +51,7 @@ def run_undone(
         synchronize: brings all variables up to date after it.
         bound: all variables that the step may change.
     """
-    variables = [one for one in bound if one.is_variable]
+    variables = [handle for handle in bound if handle.is_variable]
     before = VariableSnapshot(variables)
     start = time.perf_counter()
     result = step()

@@ -57,7 +57,9 @@ class SessionRegistry:
     @property
     def gathers_rows(self) -> bool:
         """Returns whether a gradient is sparse, so that rows are gathered."""
-        return any(not one.is_planned for gradients in self._sessions for one in gradients)
+        return any(
+            not gradient.is_planned for gradients in self._sessions for gradient in gradients
+        )
 
     def is_known(self, call: StepCall) -> bool:
         """Returns whether `select` has met the call's gradients and variables before."""
@@ -117,7 +119,7 @@ class SessionRegistry:
         reporter = self.reporter if is_first else self._reporter_of_new_trace(control)
         if left:
             reporter.on_unplanned_gradients(job.name, left, has_planned=bool(marked))
-        reporter.on_sparse_gradients([one.name for one in marked if one.is_gathered])
+        reporter.on_sparse_gradients([gradient.name for gradient in marked if gradient.is_gathered])
         given = self._user_plan(tensors, reporter, is_first) if marked else None
         if is_first:
             for pattern in self._variables.unmatched(call.touched()):

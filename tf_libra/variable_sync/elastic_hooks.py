@@ -163,7 +163,9 @@ def restoring(variables: Sequence[Any]) -> Iterator[None]:
     with variable_access().unobserved():  # which may be missing, and are assigned here
         get_ready(variables)
         yield
-        read_service().forget([one._id for variable in variables for one in handles(variable)])
+        read_service().forget(
+            [handle._id for variable in variables for handle in handles(variable)]
+        )
 
 
 def get_ready(variables: Iterable[Any]) -> None:

@@ -100,7 +100,7 @@ class VariableReads:
             owner: the only owner to consider; None for all.
         """
         remote = tuple(self._remote.values())
-        found = [one.handle() for one in remote if owner in (None, one.owner)]
+        found = [variable.handle() for variable in remote if owner in (None, variable.owner)]
         return [handle for handle in found if handle is not None]
 
     def is_missing(self, key: int) -> bool:
@@ -177,7 +177,7 @@ class VariableReads:
     def end_step(self, variables: Iterable[TrainedVariable]) -> None:
         """Frees values that other ranks have changed and serve, and observes accesses to them."""
         with self._fetching:
-            changed = {one.key: one for one in variables if one.key not in self._remote}
+            changed = {entry.key: entry for entry in variables if entry.key not in self._remote}
             for variable in changed.values():
                 if not variable.is_used:
                     _assign(variable.handle(), tf.zeros([0], variable.dtype))
@@ -189,7 +189,7 @@ class VariableReads:
         read_service().start(self)
         in_datasets = variable_access().captured_by_datasets() if self._remote else ()
         if in_datasets:
-            self.fetch([one for one in self.missing() if one._id in in_datasets])
+            self.fetch([handle for handle in self.missing() if handle._id in in_datasets])
 
     def fetch(self, handles: Sequence[Any]) -> None:
         """Fetches the values of those of these variables that this rank lacks.
@@ -199,7 +199,9 @@ class VariableReads:
                 the rank that has them is gone or late.
         """
         with self._fetching:
-            wanted = {one._id: one for one in handles if one._id in self._remote}
+            wanted = {
+                resource._id: resource for resource in handles if resource._id in self._remote
+            }
             try:
                 started = []
                 for key in wanted:
@@ -362,7 +364,7 @@ class ReadService:
         _start(take_over_and_confirm)
 
     def _hand_over_released(self) -> None:
-        for reads in [one for one in self._reads.values() if one.is_released]:
+        for reads in [read for read in self._reads.values() if read.is_released]:
             if reads.is_empty:
                 del self._reads[reads.function]
                 self._finished.add(reads.function)

@@ -95,7 +95,7 @@ class VariableAccess:
 
     def _note_dataset(self, wrapper: Any) -> None:
         if _captured_handles(wrapper):
-            self._datasets = [one for one in self._datasets if one() is not None]
+            self._datasets = [reference for reference in self._datasets if reference() is not None]
             self._datasets.append(weakref.ref(wrapper))
 
     # What is called in TensorFlow's place.

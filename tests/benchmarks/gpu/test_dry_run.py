@@ -43,7 +43,7 @@ def results(out: Path, step: str) -> Any:
 def test_every_step_ends_well_and_leaves_its_file(out: Path) -> None:
     report = json.loads((out / "run.json").read_text())
     assert report["problems"] == report["notes"] == []
-    assert {name for name, one in report["steps"].items() if one["ended_well"]} == set(
+    assert {name for name, step in report["steps"].items() if step["ended_well"]} == set(
         documents.STEPS
     )
     assert {path.stem for path in out.iterdir()} == {*documents.STEPS, "run"}

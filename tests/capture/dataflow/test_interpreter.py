@@ -28,7 +28,9 @@ class Reads(Interpreter):
 
 
 def node(name: str, op: str, *inputs: str, functions: Sequence[str] = ()) -> Node:
-    references = tuple((one.partition(":")[0], int(one.partition(":")[2] or 0)) for one in inputs)
+    references = tuple(
+        (input_.partition(":")[0], int(input_.partition(":")[2] or 0)) for input_ in inputs
+    )
     return Node(name, op, references, tuple(functions), (), False, b"", {})
 
 

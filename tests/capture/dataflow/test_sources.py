@@ -63,7 +63,10 @@ def test_what_an_all_reduce_is_computed_of_is_known() -> None:
 
     concrete = tf.function(step).get_concrete_function(X)
     handles = [id(one) for one in (w.handle, slot.handle, rate.handle)]
-    inputs = {i + 1: handles.index(id(one)) for i, one in enumerate(concrete.captured_inputs)}
+    inputs = {
+        i + 1: handles.index(id(captured_input))
+        for i, captured_input in enumerate(concrete.captured_inputs)
+    }
     found = find_sources(traced_graph.read(concrete.graph), inputs)
     assert [inputs[i] for i in found.inputs_of(found.averaged) if i in inputs] == [0]
 

@@ -192,9 +192,9 @@ def numbered_otherwise_on_one_rank() -> Any:
     saved = {"alone": alone, "ours": ours}
     cases.save(
         **{
-            f"{who}/{i}": one.numpy()
+            f"{who}/{i}": trainable_variable.numpy()
             for who, model in saved.items()
-            for i, one in enumerate(model.model.trainable_variables)
+            for i, trainable_variable in enumerate(model.model.trainable_variables)
         }
     )
     return {"names": list(step.plan.tensor_names), "slots": len(ours.optimizer.variables)}

@@ -122,7 +122,7 @@ def averages_of_changes() -> Any:
     class Changes(Script):
         def __init__(self) -> None:
             super().__init__()
-            self.starts = [tf.Variable(one, trainable=False) for one in self.variables]
+            self.starts = [tf.Variable(variable, trainable=False) for variable in self.variables]
 
         def update(self, gradients: Sequence[Any]) -> None:
             super().update(gradients)
@@ -139,7 +139,7 @@ def norms_of_each_as_rates() -> Any:
     class Rates(Script):
         def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
             norms = hvd.allreduce(tf.stack([tf.norm(gradient) for gradient in gradients]))
-            return [one / norms[i] for i, one in enumerate(gradients)]
+            return [gradient / norms[i] for i, gradient in enumerate(gradients)]
 
     train_unplanned(Rates)
 

@@ -66,7 +66,9 @@ def released():
 
     def measure():
         """Appends the sizes of all values without a read of variables, which would fetch them."""
-        values = [tf.raw_ops.ReadVariableOp(resource=one, dtype=tf.float32) for one in handles]
+        values = [
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles
+        ]
         sizes.append([int(tf.size(value)) for value in values])
 
     def run(images, labels, **flag):

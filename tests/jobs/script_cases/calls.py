@@ -44,7 +44,7 @@ def looping_over_a_dataset(loop: Callable[[Any, Any], Any]) -> Any:
 
         stepping = wrap(lambda dataset: loop(dataset, train_on))
         for number in range(STEPS):
-            shares = [share(batch(3 * number + one)) for one in range(3)]
+            shares = [share(batch(3 * number + index)) for index in range(3)]
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *shares)
             stepping(tf.data.Dataset.from_tensor_slices(stacked))
         return model.variables, None

@@ -59,7 +59,10 @@ def train_steps(step: Callable[..., Any], share: Share) -> None:
 
 
 def values(variables: Any) -> dict[str, Any]:
-    return {str(index): tf.convert_to_tensor(one).numpy() for index, one in enumerate(variables)}
+    return {
+        str(index): tf.convert_to_tensor(variable).numpy()
+        for index, variable in enumerate(variables)
+    }
 
 
 def compared(train: Callable[[Wrap, Share], tuple[Any, Any]], **options: Any) -> Any:
@@ -83,8 +86,8 @@ def variable(shape: Any, name: str, seed: int = 0, **options: Any) -> tf.Variabl
 
 
 def descend(variables: Any, gradients: Any, rate: float = 0.1) -> None:
-    for one, gradient in zip(variables, gradients, strict=True):
-        one.assign_sub(rate * tf.convert_to_tensor(gradient))
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
 
 
 class Adversaries:

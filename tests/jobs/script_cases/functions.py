@@ -46,8 +46,8 @@ def function_that_was_traced_before() -> Any:
         weights = [v.numpy() for v in model.variables]
         train_steps(stepping, share)
         trained = [v.numpy() for v in model.variables]
-        for one, value in zip(model.variables, weights, strict=True):
-            one.assign(value)
+        for target, value in zip(model.variables, weights, strict=True):
+            target.assign(value)
         same = True
         if RANK == 0:
             after = gradients_of(*mine)

@@ -69,7 +69,7 @@ class Network:
         return loss
 
     def variables(self) -> list[tf.Variable]:
-        return [one.value for one in (*self.weights, *self.optimizer.variables)]
+        return [weight.value for weight in (*self.weights, *self.optimizer.variables)]
 
 
 def inputs_of(number: int, shard: int = models.SHARD) -> tuple[Any, Any]:

@@ -31,7 +31,9 @@ def interrupted(network: Network, shard: bool | str, call: Callable[[], None]) -
 
     def apply(gradients: list[tf.Tensor], weights: list[keras.Variable]) -> None:
         slots = [slot.value for slot in network.optimizer.variables]
-        updated = [slot.assign_add(one) for slot, one in zip(slots, gradients, strict=True)]
+        updated = [
+            slot.assign_add(gradient) for slot, gradient in zip(slots, gradients, strict=True)
+        ]
         with tf.control_dependencies([one.op for one in updated]):
             called = tf.py_function(call, [], [])
         with tf.control_dependencies([called]):

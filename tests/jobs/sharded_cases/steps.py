@@ -35,13 +35,13 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
         for step in steps:
             step(*inputs_of(number))
     unreadable = num_unreadable(ours)
-    held = sum(held_bytes(one.value) for one in ours.optimizer.variables)
+    held = sum(held_bytes(variable.value) for variable in ours.optimizer.variables)
     steps[0].synchronize_variables()
     return {
         "different": different(ours, theirs),
         "unreadable": unreadable,
         "held": held,
-        "whole": sum(held_bytes(one.value) for one in ours.optimizer.variables),
+        "whole": sum(held_bytes(variable.value) for variable in ours.optimizer.variables),
         "sharded": [group.is_sharded for group in grappler.report(steps[0].plan).graphs[0].groups],
         "explained": steps[0].explain(),
     }
@@ -189,7 +189,12 @@ def fit() -> Any:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.build((None, models.FEATURES))
         model.compile(keras.optimizers.Adam(0.01), loss)
-        plan = models.plan_of([one.value for one in model.trainable_variables], SIZE, [0, 2], [1])
+        plan = models.plan_of(
+            [trainable_variable.value for trainable_variable in model.trainable_variables],
+            SIZE,
+            [0, 2],
+            [1],
+        )
         optimized = tf_libra.keras.optimize(model, plan=plan, shard_updates=shard)
         path = FOLDER / f"fit.{shard}.keras"
         saving = [keras.callbacks.ModelCheckpoint(path)] if RANK == 0 else []
@@ -199,13 +204,13 @@ def fit() -> Any:
         arguments = {"batch_size": models.SHARD, "shuffle": False, "verbose": 0}
         model.fit(*data, epochs=2, callbacks=saving, **arguments)
         variables = [*model.trainable_variables, *model.optimizer.variables]
-        bits.append([one.numpy().tobytes().hex() for one in variables])
+        bits.append([variable.numpy().tobytes().hex() for variable in variables])
         totals.append(optimized.explain())
         unreadable.append(0)
         model.train_on_batch(*inputs_of(5))
-        for one in variables:
+        for variable in variables:
             try:
-                one.numpy()
+                variable.numpy()
             except tf.errors.InvalidArgumentError:
                 unreadable[-1] += 1
         optimized.synchronize_variables()

@@ -259,8 +259,8 @@ def gradients_accumulated_by_each_rank() -> Any:
         with tf.GradientTape() as tape:
             loss = model.loss(inputs, labels)
         gradients = tape.gradient(loss, model.variables)
-        for one, variable in zip(sums, model.variables, strict=True):
-            one.assign_add(tf.reduce_sum(inputs) * tf.ones_like(variable))
+        for sum_, variable in zip(sums, model.variables, strict=True):
+            sum_.assign_add(tf.reduce_sum(inputs) * tf.ones_like(variable))
         count.assign_add(1)
         model.update(gradients)
 

@@ -126,10 +126,10 @@ def learning_rate_of_each_rank() -> Any:
     def step(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = model.loss(inputs, labels)
-        for one, gradient in zip(
+        for variable, gradient in zip(
             model.variables, tape.gradient(loss, model.variables), strict=True
         ):
-            one.assign_sub(rate * gradient)
+            variable.assign_sub(rate * gradient)
 
     train(tf_libra.optimize(**BRIEFLY)(tf.function(step)))
     return [float(rate), bits(model.variables)]

@@ -56,9 +56,9 @@ def test_one_worker_computes_all_microbatches_and_updates_once() -> None:
     record = examples.pipeline_record()
     layers = replace(
         record.layers,
-        layers=tuple(replace(one, update_seconds=0.25) for one in record.layers.layers),
+        layers=tuple(replace(layer, update_seconds=0.25) for layer in record.layers.layers),
     )
-    each = sum(one.forward_seconds + one.backward_seconds for one in layers.layers)
+    each = sum(layer.forward_seconds + layer.backward_seconds for layer in layers.layers)
     alone = record.plan.num_microbatches * each + 0.25 * len(layers.layers)
     compared = compare_with_one_worker(record.plan, layers, 2 * alone)
     assert compared is not None and compared.is_slower

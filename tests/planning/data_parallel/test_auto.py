@@ -17,8 +17,8 @@ def test_plan_has_the_shortest_prediction(updates, data, cost):
     profile = data.draw(reference.profiles(updates=updates))
     auto = strategies.Auto(threads=THREADS, contention=1.5)
     plan = tf_libra.make_plan(profile, cost, auto)
-    others = {n: tf_libra.make_plan(profile, cost, one) for n, one in auto.others().items()}
-    steps = [tf_libra.simulate(profile, one, cost).step_seconds for one in others.values()]
+    others = {n: tf_libra.make_plan(profile, cost, other) for n, other in auto.others().items()}
+    steps = [tf_libra.simulate(profile, other, cost).step_seconds for other in others.values()]
     found = tf_libra.simulate(profile, plan, cost)
     assert found.step_seconds <= min(steps) * (1 + 1e-9)
     assert plan.predicted_seconds == found.backward_seconds

@@ -73,7 +73,7 @@ def answers() -> dict[str, Any]:
 
 def test_tab_shows_the_run(answers: dict[str, Any]) -> None:
     assert answers["runs"]["value"]["problems"] == []
-    assert [one for one in answers.values() if "error" in one] == []
+    assert [answer for answer in answers.values() if "error" in answer] == []
     assert len(answers["contention"]["value"]["samples"]) == 75
     measured = answers["timeline measured"]["value"]
     assert [span["group"] for span in measured["spans"]] == list(range(len(PLAN.groups)))

@@ -94,10 +94,10 @@ def test_other_clocks_are_aligned() -> None:
     plain, shifted = chrome_trace(made_up()), chrome_trace(made_up(ahead_ns=10**9))
     for rank in (0, 1):
         for thread in ("steps", "communication"):
-            for one, other in zip(
+            for span, other in zip(
                 spans(plain, rank, thread), spans(shifted, rank, thread), strict=True
             ):
-                assert one["ts"] == pytest.approx(other["ts"], abs=1e-2)  # microseconds
+                assert span["ts"] == pytest.approx(other["ts"], abs=1e-2)  # microseconds
     assert plain["otherData"]["clocks"]["rank 1"].startswith("0 us ahead")
     assert shifted["otherData"]["clocks"]["rank 1"].startswith("1 s ahead")
 
@@ -142,7 +142,7 @@ def test_trace_of_a_job_has_every_all_reduce(
     shown = spans(real, rank, "communication")
     whole = [one for one in shown if "group" in one["args"]]
     assert len(whole) == len(steps) * len(three_groups.groups)
-    recorded = [one for step in steps for one in step.all_reduces]
+    recorded = [all_reduce for step in steps for all_reduce in step.all_reduces]
     for one, record in zip(whole, recorded, strict=True):
         group = three_groups.groups[record.group]
         assert one["name"] == f"group {record.group}"

@@ -71,7 +71,12 @@ def test_unreadable_records_equal_those_over_tensorboard(tmp_path: Path) -> None
     write_raw(tmp_path, "no json", b"{}", b"\x00")
     write_raw(tmp_path, "cut", examples.plan_record().to_json()[:100].encode(), plan)
     ours, theirs = (runs(one) for one in (LogdirSource.read(tmp_path), provided(tmp_path)))
-    assert [one["tag"] for one in ours["problems"]] == ["cut", "future", "no json", "no text"]
+    assert [problem["tag"] for problem in ours["problems"]] == [
+        "cut",
+        "future",
+        "no json",
+        "no text",
+    ]
     assert ours == theirs
 
 

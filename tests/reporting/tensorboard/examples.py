@@ -252,15 +252,15 @@ def traced_step(record: PlanRecord, stretch: float = 1.0, step: int = 0) -> Step
 
     spans = tuple(
         AllReduceSpan(
-            one.group,
-            one.num_threads,
-            one.num_bytes,
-            at(one.ready_seconds),
-            at(one.start_seconds),
-            at(one.start_seconds),
-            at(one.end_seconds),
+            group.group,
+            group.num_threads,
+            group.num_bytes,
+            at(group.ready_seconds),
+            at(group.start_seconds),
+            at(group.start_seconds),
+            at(group.end_seconds),
         )
-        for one in timeline.groups
+        for group in timeline.groups
     )
     # A group's last tensor is ready with it, those before are not late.
     produced = [

@@ -31,12 +31,12 @@ def test_plan_view_equals_explain(backend: Backend, plan: dict[str, str]) -> Non
     reported = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
     assert view["summary"] == reported.summary
     assert view["predicted_seconds"] == reported.timeline.backward_seconds
-    for row, one in zip(view["groups"], reported.groups, strict=True):
-        assert (row["start"], row["stop"]) == (one.group.start, one.group.stop)
-        assert row["num_bytes"] == one.num_bytes
+    for row, group in zip(view["groups"], reported.groups, strict=True):
+        assert (row["start"], row["stop"]) == (group.group.start, group.group.stop)
+        assert row["num_bytes"] == group.num_bytes
         assert (row["start_seconds"], row["end_seconds"]) == (
-            one.span.start_seconds,
-            one.span.end_seconds,
+            group.span.start_seconds,
+            group.span.end_seconds,
         )
     totals = view["totals"]
     parts = totals["slowed_seconds"] + totals["residual_communication_seconds"]
@@ -54,14 +54,18 @@ def test_group_view_equals_explain(backend: Backend, plan: dict[str, str], index
         RECORD.plan.tensor_names[reported.group.start : reported.group.stop]
     )
     assert view["why"]["threads"] == reported.threads
-    assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
-        (alternative.change, alternative.seconds) for alternative in reported.alternatives
-    ]
+    assert [
+        (alternative["change"], alternative["seconds"])
+        for alternative in view["why"]["alternatives"]
+    ] == [(alternative.change, alternative.seconds) for alternative in reported.alternatives]
 
 
 def test_bottleneck_is_the_group_of_largest_cost(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("plan", **plan)
-    lost = [one["residual_communication_seconds"] + one["slowed_seconds"] for one in view["groups"]]
+    lost = [
+        group["residual_communication_seconds"] + group["slowed_seconds"]
+        for group in view["groups"]
+    ]
     assert lost[view["bottleneck"]] == max(lost)
 
 
@@ -135,9 +139,9 @@ def test_plan_view_has_the_search(backend: Backend, plan: dict[str, str], tmp_pa
     view = Backend(tmp_path).answer("plan", **plan)["search"]
     assert view["best"] == {"unit_bytes": 2**18, "num_streams": 2, "num_threads": 1}
     assert view["searchers"] == [{"name": "grid", "num_steps": 2, "new_bests": 1}]
-    assert [one["searcher"] for one in view["trials"]] == ["start", "grid", "grid"]
-    assert [one["found_best"] for one in view["trials"]] == [True, True, False]
-    assert [one["seconds"] for one in view["trials"]] == [0.05, 0.04, 0.06]
+    assert [trial["searcher"] for trial in view["trials"]] == ["start", "grid", "grid"]
+    assert [trial["found_best"] for trial in view["trials"]] == [True, True, False]
+    assert [trial["seconds"] for trial in view["trials"]] == [0.05, 0.04, 0.06]
 
 
 def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
@@ -169,7 +173,7 @@ def test_every_strategy_has_a_prediction(backend: Backend, plan: dict[str, str])
     }
     assert rows["libra", None]["fingerprint"] == RECORD.plan.fingerprint
     assert rows["libra", None]["backward_seconds"] == RECORD.plan.predicted_seconds
-    names = [one["name"] for one in backend.answer("plan", **plan)["strategies"]]
+    names = [strategy["name"] for strategy in backend.answer("plan", **plan)["strategies"]]
     parts = [backend.answer("strategies", **plan, strategy=name)["rows"] for name in names]
     assert [row for part in parts for row in part] == view["rows"]
     steps = backend.answer("steps", **plan)
@@ -191,15 +195,17 @@ def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[s
     assert view["held_out_backward_error"] == RECORD.conclusion.held_out_backward_error
     assert view["is_accurate"] == RECORD.conclusion.evidence.is_accurate
     model, samples = RECORD.conclusion.cost_model, RECORD.conclusion.samples
-    errors = [abs(one["error"]) for one in view["samples"]]
+    errors = [abs(sample["error"]) for sample in view["samples"]]
     assert errors == pytest.approx(np.abs(prediction_errors(model, samples)))
     assert view["median_error"] == pytest.approx(np.median(errors))
     time = sum(sample.wall_seconds for sample in samples)
     for sign in (1, -1):  # half of the time is missed by no more, and half by no less
         missed = [sign * error <= sign * view["weighted_error"] for error in errors]
         assert sum(s.wall_seconds for s, m in zip(samples, missed, strict=True) if m) >= time / 2
-    for one in view["at_threads"]:
-        assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
+    for rates in view["at_threads"]:
+        assert rates["slowdown"] == pytest.approx(
+            1 / float(model.compute_rate(rates["num_threads"]))
+        )
     assert view["curves"]["num_threads"][-1] == 4
 
 
@@ -212,7 +218,10 @@ def test_history_has_steps_plans_and_prediction_errors(
     assert step == 64
     assert error == pytest.approx(RECORD.plan.predicted_seconds / 0.04 - 1)
     assert [one["step"] for one in view["plans"]] == [61]
-    assert [(one["step"], one["is_back"]) for one in view["drifts"]] == [(66, False), (70, True)]
+    assert [(drift["step"], drift["is_back"]) for drift in view["drifts"]] == [
+        (66, False),
+        (70, True),
+    ]
     assert view["drifts"][0]["measured_seconds"] == pytest.approx(0.2)
     assert view["drifts"][0]["expected_seconds"] == pytest.approx(0.05)
 

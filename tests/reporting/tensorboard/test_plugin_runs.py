@@ -26,17 +26,17 @@ def test_runs_lists_plans_by_run(backend: Backend) -> None:
 
 
 def test_hostile_names_are_unchanged(odd: Backend) -> None:
-    plans = [one for one in odd.answer("runs")["plans"] if one["run"] == f"{HOSTILE_RUN}/rank_0"]
-    assert sorted(one["function"] for one in plans) == sorted(examples.HOSTILE)
-    for one in plans:
-        view = odd.answer("plan", run=one["run"], tag=one["tag"])
-        assert view["function"] == one["function"]
-        names = odd.answer("group", run=one["run"], tag=one["tag"], group=0)["names"]
+    plans = [plan for plan in odd.answer("runs")["plans"] if plan["run"] == f"{HOSTILE_RUN}/rank_0"]
+    assert sorted(plan["function"] for plan in plans) == sorted(examples.HOSTILE)
+    for plan in plans:
+        view = odd.answer("plan", run=plan["run"], tag=plan["tag"])
+        assert view["function"] == plan["function"]
+        names = odd.answer("group", run=plan["run"], tag=plan["tag"], group=0)["names"]
         assert names[0] == examples.HOSTILE[0]
 
 
 def test_unreadable_summaries_are_listed_with_reasons(odd: Backend) -> None:
-    problems = {one["tag"]: one["message"] for one in odd.answer("runs")["problems"]}
+    problems = {problem["tag"]: problem["message"] for problem in odd.answer("runs")["problems"]}
     assert problems.keys() == {"future", "newer document", "cut", "no text", "no json"}
     assert "version of tf-libra summary must be 1, got 2" in problems["future"]
     assert "version of tf-libra plan record must be 1, got 7" in problems["newer document"]

@@ -133,13 +133,15 @@ class _LabelInterpreter(Interpreter):
         if value is None:
             value = self._evaluate_op(node, union(inputs), frame.condition)
         added = self._added_by(node, frame)
-        return value | added if isinstance(value, int) else tuple(one | added for one in value)
+        return (
+            value | added if isinstance(value, int) else tuple(element | added for element in value)
+        )
 
     def evaluate_opaque(self, node: Node, inputs: Sequence[int], condition: int) -> int:
         labels = union(inputs) & ~self._handles
         for function in node.functions:
             given = self.opaque_arguments(function, inputs, labels)
-            results = self.call(function, [one | labels for one in given], condition)
+            results = self.call(function, [value | labels for value in given], condition)
             labels |= union(results) & ~self._handles
         return labels
 

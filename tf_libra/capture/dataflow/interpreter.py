@@ -128,7 +128,7 @@ class Interpreter(ABC):
         captured = list(inputs[max(len(inputs) - len(body.arguments), 0) :])
         labels = [others] * (len(body.arguments) - len(captured)) + captured
         pairs = zip(labels, body.resources, strict=True)
-        return [one if is_handle else others for one, is_handle in pairs]
+        return [value if is_handle else others for value, is_handle in pairs]
 
     def _evaluate_body(self, body: Body, arguments: Mapping[str, int], condition: int) -> Frame:
         frame = Frame(dict(arguments), condition)

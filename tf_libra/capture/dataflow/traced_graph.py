@@ -188,7 +188,7 @@ def handle_inputs(op: str, num_inputs: int) -> tuple[int, ...]:
     definition = tf_internal.find_op_definition(op)
     if definition is None or len(definition.input_arg) != num_inputs:
         return tuple(range(min(num_inputs, 1)))
-    return tuple(i for i, one in enumerate(definition.input_arg) if one.type == _RESOURCE)
+    return tuple(i for i, argument in enumerate(definition.input_arg) if argument.type == _RESOURCE)
 
 
 def called_functions(node: Any, known: Iterable[str]) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
         )
         for plan in plans
     ]
-    _print([_row(*one) for one in simulated], bool(flag_value(values, "json")))
+    _print([_row(*row) for row in simulated], bool(flag_value(values, "json")))
     _plot(values, simulated)
 
 
@@ -115,12 +115,12 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
     strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
     rows: list[dict[str, Any]] = []
     pictures = []
-    for one in compare(layers, cluster, strategies, count):
-        if one.plan is None or one.timeline is None:
-            rows.append({"plan": one.name, "problem": one.problem})
+    for row in compare(layers, cluster, strategies, count):
+        if row.plan is None or row.timeline is None:
+            rows.append({"plan": row.name, "problem": row.problem})
             continue
-        rows.append(_row(one.name, one.plan, one.timeline))
-        pictures.append((one.name, one.plan, one.timeline))
+        rows.append(_row(row.name, row.plan, row.timeline))
+        pictures.append((row.name, row.plan, row.timeline))
     _print(rows, bool(flag_value(values, "json")))
     _plot(values, pictures)
 

@@ -98,9 +98,9 @@ def check_same_stages(
     """
     recording = traces.microbatch_graph.recording
     for placeholder, stage in stages.items():
-        one = traces.captured_variables.get(placeholder)
-        before = None if one is None else trained.get(one.key)
-        if one is None or before in (None, stage):
+        variable = traces.captured_variables.get(placeholder)
+        before = None if variable is None else trained.get(variable.key)
+        if variable is None or before in (None, stage):
             continue
         if recording.is_evaluation:
             how = "where it takes no gradient, and trains it"
@@ -109,6 +109,6 @@ def check_same_stages(
             how = "for these arguments, and trained it for its first ones"
             instead = "decorate a function of its own for these"
         raise ValueError(
-            f"{recording.name} computes with {one.name!r} in stage {stage} {how} in stage"
+            f"{recording.name} computes with {variable.name!r} in stage {stage} {how} in stage"
             f" {before}: {instead}"
         )

@@ -281,12 +281,16 @@ class StageVariables:
     def mark_stale(self) -> None:
         """Records that a step has trained the owned variables."""
         self._stale |= {key for key, variable in self._owned.items() if variable.is_written}
-        self._reads.end_step(one for one in self._changed_variables() if one.owner != self._rank)
+        self._reads.end_step(
+            variable for variable in self._changed_variables() if variable.owner != self._rank
+        )
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Wraps the computation of a step, whose variables other ranks read in between."""
-        served = [one for one in self._changed_variables() if one.owner == self._rank]
+        served = [
+            variable for variable in self._changed_variables() if variable.owner == self._rank
+        ]
         with self._reads.computing(served):
             yield
             self._complete_sums()

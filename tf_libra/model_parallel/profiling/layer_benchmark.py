@@ -75,8 +75,11 @@ def measured_layers(
         share = traces.shard_size / traces.microbatch_size
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
-            np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
-            for one, part in zip((forward, backward), fixed, strict=True)
+            np.stack(
+                [share * variable + (1 - share) * np.clip(part * by_bytes, 0, variable), variable],
+                axis=1,
+            )
+            for variable, part in zip((forward, backward), fixed, strict=True)
         )
         shares = (share, 1.0)
     return LayerGraph.chain(
@@ -212,7 +215,10 @@ def _update_seconds(
     graph, extraction = cut.graph, traces.extractor(traces.microbatch_size)
     ops = [graph.ops[place] for place in graph.update_effects]
     called = extraction.library([op.name for op in ops]).function
-    nodes = [*(op.node_def for op in ops), *(node for one in called for node in one.node_def)]
+    nodes = [
+        *(op.node_def for op in ops),
+        *(node for function in called for node in function.node_def),
+    ]
     used = {name for place in graph.update_effects for name in graph.handles[place]}
     if (
         not all(map(conditional_updates.writes_only_variables, nodes))
@@ -220,7 +226,7 @@ def _update_seconds(
     ):
         return 0.0
     update = UpdatePhase(cut)
-    values = {f"{name}:0": one for name, one in gradients.items()}
+    values = {f"{name}:0": gradient for name, gradient in gradients.items()}
     rounds = [
         SubgraphFunction.build(extraction, update.subgraph((0,), number))
         for number in range(update.num_rounds)
@@ -241,12 +247,12 @@ def _restored(traces: SizedTraces, graph: StepGraph, writes: Sequence[int]) -> I
     """Restore the variables that the ops at `writes` modify."""
     handles = {name for place in writes for name in graph.handles[place]}
     captured = traces.captured_variables.items()
-    before = [(one, one.read_value()) for name, one in captured if name in handles]
+    before = [(variable, variable.read_value()) for name, variable in captured if name in handles]
     try:
         yield
     finally:
-        for one, value in before:
-            one.assign(value)
+        for variable, value in before:
+            variable.assign(value)
 
 
 def _usual(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
@@ -257,7 +263,7 @@ def _usual(runs: Sequence[Callable[[], Any]], repeats: _Repeats) -> list[float]:
         len(seconds) < repeats.most and time.perf_counter() < until
     ):
         seconds.append([_timed(run) for run in runs])
-    return [float(one) for one in np.median(seconds, axis=0)]
+    return [float(median) for median in np.median(seconds, axis=0)]
 
 
 def _timed(run: Callable[[], Any]) -> float:

@@ -59,8 +59,8 @@ class Measuring:
         result = run()
         seconds = time.perf_counter() - start
         mine: list[list[Any]] = [
-            [one.kind, one.stage, one.microbatch, one.start_seconds, one.stop_seconds]
-            for one in execution.task_spans
+            [span.kind, span.stage, span.microbatch, span.start_seconds, span.stop_seconds]
+            for span in execution.task_spans
         ]
         if execution.reduction_span is not None:
             mine.append(["all_reduce", execution.stages[0], None, *execution.reduction_span])
@@ -68,14 +68,14 @@ class Measuring:
             mine.append(["update", execution.stages[0], None, *execution.update_span])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [
-            Bar(rank, *one)
+            Bar(rank, *task)
             for rank, reported in enumerate(everyone)
-            for one in reported["executed"]
+            for task in reported["executed"]
         ]
         longest = max(reported["seconds"] for reported in everyone)
         self._iterations.append(MeasuredLayers(tuple(bars), longest))
         if self.number == _STEPS[-1]:
-            in_order = sorted(self._iterations, key=lambda one: one.seconds)
+            in_order = sorted(self._iterations, key=lambda iteration: iteration.seconds)
             self.typical = in_order[len(in_order) // 2]
             self._tell(self.typical)
         return result

@@ -20,8 +20,8 @@ _BAR = 8
 def in_a_line(plan: BurstPlan) -> str:
     """Return the ranks of each stage and the predicted time, in one line."""
     stages = [
-        f"{named(plan, one)} on {_ranks(one.first_device, one.num_devices)}"
-        for one in stages_of(plan)
+        f"{named(plan, stage)} on {_ranks(stage.first_device, stage.num_devices)}"
+        for stage in stages_of(plan)
     ]
     return f"predicted {formatting.time(plan.iteration_seconds)}: {'; '.join(stages)}"
 
@@ -68,15 +68,16 @@ def explained(
         f"  {'amplified':>9}  layers",
     ]
     most = max(plan.num_devices)
-    for one in layers_of(plan):
-        bar = "#" * max(1, _BAR * one.num_devices // most)
-        place = f"from rank {one.first_device} on: " if one.first_device else ""
+    for layer in layers_of(plan):
+        bar = "#" * max(1, _BAR * layer.num_devices // most)
+        place = f"from rank {layer.first_device} on: " if layer.first_device else ""
         columns = (
-            f"{one.num_devices:>5}  {formatting.time(one.comes_in):>10} "
-            f" {formatting.time(one.computes):>10}"
-            f"  {formatting.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
+            f"{layer.num_devices:>5}  {formatting.time(layer.comes_in):>10} "
+            f" {formatting.time(layer.computes):>10}"
+            f"  {formatting.time(layer.all_reduce):>10}  {layer.amplification:>9.2f}"
+            f"  {bar:<{_BAR}}  "
         )
-        lines += wrapped_row(columns, f"{place}{one.name}")
+        lines += wrapped_row(columns, f"{place}{layer.name}")
     lines += ["", "of the whole batch, forward and backward"]
     both = None if measured is None else (measured.bars, measured.seconds)
     for picture in pictures(plan, both):

@@ -82,13 +82,13 @@ def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
                 "bars": [dataclasses.asdict(bar) for bar in picture.bars],
                 "ranks": [
                     {
-                        "rank": one.device,
-                        "idle_share": one.share,
+                        "rank": entry.device,
+                        "idle_share": entry.share,
                         "longest": None
-                        if one.longest is None
-                        else {"seconds": one.longest.seconds, "why": one.longest.why},
+                        if entry.longest is None
+                        else {"seconds": entry.longest.seconds, "why": entry.longest.why},
                     }
-                    for one in pipeline_gantt.idle(plan, picture)
+                    for entry in pipeline_gantt.idle(plan, picture)
                 ],
             }
             for picture in pipeline_gantt.pictures(

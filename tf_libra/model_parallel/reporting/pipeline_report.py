@@ -109,8 +109,8 @@ def compare_with_one_worker(
     """
     if plan.num_devices == 1:
         return None
-    computation = sum(one.forward_seconds + one.backward_seconds for one in layers.layers)
-    updates = sum(one.update_seconds for one in layers.layers)
+    computation = sum(layer.forward_seconds + layer.backward_seconds for layer in layers.layers)
+    updates = sum(layer.update_seconds for layer in layers.layers)
     alone = plan.num_microbatches * computation + updates
     return OneWorkerComparison(plan.num_devices, seconds, alone)
 
@@ -127,7 +127,7 @@ def against_one_worker(compared: OneWorkerComparison | None) -> list[str]:
 def wrapped_row(columns: str, text: str) -> list[str]:
     """Return the lines of a table row whose last column is wrapped text."""
     found = textwrap.wrap(text, formatting.COLUMNS - len(columns), break_on_hyphens=False)
-    return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
+    return [columns + found[0], *(" " * len(columns) + line for line in found[1:])]
 
 
 def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
@@ -163,23 +163,23 @@ def _charts(
     """Yield the predicted and the measured chart on one scale."""
     both = None if measured is None else (measured.bars, measured.seconds)
     found = pictures(layers, plan, cluster, both)
-    longest = max(one.seconds for one in found)
+    longest = max(chart.seconds for chart in found)
     ranks = [rank for stage in plan.stages for rank in stage.devices]
-    for one in found:
-        yield f"{one.title}, {formatting.time(one.seconds)} of {formatting.time(longest)}:"
-        for rank, line in chart(one.bars, ranks, longest, _CHART_COLUMNS).items():
+    for info in found:
+        yield f"{info.title}, {formatting.time(info.seconds)} of {formatting.time(longest)}:"
+        for rank, line in chart(info.bars, ranks, longest, _CHART_COLUMNS).items():
             yield f"rank {rank:<4} {line.rstrip('.')}"
-        yield from _idle(plan, one)
+        yield from _idle(plan, info)
     yield LEGEND
 
 
 def _idle(plan: PipelinePlan, picture: PipelineGantt) -> Iterator[str]:
     """Yield the idle share and the longest bubble of each rank."""
-    for one in idle(plan, picture):
-        if one.longest is not None:
+    for entry in idle(plan, picture):
+        if entry.longest is not None:
             yield (
-                f"rank {one.device} computes nothing for {formatting.percent(one.share)}; longest"
-                f" {formatting.time(one.longest.seconds)}, for {one.longest.why}"
+                f"rank {entry.device} computes nothing for {formatting.percent(entry.share)};"
+                f" longest {formatting.time(entry.longest.seconds)}, for {entry.longest.why}"
             )
 
 
@@ -234,14 +234,14 @@ def write_measured(
     paths, _ = documents(logdir, function, _NAMES)
     measured = (record.bars, record.seconds)
     found = pictures(record.layers, record.plan, record.cluster, measured)
-    events = [event for one in found for event in _events(one.title, one.bars)]
+    events = [event for chart in found for event in _events(chart.title, chart.bars)]
     write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
 
     def plot() -> None:
         from tf_libra.model_parallel.simulation.pipeline_plot import plot_devices
 
         plot_devices(
-            [(one.title, one.bars, one.seconds) for one in found],
+            [(chart.title, chart.bars, chart.seconds) for chart in found],
             paths["pipeline"].with_suffix(".svg"),
         )
 

@@ -38,7 +38,7 @@ class CandidateTraining(StagedTraining):
     def bound_variables(self) -> dict[int, BoundVariable]:
         """See `CandidateStep`."""
         every = (*self._traces.values(), *self._traced_ahead.values())
-        return {key: one for traces in every for key, one in traces.variables.items()}
+        return {key: variable for traces in every for key, variable in traces.variables.items()}
 
     def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
         """See `CandidateStep`. The trace is used for the first step."""

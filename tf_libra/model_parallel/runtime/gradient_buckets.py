@@ -73,13 +73,13 @@ def groups_of(
     """
     found: list[list[list[str]]] = [[] for _ in plan.stages]
     gains: dict[int, float] = {}
-    for stage, one in enumerate(plan.stages):
+    for stage, allocated in enumerate(plan.stages):
         names = in_production_order(cut, stage)
-        if len(one.devices) > 1 and names:
-            rate = links.cluster.rate_among(one.devices)
-            _, backward = layers.replica_seconds(len(one.devices))
+        if len(allocated.devices) > 1 and names:
+            rate = links.cluster.rate_among(allocated.devices)
+            _, backward = layers.replica_seconds(len(allocated.devices))
             arguments = (backward.tolist(), rate, links.latency_seconds)
-            reduction = reduction_of(cut, names, len(one.devices), *arguments)
+            reduction = reduction_of(cut, names, len(allocated.devices), *arguments)
             found[stage] = [names[start:stop] for start, stop in reduction.groups]
             gains[stage] = reduction.at_once_seconds - reduction.predicted_seconds
     timeline = simulate_pipeline(layers, plan, links.cluster)

@@ -113,7 +113,7 @@ class PipelinePlanner:
         groups: Any = None
         if control.rank == 0:
             groups = groups_of(traces.partition(layout.starts), plan, layers, links)
-        groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
+        groups = tuple(tuple(map(tuple, group)) for group in control.broadcast(groups))
         self._layout = replace(layout, groups=groups)
         self.plan, self._layers, self._cluster = plan, layers, cluster
         self._first = _First(traces, control, reporter)

@@ -117,5 +117,5 @@ class _Costs:
         least, whole = ends
         start = 1 / self.num_ranks
         slope = (whole - least) / (1 - start)
-        columns = [np.maximum(least + slope * (one - start), one * whole) for one in shares]
+        columns = [np.maximum(least + slope * (share - start), share * whole) for share in shares]
         return np.stack(columns, axis=1)

@@ -383,7 +383,9 @@ class StagedTraining:
         if layout.is_whole:
             return dict.fromkeys(first.variables, 0)
         stages = UpdatePhase(first.partition(layout.starts)).variables
-        return {one.key: stages.get(name) for name, one in first.captured_variables.items()}
+        return {
+            variable.key: stages.get(name) for name, variable in first.captured_variables.items()
+        }
 
     def _warn_of_averages(self, execution: StepExecutor) -> None:
         for names in set(execution.averaged_metrics.values()) - self._warned:

@@ -110,8 +110,8 @@ def layers_of(plan: BurstPlan) -> tuple[LayerTimes, ...]:
     for span in plan.spans:
         found[span.kind][span.layer] += span.seconds
     return tuple(
-        LayerTimes(*one)
-        for one in zip(
+        LayerTimes(*bar)
+        for bar in zip(
             plan.layer_names, plan.first_devices, plan.num_devices, *found.values(),
             plan.amplification, strict=True,
         )
@@ -146,8 +146,8 @@ def pictures(
     given, seconds = measured
     stages = stages_of(plan)
     bars = tuple(
-        Busy(one.device, one.kind, _of(plan, stages, one), one.start_seconds, one.stop_seconds)
-        for one in given
+        Busy(bar.device, bar.kind, _of(plan, stages, bar), bar.start_seconds, bar.stop_seconds)
+        for bar in given
     )
     last = max((bar.device for bar in bars), default=0)
     devices = range(max(plan.device_counts[-1], last + 1))
@@ -168,8 +168,8 @@ def _of(plan: BurstPlan, stages: Sequence[BurstStage], bar: Bar) -> str:
 def _covered(bars: Iterable[Busy], end_seconds: float) -> float:
     """Return the seconds covered by at least one bar, up to the end."""
     total, clock = 0.0, 0.0
-    for one in sorted(bars, key=lambda one: one.start_seconds):
-        stop = min(one.stop_seconds, end_seconds)
-        total += max(stop - max(one.start_seconds, clock), 0.0)
+    for bar in sorted(bars, key=lambda bar: bar.start_seconds):
+        stop = min(bar.stop_seconds, end_seconds)
+        total += max(stop - max(bar.start_seconds, clock), 0.0)
         clock = max(clock, stop)
     return total

@@ -137,8 +137,8 @@ def idle(plan: PipelinePlan, picture: PipelineGantt) -> tuple[Idle, ...]:
     found = bubbles(picture.bars, len(plan.stages), picture.seconds)
     rows = []
     for device in (device for stage in plan.stages for device in stage.devices):
-        own = [one for one in found if one.device == device]
-        share = sum(one.seconds for one in own) / picture.seconds if picture.seconds else 0.0
+        own = [bar for bar in found if bar.device == device]
+        share = sum(bar.seconds for bar in own) / picture.seconds if picture.seconds else 0.0
         rows.append(Idle(device, share, own[0] if own else None))
     return tuple(rows)
 
@@ -168,7 +168,7 @@ def chart(
     return {
         device: "".join(
             _character(
-                [one for one in known if one.device == device],
+                [bar for bar in known if bar.device == device],
                 end_seconds * place / width,
                 end_seconds * (place + 1) / width,
             )
@@ -182,7 +182,7 @@ def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
     def within(one: Bar) -> float:
         return max(0.0, min(one.stop_seconds, stop) - max(one.start_seconds, start))
 
-    computing = [one for one in bars if one.computes]
+    computing = [bar for bar in bars if bar.computes]
     for some in (computing, bars):
         if some and sum(map(within, some)) >= (stop - start) / 2 > 0:
             return _letter(max(some, key=within))
@@ -206,21 +206,21 @@ def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bu
     """
     found = []
     known = list(bars)
-    computing = [one for one in known if one.computes]
-    reducing = {one.device for one in known if not one.computes}
-    for device in sorted({one.device for one in computing}):
+    computing = [bar for bar in known if bar.computes]
+    reducing = {bar.device for bar in known if not bar.computes}
+    for device in sorted({bar.device for bar in computing}):
         at = 0.0
         own = sorted(
-            (one for one in computing if one.device == device), key=lambda one: one.start_seconds
+            (bar for bar in computing if bar.device == device), key=lambda one: one.start_seconds
         )
-        for one in own:
-            why = _awaited(one, num_stages, reduces=device in reducing)
-            found.append(Bubble(device, at, one.start_seconds, why))
-            at = max(at, one.stop_seconds)
-        updates = any(one.kind == "update" for one in own)
+        for bar in own:
+            why = _awaited(bar, num_stages, reduces=device in reducing)
+            found.append(Bubble(device, at, bar.start_seconds, why))
+            at = max(at, bar.stop_seconds)
+        updates = any(bar.kind == "update" for bar in own)
         last = _END if updates or device not in reducing else _REDUCED
         found.append(Bubble(device, at, end_seconds, last))
-    found = [one for one in found if one.seconds > 0]
+    found = [bar for bar in found if bar.seconds > 0]
     return sorted(found, key=lambda one: (-one.seconds, one.device, one.start_seconds))
 
 
@@ -283,6 +283,6 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
 
 def layers_of(plan: PipelinePlan, stage: int) -> str:
     """Format the layers of a stage by the names of the first and the last."""
-    one = plan.stages[stage]
-    first, last = plan.layer_names[one.start], plan.layer_names[one.stop - 1]
+    bar = plan.stages[stage]
+    first, last = plan.layer_names[bar.start], plan.layer_names[bar.stop - 1]
     return first if first == last else f"{first} to {last}"

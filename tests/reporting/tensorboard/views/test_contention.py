@@ -20,10 +20,10 @@ def test_samples_of_mostly_startup_have_no_rate() -> None:
     samples = (*RECORD.conclusion.samples, *short)
     conclusion = replace(RECORD.conclusion, samples=samples)
     view = contention_view(replace(RECORD, conclusion=conclusion))
-    rates = [one["rate"] for one in view["samples"]]
+    rates = [sample["rate"] for sample in view["samples"]]
     assert rates[-3:] == [None] * 3
     keys = ("overlapped_rate", "exclusive_rate")
-    fitted = [one[key] for one in view["at_threads"] for key in keys]
+    fitted = [row[key] for row in view["at_threads"] for key in keys]
     reported = [rate for rate in rates if rate is not None]
     assert len(reported) > len(samples) / 2
     assert 0.6 * min(fitted) < min(reported) and max(reported) < 1.6 * max(fitted)

@@ -91,6 +91,10 @@ def test_drifts_are_ordered_by_step() -> None:
             record_types.EXPECTED_STEP_SECONDS: [(5, 1.0), (7, 1.25), (9, 1.5)],
         },
     )
-    reported = [(one["step"], one["is_back"], one["measured_seconds"]) for one in view["drifts"]]
+    reported = [
+        (drift["step"], drift["is_back"], drift["measured_seconds"]) for drift in view["drifts"]
+    ]
     assert reported == [(5, False, 2.0), (7, True, 1.0), (9, False, 3.0)]
-    assert [one["expected_seconds"] for one in view["drifts"]] == pytest.approx([1.0, 1.25, 1.5])
+    assert [drift["expected_seconds"] for drift in view["drifts"]] == pytest.approx(
+        [1.0, 1.25, 1.5]
+    )

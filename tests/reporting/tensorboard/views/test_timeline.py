@@ -17,7 +17,7 @@ def test_all_reduce_outside_of_the_plan_has_no_group() -> None:
     shown = measured_timeline(RECORD, replace(measured, spans=(alone, *measured.spans)))
     first, *groups = shown["spans"]
     assert (first["group"], first["start"], first["stop"], first["stream"]) == (-1, None, None, 0)
-    assert [one["start"] for one in groups] == [group.start for group in RECORD.plan.groups]
+    assert [group["start"] for group in groups] == [group.start for group in RECORD.plan.groups]
 
 
 LATE_NS = 2_000_000

@@ -75,8 +75,8 @@ def test_search_view_groups_steps_by_searcher() -> None:
     ]
     assert view["num_settings"] == 4
     assert CommConfig(**view["best"]) == SETTINGS[3]
-    assert [one["seconds"] for one in view["trials"]] == [1.0, 2.0, 0.5, 0.25, 2.0]
-    assert [one["found_best"] for one in view["trials"]] == [True, False, True, True, False]
+    assert [trial["seconds"] for trial in view["trials"]] == [1.0, 2.0, 0.5, 0.25, 2.0]
+    assert [trial["found_best"] for trial in view["trials"]] == [True, False, True, True, False]
     assert view["trials"][1].items() >= {"searcher": "grid", "num_streams": 2}.items()
 
 

@@ -111,10 +111,11 @@ def rows_of(kept: ParetoSet) -> Indices:
     return kept.rows
 
 
-def better(one: ParetoSet, other: ParetoSet) -> ParetoSet:
+def better(first: ParetoSet, other: ParetoSet) -> ParetoSet:
     """Select the undominated paths of both."""
     return frontier(
-        np.concatenate([one.seconds, other.seconds]), np.concatenate([one.entering, other.entering])
+        np.concatenate([first.seconds, other.seconds]),
+        np.concatenate([first.entering, other.entering]),
     )
 
 
@@ -199,7 +200,7 @@ def _parallel_lanes(lanes: list[tuple[Array, Array]], limits: Array) -> tuple[Ar
     every = np.concatenate(before, axis=1)
     order = np.argsort(every, axis=1, kind="stable")
     until = np.take_along_axis(every, order, axis=1)
-    starts = np.cumsum([0, *(one.shape[1] for one in before)])
+    starts = np.cumsum([0, *(paths.shape[1] for paths in before)])
     sums = np.zeros(until.shape)
     for (_, entering), start, stop in zip(lanes, starts[:-1], starts[1:], strict=True):
         own = np.full(until.shape, np.inf)

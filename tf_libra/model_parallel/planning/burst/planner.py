@@ -79,8 +79,10 @@ def compare(
         with the first one's reason.
     """
     names = sorted(strategies, key=lambda name: not _takes(strategies[name], "num_devices"))
-    requested = [one for name in names for one in _asked(scaling, name, strategies[name], limits)]
-    rows = [_compared(scaling, *one) for one in requested]
+    requested = [
+        request for name in names for request in _asked(scaling, name, strategies[name], limits)
+    ]
+    rows = [_compared(scaling, *request) for request in requested]
     if rows and all(row.plan is None for row in rows):
         raise ValueError(rows[0].problem)
     return tuple(rows)
@@ -102,7 +104,7 @@ def _asked(
 
 
 def _takes(strategy: BurstStrategy, name: str) -> bool:
-    return any(one.name == name for one in arguments_of(type(strategy)))
+    return any(argument.name == name for argument in arguments_of(type(strategy)))
 
 
 def _compared(

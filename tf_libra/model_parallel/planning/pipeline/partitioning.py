@@ -143,7 +143,7 @@ COPIES = 2
 
 def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
     """Raise `ValueError` if a single layer exceeds the memory of every device."""
-    largest = max(layers.layers, key=lambda one: one.parameter_bytes)
+    largest = max(layers.layers, key=lambda layer: layer.parameter_bytes)
     needed = COPIES * largest.parameter_bytes
     if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
         raise ValueError(

@@ -134,12 +134,12 @@ def compare(
       ValueError: an argument that allows a strategy no plan, before any planning; or no strategy
         has a plan, with the reason of the first strategy.
     """
-    for one in strategies.values():
-        checked(layers, cluster, one, num_microbatches)
+    for strategy in strategies.values():
+        checked(layers, cluster, strategy, num_microbatches)
     rows = []
-    for name, one in strategies.items():
+    for name, strategy in strategies.items():
         try:
-            plan = make_pipeline_plan(layers, cluster, one, num_microbatches=num_microbatches)
+            plan = make_pipeline_plan(layers, cluster, strategy, num_microbatches=num_microbatches)
         except ValueError as error:  # such as a missing link
             rows.append(PipelineComparison(name, None, None, str(error)))
             continue

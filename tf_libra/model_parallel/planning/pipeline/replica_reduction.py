@@ -65,7 +65,9 @@ def plan_reduction(
     )
     plan = make_plan(profile, cost, Libra(threads=(1,)))
     at_once = make_plan(profile, cost, SynEasgd())
-    seconds, total = (simulate(profile, one, cost).backward_seconds for one in (plan, at_once))
+    seconds, total = (
+        simulate(profile, schedule, cost).backward_seconds for schedule in (plan, at_once)
+    )
     if seconds > (1 - _GAIN) * total:
         plan, seconds = at_once, total
     return Reduction(tuple((group.start, group.stop) for group in plan.groups), seconds, total)

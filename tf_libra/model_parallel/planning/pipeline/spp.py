@@ -72,7 +72,9 @@ class Spp(PipelineStrategyBase):
                 f"{cluster.num_devices}{wanted} needs; it has no link between "
                 f"{_missing_links(cluster)}"
             )
-        return tuple(PipelineDraft(in_execution_order(one, num_microbatches)) for one in found)
+        return tuple(
+            PipelineDraft(in_execution_order(stages, num_microbatches)) for stages in found
+        )
 
 
 # Most devices for which all orders (720) are tried if Algorithm 2's order lacks a link.
