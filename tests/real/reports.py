@@ -117,6 +117,26 @@ def dictionaries_of_inputs() -> Any:
     return fit_of_all(make, (inputs, outputs))
 
 
+@cases
+def texts_of_any_length() -> Any:
+    """Pairs of texts, whose words share an embedding: slices of a shape that is known in part."""
+    random = np.random.default_rng(0)
+    count = BATCH * SIZE * STEPS
+    source, target = (random.integers(1, 9, (count, length)) for length in (5, 4))
+
+    def make() -> Any:
+        words = layers.Embedding(9, 4, mask_zero=True)
+        inputs = [keras.Input((None,), dtype="int64") for _ in range(2)]
+        encoded, decoded = (words(texts) for texts in inputs)
+        _, state = layers.GRU(6, return_state=True)(encoded)
+        outputs = layers.GRU(6, return_sequences=True)(decoded, initial_state=state)
+        model = keras.Model(inputs, layers.Dense(9)(outputs))
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), SPARSE(from_logits=True))
+        return model
+
+    return fit_of_all(make, ((source, target), target))
+
+
 class Accumulating(keras.Model):
     """A `train_step` that sums gradients and updates in a branch of every third step."""
 
@@ -180,6 +200,52 @@ def bfloat16_accumulated_and_clipped() -> Any:
         return fit_of_all(make, rows((6,)))
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+@cases
+def loop_of_the_tutorial() -> Any:
+    """The loop by hand of TensorFlow's tutorial, with Adam and metrics that the step updates."""
+
+    class Loop:
+        def __init__(self) -> None:
+            keras.utils.set_random_seed(1)
+            self.model = keras.Sequential(
+                [
+                    keras.Input((8, 8, 1)),
+                    layers.Conv2D(4, 3, activation="relu"),
+                    layers.MaxPooling2D(),
+                    layers.Flatten(),
+                    layers.Dense(CLASSES),
+                ]
+            )
+            self.optimizer = keras.optimizers.Adam(0.01)
+            self.loss = SPARSE(from_logits=True, reduction="none")
+            self.accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+        def step(self, images: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                predictions = self.model(images, training=True)
+                loss = tf.nn.compute_average_loss(self.loss(labels, predictions))
+            variables = self.model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            self.accuracy.update_state(labels, predictions)
+            return loss
+
+        def weights(self) -> dict[str, np.ndarray]:
+            return {str(i): np.asarray(v) for i, v in enumerate(self.model.trainable_variables)}
+
+    ours, alone = Loop(), Loop()
+    step = tf_libra.optimize("libra", **TUNING)(tf.function(ours.step))
+    images, labels = rows((8, 8, 1))
+    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH * SIZE)
+    for _ in range(EPOCHS):
+        for joint in data:
+            step(*map(own, joint))
+            alone.step(*joint)
+    saved = {f"ours/{name}": value for name, value in ours.weights().items()}
+    cases.save(**saved, **{f"alone/{name}": value for name, value in alone.weights().items()})
+    return str(step.phase)
 
 
 @cases

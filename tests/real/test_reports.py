@@ -19,9 +19,11 @@ RANKS = [0, 1]
 FITS = [
     "convnet_of_the_tutorial",
     "dictionaries_of_inputs",
+    "texts_of_any_length",
     "accumulation_in_train_step",
     "bfloat16_accumulated_and_clipped",
 ]
+BY_HAND = ["loop_of_the_tutorial", "two_jobs_in_turn"]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def weights(job: Job, case: str, kind: str, rank: int) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): v for name, v in found if name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("case", [*FITS, "two_jobs_in_turn"])
+@pytest.mark.parametrize("case", [*FITS, *BY_HAND])
 def test_ranks_have_the_same_bits(trained: Job, case: str) -> None:
     first, second = (weights(trained, case, "ours", rank) for rank in RANKS)
     assert first and first.keys() == second.keys()
@@ -67,7 +69,7 @@ def test_ranks_have_the_same_bits(trained: Job, case: str) -> None:
         assert value.tobytes() == second[name].tobytes()
 
 
-@pytest.mark.parametrize("case", [*FITS, "two_jobs_in_turn"])
+@pytest.mark.parametrize("case", [*FITS, *BY_HAND])
 def test_weights_are_those_of_one_process(trained: Job, case: str) -> None:
     tolerance = 3e-2 if "bfloat16" in case else 2e-5  # of bfloat16: a bit is 2 to the -8
     wanted = weights(trained, case, "alone", 0)
@@ -82,6 +84,10 @@ def test_fit_runs_under_a_plan_with_the_metrics_of_all_ranks(trained: Job, case:
     first, second = (trained.value(case, rank) for rank in RANKS)
     assert first["phase"] == second["phase"] == "run"
     assert first["history"]["loss"] == second["history"]["loss"]
+
+
+def test_loop_by_hand_runs_under_a_plan(trained: Job) -> None:
+    assert [trained.value("loop_of_the_tutorial", rank) for rank in RANKS] == ["run", "run"]
 
 
 def test_second_job_of_a_process_has_its_own_ranks(trained: Job) -> None:
