@@ -206,7 +206,7 @@ def _tune(trainer: _Trainer) -> dict[str, TuningResult]:
         threads = job.threads if team == "planned" else (_OWN_THREADS,)
         # What is compared here are plans, in rounds of their own.
         strategy = strategies.Libra(threads=threads, race=False)
-        tuning = tune(trainer.specs(), strategy, len(ranks), budget)
+        tuning = tune(trainer.specs(), strategy, len(ranks), budget, leaves_records=False)
         conclusions[team] = _driven(trainer, tuning, team)
     return conclusions
 

@@ -50,7 +50,8 @@ def test_a_known_machine_is_tuned_to_its_own_plan() -> None:
     seconds = rng.uniform(2e-3, 8e-3, 12)
     profile = BackwardProfile.from_arrays(sizes, seconds, [f"t{i}" for i in range(12)])
     specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
-    tuning = tune(specs, strategies.Libra(threads=(128, 512), race=False), 2, Budget())
+    libra = strategies.Libra(threads=(128, 512), race=False)
+    tuning = tune(specs, libra, 2, Budget(), leaves_records=False)
     experiment, step = next(tuning), 1
     with pytest.raises(StopIteration) as finished:
         while True:
