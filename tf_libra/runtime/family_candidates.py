@@ -238,17 +238,17 @@ class FamilyCandidates:
         if reference.num_repeats < 1:
             seconds = formatting.time(reference.compared.one_worker_seconds)
             reason = f"a step of one worker takes {seconds}, too long to measure its layers"
-            return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
-        _, num_ranks = self._first.rendezvous.place
-        try:
-            layers, batch = self.steps[alone].measure_layers(
-                args, kwargs, num_ranks, reference.num_repeats
-            )
-            predict = {name: partial(self._predict_one, name, batch) for name in names}
-            return predict_steps(reference, layers, predict, alone)
-        except Exception as error:  # of the script, or of a layer that does not run by itself
-            reason = f"its layers cannot be measured: {describe_error(error)}"
-            return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
+        else:
+            _, num_ranks = self._first.rendezvous.place
+            try:
+                layers, batch = self.steps[alone].measure_layers(
+                    args, kwargs, num_ranks, reference.num_repeats
+                )
+                predict = {name: partial(self._predict_one, name, batch) for name in names}
+                return predict_steps(reference, layers, predict, alone)
+            except Exception as error:  # of the script, or of a layer that does not run by itself
+                reason = f"its layers cannot be measured: {describe_error(error)}"
+        return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
 
     def _predict_one(self, name: str, batch: int, layers: LayerGraph, links: Links) -> float:
         kind, given = self._options[name]

@@ -125,25 +125,13 @@ def predict_steps(
         predict: predicts a step of a strategy, by name.
         alone: name of the strategy that trains the joint batch on one rank.
     """
-    num_ranks = reference.links.num_ranks
-    of_share = sum(
-        (layer.forward_seconds_by_share or (layer.forward_seconds / num_ranks,))[0]
-        + (layer.backward_seconds_by_share or (layer.backward_seconds / num_ranks,))[0]
-        + layer.update_seconds
-        for layer in layers.layers
-    )
+    forward, backward = layers.replica_seconds(reference.links.num_ranks)
+    of_share = float((forward + backward + layers.update_seconds).sum())
     correction = reference.compute_seconds / max(of_share, 1e-9)
     correction = min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
     layers = layers.with_speed(correction)
-    found: dict[str, tuple[float, str]] = {
-        alone: (
-            sum(
-                layer.forward_seconds + layer.backward_seconds + layer.update_seconds
-                for layer in layers.layers
-            ),
-            "",
-        )
-    }
+    whole = layers.forward_seconds + layers.backward_seconds + layers.update_seconds
+    found: dict[str, tuple[float, str]] = {alone: (float(whole.sum()), "")}
     for name, function in predict.items():
         try:
             found[name] = function(layers, reference.links), ""

@@ -1,7 +1,6 @@
 """Predicted steps of pipelines and bursts, from layers that were measured once for all of them."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +34,13 @@ def predict_pipeline(
         ValueError: there is no plan.
     """
     count = strategy.num_microbatches or possible_microbatches(links.num_ranks, batch)
-    costs, share = _Costs(layers, links.num_ranks), 1 / count
-    shares = (share / links.num_ranks, share)
-    forward, backward = costs.at(costs.forward, shares), costs.at(costs.backward, shares)
+    share = 1 / count
+    forward, backward = _seconds(layers, links.num_ranks, (share / links.num_ranks, share))
     microbatch = LayerGraph.chain(
         forward,
         backward,
         layers.parameter_bytes,
-        np.array(layers.activation_bytes) * share,
+        layers.cut_bytes * share,
         layers.names,
         input_shares=(1 / links.num_ranks, 1.0),
         update_seconds=layers.update_seconds,
@@ -55,8 +53,7 @@ def predict_pipeline(
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
     """Return the predicted seconds of a step; see `predict_pipeline`."""
     counts = possible_counts(strategy, links.num_ranks, batch)
-    costs, shares = _Costs(layers, links.num_ranks), [1 / count for count in counts]
-    compute = costs.at(costs.forward, shares) + costs.at(costs.backward, shares)
+    forward, backward = _seconds(layers, links.num_ranks, [1 / count for count in counts])
     # The payload of an all-reduce of c bytes is 2(g-1)/g c per rank.
     rates = (links.bytes_per_second * g / max(2 * (g - 1), 1) for g in counts)
     startups = (links.startup_seconds if g > 1 else 0.0 for g in counts)
@@ -64,7 +61,7 @@ def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, bat
     scaling = MeasuredScaling(
         counts,
         layers.names,
-        compute + np.array(layers.update_seconds)[:, None],
+        forward + backward + layers.update_seconds[:, None],
         list(layers.parameter_bytes),
         AllReduces(tuple(startups), tuple(rates)),
         LinkRates(_cluster(links), links.latency_seconds),
@@ -78,44 +75,20 @@ def _cluster(links: Links) -> Cluster:
     return Cluster.from_bandwidth(np.full([links.num_ranks] * 2, links.bytes_per_second))
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """Computation of layers for shares of the joint batch."""
+def _seconds(
+    layers: LayerGraph, num_ranks: int, shares: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return forward and backward seconds for shares of the joint batch, each of shape [L, shares].
 
-    layers: LayerGraph
-    num_ranks: int
+    Time is linear in the share, through one rank's share and the joint batch, and never less than
+    in proportion to it.
+    """
+    start = 1 / num_ranks
 
-    @property
-    def forward(self) -> NDArray[np.float64]:
-        """Forward seconds for the least measured share, and for the joint batch, shape [2, L]."""
-        return self._ends(
-            [(one.forward_seconds_by_share, one.forward_seconds) for one in self._all]
-        )
-
-    @property
-    def backward(self) -> NDArray[np.float64]:
-        """The same for backward computation."""
-        return self._ends(
-            [(one.backward_seconds_by_share, one.backward_seconds) for one in self._all]
-        )
-
-    @property
-    def _all(self) -> Any:
-        return self.layers.layers
-
-    def _ends(self, seconds: Any) -> NDArray[np.float64]:
-        least = 1 / self.num_ranks
-        return np.array(
-            [[by_share[0] if by_share else least * whole, whole] for by_share, whole in seconds]
-        ).T
-
-    def at(self, ends: NDArray[np.float64], shares: Any) -> NDArray[np.float64]:
-        """Return the seconds for shares of the joint batch, shape [L, shares].
-
-        Time is linear in the share, and never less than in proportion to it.
-        """
-        least, whole = ends
-        start = 1 / self.num_ranks
+    def at_shares(least: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
         slope = (whole - least) / (1 - start)
         columns = [np.maximum(least + slope * (share - start), share * whole) for share in shares]
         return np.stack(columns, axis=1)
+
+    forward, backward = layers.replica_seconds(num_ranks)
+    return at_shares(forward, layers.forward_seconds), at_shares(backward, layers.backward_seconds)
