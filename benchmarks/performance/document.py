@@ -177,8 +177,7 @@ def _goals(cases: Kept) -> str:
         f"a plan is active within {outcome.TUNING_STEPS} steps and"
         f" {outcome.TUNING_SECONDS:g} s, trials included",
         [
-            step["tuning"]["steps"] <= outcome.TUNING_STEPS
-            and step["tuning"]["seconds"] <= outcome.TUNING_SECONDS
+            _took_at_most(step["tuning"], outcome.TUNING_STEPS, outcome.TUNING_SECONDS)
             for step in steps
         ],
     )
@@ -227,8 +226,9 @@ def _goals(cases: Kept) -> str:
             f"measuring takes at most {outcome.MEASURING_STEPS} steps and"
             f" {outcome.MEASURING_SECONDS:g} s, without trials",
             [
-                truth["measuring"]["steps"] <= outcome.MEASURING_STEPS
-                and truth["measuring"]["seconds"] <= outcome.MEASURING_SECONDS
+                _took_at_most(
+                    truth["measuring"], outcome.MEASURING_STEPS, outcome.MEASURING_SECONDS
+                )
                 for truth in both
             ],
         )
@@ -261,6 +261,11 @@ def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool
     """Returns whether an error was measured and is at most `most`."""
     error = errors[which]
     return error is not None and abs(error) <= most
+
+
+def _took_at_most(phase: Mapping[str, float], steps: int, seconds: float) -> bool:
+    """Returns whether a phase took at most so many steps and seconds."""
+    return phase["steps"] <= steps and phase["seconds"] <= seconds
 
 
 def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
