@@ -196,7 +196,7 @@ def _tell(ranks: "Sequence[subprocess.Popen[str]]", text: str) -> None:
 
 def _check(are_right: Iterable[str]) -> None:
     """Raises an error unless every rank reports "1", a correct result."""
-    if any(row != "1" for row in are_right):
+    if any(report != "1" for report in are_right):
         raise RuntimeError("a rank has not come to what is right")
 
 

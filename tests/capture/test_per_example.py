@@ -335,5 +335,5 @@ def test_vectorized_map_values_are_those_without_us() -> None:
         return clipped_in_map(layers, inputs)
 
     ours = tf.nest.flatten(InstrumentedFunction(step, lambda _: None)(inputs))
-    for our, plainly in zip(ours, tf.nest.flatten(tf.function(step)(inputs)), strict=True):
-        np.testing.assert_array_equal(our, plainly)
+    for result, plainly in zip(ours, tf.nest.flatten(tf.function(step)(inputs)), strict=True):
+        np.testing.assert_array_equal(result, plainly)

@@ -88,8 +88,8 @@ def _listen_at(addresses: Sequence[str], port: int) -> list[socket.socket]:
             if error.errno == errno.EADDRINUSE:
                 in_use = error
     if in_use is not None:
-        for info in found:
-            info.close()
+        for listener in found:
+            listener.close()
         raise in_use
     if found:
         return found
@@ -320,7 +320,9 @@ class RendezvousServer:
             state.num_done += 1
             answer = {"exchange": number, "messages": [pending[r] for r in range(self._size)]}
             # Rank 0 may end this process as soon as it has its answer.
-            for other in sorted(state.peers.values(), key=lambda peer: peer.rank, reverse=True):
+            for other in sorted(
+                state.peers.values(), key=lambda waiting: waiting.rank, reverse=True
+            ):
                 other.send(answer)
 
     def _warn_of_stall(self, number: int) -> None:

@@ -109,8 +109,8 @@ class LayerGraph(Document):
                 layer,
                 forward_seconds=factor * layer.forward_seconds,
                 backward_seconds=factor * layer.backward_seconds,
-                forward_seconds_by_share=tuple(factor * one for one in forward),
-                backward_seconds_by_share=tuple(factor * one for one in backward),
+                forward_seconds_by_share=tuple(factor * seconds for seconds in forward),
+                backward_seconds_by_share=tuple(factor * seconds for seconds in backward),
                 update_seconds=factor * layer.update_seconds,
             )
 

@@ -75,11 +75,8 @@ def measured_layers(
         share = traces.shard_size / traces.microbatch_size
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
-            np.stack(
-                [share * variable + (1 - share) * np.clip(part * by_bytes, 0, variable), variable],
-                axis=1,
-            )
-            for variable, part in zip((forward, backward), fixed, strict=True)
+            np.stack([share * all_ + (1 - share) * np.clip(part * by_bytes, 0, all_), all_], axis=1)
+            for all_, part in zip((forward, backward), fixed, strict=True)
         )
         shares = (share, 1.0)
     return LayerGraph.chain(

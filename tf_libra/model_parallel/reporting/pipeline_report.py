@@ -163,13 +163,13 @@ def _charts(
     """Yield the predicted and the measured chart on one scale."""
     both = None if measured is None else (measured.bars, measured.seconds)
     found = pictures(layers, plan, cluster, both)
-    longest = max(chart.seconds for chart in found)
+    longest = max(picture.seconds for picture in found)
     ranks = [rank for stage in plan.stages for rank in stage.devices]
-    for info in found:
-        yield f"{info.title}, {formatting.time(info.seconds)} of {formatting.time(longest)}:"
-        for rank, line in chart(info.bars, ranks, longest, _CHART_COLUMNS).items():
+    for picture in found:
+        yield f"{picture.title}, {formatting.time(picture.seconds)} of {formatting.time(longest)}:"
+        for rank, line in chart(picture.bars, ranks, longest, _CHART_COLUMNS).items():
             yield f"rank {rank:<4} {line.rstrip('.')}"
-        yield from _idle(plan, info)
+        yield from _idle(plan, picture)
     yield LEGEND
 
 
@@ -234,14 +234,14 @@ def write_measured(
     paths, _ = documents(logdir, function, _NAMES)
     measured = (record.bars, record.seconds)
     found = pictures(record.layers, record.plan, record.cluster, measured)
-    events = [event for chart in found for event in _events(chart.title, chart.bars)]
+    events = [event for picture in found for event in _events(picture.title, picture.bars)]
     write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
 
     def plot() -> None:
         from tf_libra.model_parallel.simulation.pipeline_plot import plot_devices
 
         plot_devices(
-            [(chart.title, chart.bars, chart.seconds) for chart in found],
+            [(picture.title, picture.bars, picture.seconds) for picture in found],
             paths["pipeline"].with_suffix(".svg"),
         )
 

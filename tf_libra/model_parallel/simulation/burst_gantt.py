@@ -110,8 +110,8 @@ def layers_of(plan: BurstPlan) -> tuple[LayerTimes, ...]:
     for span in plan.spans:
         found[span.kind][span.layer] += span.seconds
     return tuple(
-        LayerTimes(*bar)
-        for bar in zip(
+        LayerTimes(*fields)
+        for fields in zip(
             plan.layer_names, plan.first_devices, plan.num_devices, *found.values(),
             plan.amplification, strict=True,
         )

@@ -137,8 +137,8 @@ def idle(plan: PipelinePlan, picture: PipelineGantt) -> tuple[Idle, ...]:
     found = bubbles(picture.bars, len(plan.stages), picture.seconds)
     rows = []
     for device in (device for stage in plan.stages for device in stage.devices):
-        own = [bar for bar in found if bar.device == device]
-        share = sum(bar.seconds for bar in own) / picture.seconds if picture.seconds else 0.0
+        own = [bubble for bubble in found if bubble.device == device]
+        share = sum(bubble.seconds for bubble in own) / picture.seconds if picture.seconds else 0.0
         rows.append(Idle(device, share, own[0] if own else None))
     return tuple(rows)
 
@@ -179,8 +179,8 @@ def chart(
 
 
 def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
-    def within(one: Bar) -> float:
-        return max(0.0, min(one.stop_seconds, stop) - max(one.start_seconds, start))
+    def within(bar: Bar) -> float:
+        return max(0.0, min(bar.stop_seconds, stop) - max(bar.start_seconds, start))
 
     computing = [bar for bar in bars if bar.computes]
     for some in (computing, bars):
@@ -211,7 +211,7 @@ def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bu
     for device in sorted({bar.device for bar in computing}):
         at = 0.0
         own = sorted(
-            (bar for bar in computing if bar.device == device), key=lambda one: one.start_seconds
+            (bar for bar in computing if bar.device == device), key=lambda bar: bar.start_seconds
         )
         for bar in own:
             why = _awaited(bar, num_stages, reduces=device in reducing)
@@ -220,8 +220,8 @@ def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bu
         updates = any(bar.kind == "update" for bar in own)
         last = _END if updates or device not in reducing else _REDUCED
         found.append(Bubble(device, at, end_seconds, last))
-    found = [bar for bar in found if bar.seconds > 0]
-    return sorted(found, key=lambda one: (-one.seconds, one.device, one.start_seconds))
+    found = [bubble for bubble in found if bubble.seconds > 0]
+    return sorted(found, key=lambda bubble: (-bubble.seconds, bubble.device, bubble.start_seconds))
 
 
 def _awaited(bar: Bar, num_stages: int, reduces: bool) -> str:
@@ -276,13 +276,13 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
             )
         )
         loads.append((update_seconds(layers, stage), f"the update of stage {number}"))
-    seconds, what = max(loads, key=lambda one: one[0])
+    seconds, what = max(loads, key=lambda load: load[0])
     of = "" if plan.predicted_seconds is None else f" of {formatting.time(plan.predicted_seconds)}"
     return f"the bottleneck is {what}: {formatting.time(seconds)}{of}"
 
 
 def layers_of(plan: PipelinePlan, stage: int) -> str:
     """Format the layers of a stage by the names of the first and the last."""
-    bar = plan.stages[stage]
-    first, last = plan.layer_names[bar.start], plan.layer_names[bar.stop - 1]
+    span = plan.stages[stage]
+    first, last = plan.layer_names[span.start], plan.layer_names[span.stop - 1]
     return first if first == last else f"{first} to {last}"
