@@ -16,6 +16,7 @@ from benchmarks.rendezvous_env import free_addresses
 from tf_libra.coordination import (
     current_job,
     launched_job,
+    rendezvous_address,
     rendezvous_client,
     rendezvous_frames,
     rendezvous_server,
@@ -123,10 +124,8 @@ def test_address_of_another_host_is_named_if_ranks_are_missing() -> None:
 def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
     place: LauncherEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert rendezvous_server.is_of_this_host(place.address)
-    assert not rendezvous_server.is_of_this_host("192.0.2.1")
     on_ranks(place, launched, ranks=[0])
-    monkeypatch.setattr(rendezvous_server, "is_of_this_host", lambda address: False)
+    monkeypatch.setattr(rendezvous_address, "is_of_this_host", lambda address: False)
     [error] = on_ranks(replace(place, local_world_size=2), launched, ranks=[0])
     assert isinstance(error, ValueError) and "two processes are rank 0" in str(error)
     assert any(record.args == (place.address,) for record in caplog.records)
@@ -135,7 +134,7 @@ def test_rank_0_on_another_host_looks_for_the_one_that_has_the_address(
 def test_second_rank_0_is_told_before_the_first_has_met_anybody(
     place: LauncherEnvironment,
 ) -> None:
-    listeners = rendezvous_server.listen(place.address, place.ports, True)
+    listeners = rendezvous_address.listen(place.address, place.ports, True)
     version = launched_job.metadata.version("tf-libra")
     server = RendezvousServer(listeners, 3, place.job_id, version, b"", place.address, "the first")
     [error] = on_ranks(place, launched, ranks=[0])
@@ -285,13 +284,6 @@ def test_rank_0_of_another_job_is_told_from_ours(place: LauncherEnvironment) -> 
     assert "TF_CONFIG" in str(error)
     [error] = on_ranks(place, lambda job: exchanged(job, 0.3), ranks=[0])
     assert isinstance(error, LostRankError) and "met rank 1 of another job" in str(error)
-
-
-@pytest.mark.parametrize("host, is_loopback", [("127.0.0.1", True), ("192.0.2.1", False)])
-def test_remedy_names_loopback_addresses(host: str, is_loopback: bool) -> None:
-    remedy = rendezvous_server.start_remedy(f"{host}:1", [host])
-    assert f"{host}:1" in remedy
-    assert ("loopback" in remedy) == is_loopback
 
 
 def test_bytes_of_a_stranger_end_nothing(place: LauncherEnvironment) -> None:

@@ -15,7 +15,7 @@ from importlib import metadata
 from ipaddress import ip_address
 from typing import Any, ClassVar
 
-from tf_libra.coordination import rendezvous_client, rendezvous_frames, rendezvous_server
+from tf_libra.coordination import rendezvous_address, rendezvous_client, rendezvous_frames
 from tf_libra.coordination.control_plane import EngineError
 from tf_libra.coordination.launcher_environment import LauncherEnvironment
 from tf_libra.coordination.launcher_variables import join_address
@@ -232,7 +232,7 @@ def _serve(
     """Starts the server; waits while another program, such as the last job, uses its port."""
     until = time.monotonic() + timeout_seconds
     has_logged = False
-    is_here = rendezvous_server.is_of_this_host(environment.address)
+    is_here = rendezvous_address.is_of_this_host(environment.address)
     if not is_here:
         log_utils.logger(0).info(
             "this host has no address %s: rank 0 listens at all addresses, and others must reach it"
@@ -244,7 +244,7 @@ def _serve(
         if environment.num_ports > 1 or not is_here:
             _reject_second_server(environment, hello, secret, until)
         try:
-            listeners = rendezvous_server.listen(
+            listeners = rendezvous_address.listen(
                 environment.address,
                 environment.ports,
                 environment.local_world_size == environment.world_size,

@@ -15,12 +15,8 @@ from typing import Any
 from tf_libra.coordination import rendezvous_frames as frames
 from tf_libra.coordination.control_plane import LostRankError, waited_too_long
 from tf_libra.coordination.launcher_variables import join_address
-from tf_libra.coordination.rendezvous_server import (
-    INVALID,
-    STALL_SECONDS,
-    resolve,
-    start_remedy,
-)
+from tf_libra.coordination.rendezvous_address import resolve, start_remedy
+from tf_libra.coordination.rendezvous_server import INVALID, STALL_SECONDS
 from tf_libra.internal import formatting, log_utils
 from tf_libra.launcher import SECRET_VARIABLE
 
