@@ -30,6 +30,8 @@ What a number means:
   other part (`exclusive_seconds`), and the model's time without waiting, times the drift. One is
   `alone` if most of it overlaps neither, else `overlapped`. Updates have no timestamps: when they
   ran follows from the model. Those of plans on two streams are left out: they slow each other.
+- `noise` of an all-reduce: as of a plan, of its seconds. Half of it is about what a model would be
+  missed by that knew all medians of infinitely many rounds.
 - `hindsight_error` of all-reduces: median error of a startup and a rate that are fitted to these
   all-reduces themselves (least absolute deviations of logarithms). What such a model cannot predict
   remains, as when a core runs another thread first.
@@ -39,10 +41,10 @@ What a number means:
 The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
 "predicted_step_seconds", "measured_step_seconds", "noise", "all_reduces"}], "backward":
 {"median_error", "worst_error", "bias", "rank_correlation"}, "step": {the same}, "all_reduce":
-{"alone": {"count", "median_error", "bias", "hindsight_error"}, "overlapped": {the same}}, "noise",
-"drift", "pace", "measuring": {"steps", "seconds"}, "settings", "machine", "versions"}. An
+{"alone": {"count", "median_error", "bias", "hindsight_error", "noise"}, "overlapped": {the same}},
+"noise", "drift", "pace", "measuring": {"steps", "seconds"}, "settings", "machine", "versions"}. An
 all-reduce: {"num_bytes", "num_threads", "overlapped_seconds", "exclusive_seconds",
-"predicted_seconds"}.
+"predicted_seconds", "noise"}.
 """
 
 import sys
@@ -162,21 +164,22 @@ def _errors(rows: Sequence[dict[str, Any]], of: str) -> dict[str, float | None]:
 
 
 def _all_reduce_errors(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    kinds: dict[str, list[tuple[float, float, float]]] = {"alone": [], "overlapped": []}
+    kinds: dict[str, list[tuple[float, ...]]] = {"alone": [], "overlapped": []}
     for row in (row for plan in rows for row in plan["all_reduces"]):
         overlapped, exclusive = row["overlapped_seconds"], row["exclusive_seconds"]
         kinds["alone" if exclusive > overlapped else "overlapped"].append(
-            (row["num_bytes"], overlapped + exclusive, row["predicted_seconds"])
+            (row["num_bytes"], overlapped + exclusive, row["predicted_seconds"], row["noise"])
         )
     found = {}
     for kind, columns in kinds.items():
-        num_bytes, seconds, predicted = np.array(columns, float).reshape(-1, 3).T
+        num_bytes, seconds, predicted, noise = np.array(columns, float).reshape(-1, 4).T
         errors = predicted / seconds - 1
         found[kind] = {
             "count": len(errors),
             "median_error": float(np.median(np.abs(errors))) if len(errors) else None,
             "bias": float(np.median(errors)) if len(errors) else None,
             "hindsight_error": _hindsight_error(num_bytes, seconds) if len(errors) else None,
+            "noise": float(np.median(noise)) if len(errors) else None,
         }
     return found
 
@@ -242,8 +245,8 @@ def table(document: dict[str, Any]) -> str:
         if errors["median_error"] is not None:
             lines.append(
                 f"all-reduce, {kind}: median error {errors['median_error']:.1%}, bias"
-                f" {errors['bias']:+.1%}, fitted in hindsight {errors['hindsight_error']:.1%}, of"
-                f" {errors['count']}"
+                f" {errors['bias']:+.1%}, fitted in hindsight {errors['hindsight_error']:.1%},"
+                f" noise {errors['noise']:.1%}, of {errors['count']}"
             )
     lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
     lines.append(

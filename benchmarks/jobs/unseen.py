@@ -193,9 +193,14 @@ def _measured(
     drift = float(np.median(np.median(now, axis=1) / then))
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
     start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))
+    half = job.rounds // 2 * len(plans)
+    whole, *halves = (
+        {step.plan.fingerprint: step for step in step_times(some)}
+        for some in (timed, timed[:half], timed[half:])
+    )
     all_reduces = {
-        step.plan.fingerprint: _all_reduces(step, conclusion, drift)
-        for step in step_times(timed)
+        fingerprint: _all_reduces(step, [one[fingerprint] for one in halves], conclusion, drift)
+        for fingerprint, step in whole.items()
         if step.plan.num_streams == 1
     }
     return [
@@ -216,8 +221,17 @@ def _measured(
     ], {"drift": drift, "pace": pace.tolist()}
 
 
-def _all_reduces(step: StepTimes, conclusion: TuningResult, drift: float) -> list[dict[str, Any]]:
-    """Each all-reduce of a plan's step from the arrival of the last rank on, and its prediction."""
+def _all_reduces(
+    step: StepTimes, halves: Sequence[StepTimes], conclusion: TuningResult, drift: float
+) -> list[dict[str, Any]]:
+    """Each all-reduce of a plan's step from the arrival of the last rank on, and its prediction.
+
+    Args:
+        step: of all rounds.
+        halves: of their first and of their second half.
+        conclusion: of tuning.
+        drift: how many times as long everything takes now.
+    """
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None
     calibration = Calibration(model, profile, 0.0, conclusion.rest_seconds or 0.0)
@@ -230,6 +244,8 @@ def _all_reduces(step: StepTimes, conclusion: TuningResult, drift: float) -> lis
             "overlapped_seconds": sample.overlap_seconds,
             "exclusive_seconds": sample.residual_seconds,
             "predicted_seconds": drift * (1 + error) * sample.wall_seconds,
+            "noise": abs(float(np.diff([half.sending[sample.group] for half in halves])[0]))
+            / sample.wall_seconds,
         }
         for sample, error in zip(samples, errors, strict=True)
     ]

@@ -222,6 +222,16 @@ def _goals(cases: Kept) -> str:
                 for truth in both
             ],
         )
+        noises = [
+            [each["noise"] or 0.0 for each in truth["all_reduce"].values()]
+            for truth in both
+            if all("noise" in each for each in truth["all_reduce"].values())
+        ]
+        if noises:  # results of earlier versions have none
+            add(
+                "the medians that these are compared with are known that well (half of the noise)",
+                [max(of_case) / 2 <= outcome.ALL_REDUCE_ERROR for of_case in noises],
+            )
         add(
             f"measuring takes at most {outcome.MEASURING_STEPS} steps and"
             f" {outcome.MEASURING_SECONDS:g} s, without trials",
@@ -287,8 +297,13 @@ def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _all_reduces(errors: Mapping[str, Mapping[str, Any]]) -> str:
-    medians = [error["median_error"] for error in errors.values()]
-    return ", ".join("none" if median is None else f"{median:.1%}" for median in medians)
+    """Returns median errors, with the noise where it was measured."""
+    cells = []
+    for error in errors.values():
+        median, noise = error["median_error"], error.get("noise")
+        cell = "none" if median is None else f"{median:.1%}"
+        cells.append(cell if noise is None else f"{cell} (noise {noise:.1%})")
+    return ", ".join(cells)
 
 
 def _truth_row(kept: Mapping[str, Any]) -> tuple[str, ...]:

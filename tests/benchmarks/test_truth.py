@@ -27,13 +27,16 @@ def measured(step: list[float], predicted: float, backward: list[float]) -> dict
     }
 
 
-def all_reduce(overlapped: float, exclusive: float, predicted: float) -> dict[str, Any]:
+def all_reduce(
+    overlapped: float, exclusive: float, predicted: float, noise: float = 0.0
+) -> dict[str, Any]:
     return {
         "num_bytes": 4,
         "num_threads": 1,
         "overlapped_seconds": overlapped,
         "exclusive_seconds": exclusive,
         "predicted_seconds": predicted,
+        "noise": noise,
     }
 
 
@@ -67,15 +70,16 @@ def test_what_could_not_be_measured_has_no_errors() -> None:
 def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
     plan = measured([1.0, 1.0], 1.0, [0.5])
     plan["all_reduces"] = [
-        all_reduce(0.0, 1.0, 1.2),
-        all_reduce(0.4, 0.6, 0.9),
-        all_reduce(0.0, 2.0, 2.0),
+        all_reduce(0.0, 1.0, 1.2, noise=0.9),
+        all_reduce(0.4, 0.6, 0.9, noise=0.1),
+        all_reduce(0.0, 2.0, 2.0, noise=0.2),
         all_reduce(0.6, 0.4, 2.0),
     ]
     found = truth.judged([plan, measured([1.0, 1.0], 1.0, [0.5])])["all_reduce"]
     assert found["alone"]["count"] == 3
     assert found["alone"]["median_error"] == pytest.approx(0.1)
     assert found["alone"]["bias"] == pytest.approx(0.0)
+    assert found["alone"]["noise"] == pytest.approx(0.2)
     assert found["overlapped"]["count"] == 1
     assert found["overlapped"]["bias"] == pytest.approx(1.0)
     none = truth.judged([measured([1.0, 1.0], 1.0, [])])["all_reduce"]
@@ -84,6 +88,7 @@ def test_an_all_reduce_counts_where_most_of_it_ran() -> None:
         "median_error": None,
         "bias": None,
         "hindsight_error": None,
+        "noise": None,
     }
 
 
@@ -130,7 +135,8 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) ->
         if max(g.get("stream", 0) for g in row["plan"]["groups"]) == 0
     ]
     assert sum(counts) == sum(len(row["all_reduces"]) for row in alone) > 0
-    assert all(each["predicted_seconds"] > 0 for row in alone for each in row["all_reduces"])
+    for each in (each for row in alone for each in row["all_reduces"]):
+        assert each["predicted_seconds"] > 0 and each["noise"] >= 0
     assert "after" in done.stdout and "step: median error" in done.stdout
     assert document["drift"] > 0
     measuring = document["measuring"]
