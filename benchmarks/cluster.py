@@ -30,6 +30,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from benchmarks import machine
 from benchmarks import mpich as mpich_lib
 from benchmarks.rendezvous_env import meeting, tf_configs
 from tf_libra.internal.parent_death import signal_with_parent
@@ -42,9 +43,10 @@ _OURS = re.compile(r"tfl(\d+)(h\d+|v\d+|br)")
 # Of TensorFlow's server on each host.
 _TF_PORT = 23456
 _MOST_HOSTS = 64
-# Most bytes that a link passes immediately after a pause: in t seconds, it passes at most this
-# number of bytes plus t * rate.
-BURST_BYTES = 1 << 20
+# Depth of a link's token bucket: seconds of its rate, and fewest bytes, which hold a packet before
+# segmentation. At 5 Gbit/s a smaller bucket overflows while its timer waits for a busy core.
+_BURST_SECONDS, _LEAST_BURST = 0.5e-3, 1 << 17
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")
 # When one worker has failed, the others end by themselves; if not, they are ended.
 _GRACE_SECONDS = 60.0
 
@@ -70,6 +72,13 @@ class Host:
     link: str
     address: str
     cores: frozenset[int]
+
+
+def burst_bytes(rate: str) -> int:
+    """Returns the most bytes that a link passes immediately after a pause; `tc` checks the rate."""
+    found = _RATE.fullmatch(rate)
+    bits = float(found[1]) * 1000 ** ("kmgt".find(found[2] or "-") + 1) if found else 0.0
+    return max(int(_BURST_SECONDS * bits / 8), _LEAST_BURST)
 
 
 class Cluster:
@@ -110,7 +119,7 @@ class Cluster:
         self.address = f"{network}.254"
         self.hosts = tuple(
             Host(f"host{i}", f"{own}h{i}", f"{own}v{i}", f"{network}.{i + 1}", cores)
-            for i, cores in enumerate(shares(num_hosts))
+            for i, cores in enumerate(machine.shares(num_hosts))
         )
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -142,7 +151,7 @@ class Cluster:
 
     def set_rate(self, host: Host, rate: str) -> None:
         """Shapes both directions of a host's link again, at a new rate."""
-        shape = ["root", "tbf", "rate", rate, "burst", str(BURST_BYTES), "latency", "20ms"]
+        shape = f"root tbf rate {rate} burst {burst_bytes(rate)} latency 20ms".split()
         _ip("netns", "exec", host.namespace, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _run("tc", "qdisc", "replace", "dev", host.link, *shape)
 
@@ -223,15 +232,6 @@ def why_impossible() -> str | None:
         return f"missing on this machine: {', '.join(missing)} (package iproute2)"
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
     return None if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
-
-
-def shares(num_hosts: int) -> list[frozenset[int]]:
-    """This process's cores, dealt out to hosts: an equal number to each, one at least."""
-    cores = sorted(os.sched_getaffinity(0))
-    each = max(len(cores) // num_hosts, 1)
-    return [
-        frozenset(cores[(i * each + k) % len(cores)] for k in range(each)) for i in range(num_hosts)
-    ]
 
 
 def remove_stale() -> None:

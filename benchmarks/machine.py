@@ -1,4 +1,4 @@
-"""Machine, system and library versions of a measurement."""
+"""Machine, system and library versions of a measurement, and the shares of its cores."""
 
 import importlib.metadata
 import importlib.util
@@ -41,3 +41,12 @@ def versions() -> dict[str, str]:
         "tensorflow": importlib.metadata.version(tensorflow),
         **{package: importlib.metadata.version(package) for package in packages},
     }
+
+
+def shares(num_hosts: int) -> list[frozenset[int]]:
+    """This process's cores, dealt out to hosts: an equal number to each, one at least."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(len(cores) // num_hosts, 1)
+    return [
+        frozenset(cores[(i * each + k) % len(cores)] for k in range(each)) for i in range(num_hosts)
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cluster as cluster_lib
+from benchmarks import machine
 from benchmarks.cluster import Cluster, ClusterError, Host
 from tests.worker_processes import wait_until
 
@@ -54,10 +55,17 @@ def send(cluster: Cluster, sender: Host, receiver: Host, timeout: float) -> str:
 
 def test_cores_are_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
-    assert cluster_lib.shares(1) == [{2, 3, 5, 7}]
-    assert cluster_lib.shares(2) == [{2, 3}, {5, 7}]
-    assert cluster_lib.shares(3) == [{2}, {3}, {5}]
-    assert cluster_lib.shares(6) == [{2}, {3}, {5}, {7}, {2}, {3}]
+    assert machine.shares(1) == [{2, 3, 5, 7}]
+    assert machine.shares(2) == [{2, 3}, {5, 7}]
+    assert machine.shares(3) == [{2}, {3}, {5}]
+    assert machine.shares(6) == [{2}, {3}, {5}, {7}, {2}, {3}]
+
+
+def test_bucket_holds_half_a_millisecond_and_whole_packets() -> None:
+    assert cluster_lib.burst_bytes("5gbit") == 312_500
+    assert cluster_lib.burst_bytes("1gbit") == cluster_lib.burst_bytes("10mbit") == 1 << 17
+    assert cluster_lib.burst_bytes("8000000kbit") == 500_000
+    assert cluster_lib.burst_bytes("fast") == 1 << 17
 
 
 def test_says_that_it_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:

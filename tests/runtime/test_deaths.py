@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster import BURST_BYTES, Cluster
+from benchmarks.cluster import Cluster, burst_bytes
 from tests.forkserver import Nursery
 from tests.worker_processes import Job, Workers, running_workers, wait_for_output, wait_until
 from tf_libra.specs.plan import Plan, TensorGroup
@@ -367,7 +367,7 @@ def test_slow_network_is_waited_for(
     told_of = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
     # Each of two ranks sends as much as it reduces. A token bucket lets no more through than its
     # depth and what its rate allows; 1 % is for tc's rounding of the rate.
-    least_seconds = (sum(plan.num_bytes) - BURST_BYTES) / (1.01 * 10e6 / 8)
+    least_seconds = (sum(plan.num_bytes) - burst_bytes("10mbit")) / (1.01 * 10e6 / 8)
     for step in (4, 5, 6):  # whole under the new rate, counted from 0
         begins, ends = zip(*(one["seconds"][step] for one in told_of), strict=True)
         assert max(ends) - min(begins) > least_seconds
