@@ -112,6 +112,10 @@ def rewrite(
         native.long_array([-1] * sum(map(len, groups))),
         int(after_backward),
         b"",
+        0,
+        native.int_array([]),
+        native.int_array([]),
+        native.text_array([]),
     )
     if code:
         raise ValueError(c.TfLibraLastPlanError().decode())

@@ -40,7 +40,9 @@ def options_of(text: str) -> dict[str, Any]:
 
 def trains_own_model(text: str) -> bool:
     """Returns whether its step leaves variables that the steps of other strategies cannot read."""
-    return has_stages(text) or (is_ours(text) and bool(options_of(text).get("shard_updates")))
+    if has_stages(text) or not is_ours(text):
+        return has_stages(text)
+    return bool(options_of(text).get("shard_updates")) or strategy_of(text).gathers_weights
 
 
 def sends_zeros(text: str) -> bool:

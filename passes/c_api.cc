@@ -58,7 +58,9 @@ int Guarded(Work work) noexcept {
 absl::Status Register(const char* plan_id, const char* digest, int num_groups,
                       const int* group_sizes, const int* group_threads, const int* group_streams,
                       const char* const* tensor_names, const long long* part_starts,
-                      int after_backward, const char* wire_dtype) {
+                      int after_backward, const char* wire_dtype, int num_gathers,
+                      const int* gather_sizes, const int* gather_threads,
+                      const char* const* gather_names) {
   const auto refuse = [](const char* reason) { return absl::InvalidArgumentError(reason); };
   if (plan_id == nullptr) return refuse("plan_id is null");
   if (digest == nullptr) return refuse("digest is null");
@@ -69,6 +71,10 @@ absl::Status Register(const char* plan_id, const char* digest, int num_groups,
   if (tensor_names == nullptr) return refuse("tensor_names is null");
   if (part_starts == nullptr) return refuse("part_starts is null");
   if (wire_dtype == nullptr) return refuse("wire_dtype is null");
+  if (num_gathers < 0) return refuse("num_gathers is less than 0, must be at least 0");
+  if (gather_sizes == nullptr) return refuse("gather_sizes is null");
+  if (gather_threads == nullptr) return refuse("gather_threads is null");
+  if (gather_names == nullptr) return refuse("gather_names is null");
   tf_libra::RegisteredPlan plan;
   plan.id = plan_id;
   plan.digest = digest;
@@ -88,6 +94,18 @@ absl::Status Register(const char* plan_id, const char* digest, int num_groups,
     }
     plan.groups.push_back(std::move(group));
   }
+  next_name = gather_names;
+  for (int k = 0; k < num_gathers; ++k) {
+    tf_libra::GatherGroup gather;
+    gather.num_threads = gather_threads[k];
+    for (int i = 0; i < gather_sizes[k]; ++i, ++next_name) {
+      if (*next_name == nullptr) {
+        return refuse("gather_names holds fewer names than gather_sizes say");
+      }
+      gather.tensor_names.emplace_back(*next_name);
+    }
+    plan.gathers.push_back(std::move(gather));
+  }
   return tf_libra::PlanRegistry::Global().Register(std::move(plan));
 }
 
@@ -98,10 +116,13 @@ extern "C" {
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
                         const char* const* tensor_names, const long long* part_starts,
-                        int after_backward, const char* wire_dtype) {
+                        int after_backward, const char* wire_dtype, int num_gathers,
+                        const int* gather_sizes, const int* gather_threads,
+                        const char* const* gather_names) {
   return Guarded([&] {
     return Register(plan_id, digest, num_groups, group_sizes, group_threads, group_streams,
-                    tensor_names, part_starts, after_backward, wire_dtype);
+                    tensor_names, part_starts, after_backward, wire_dtype, num_gathers,
+                    gather_sizes, gather_threads, gather_names);
   });
 }
 

@@ -39,7 +39,7 @@ int Register() {
   const char* const names[] = {kTensor.c_str()};
   const long long starts[] = {-1};
   return TfLibraRegisterPlan(kPlan.c_str(), kDigest.c_str(), 1, sizes, threads, streams, names,
-                             starts, 0, "");
+                             starts, 0, "", 1, sizes, threads, names);
 }
 
 // Calls `function` with ever more memory, until it succeeds; returns how often it failed.

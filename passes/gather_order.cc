@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_set>
+#include <utility>
 
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -22,27 +23,36 @@ std::unordered_map<int, int> FindAssignments(const OwnedUpdates& updates,
     if (graph.node(node).op() == "ReadVariableOp") reads[updates.HandleOf(node)].push_back(node);
     if (is_assign(node)) assigns[updates.HandleOf(node)].push_back(node);
   }
-  std::unordered_map<int, size_t> by_gradient;
-  for (size_t i = 0; i < groups->size(); ++i) {
-    std::vector<int> reached = {(*groups)[i].root};
-    std::unordered_set<int> seen(reached.begin(), reached.end());
+  std::unordered_map<int, std::pair<size_t, int>> by_gradient;
+  const auto follow = [&](size_t group, int tensor) {
+    std::vector<int> reached;
+    std::unordered_set<int> seen;
+    const auto reach = [&](int node) {
+      if (seen.insert(node).second) reached.push_back(node);
+    };
+    for (const Use& use : updates.uses()[(*groups)[group].root]) {
+      if (use.port == tensor && parts.count(use.node) > 0) reach(use.node);
+    }
     for (size_t at = 0; at < reached.size(); ++at) {
       const int node = reached[at];
       for (const Use& use : updates.uses()[node]) {
-        if (use.port < 0 || parts.count(use.node) == 0) continue;
-        if (seen.insert(use.node).second) reached.push_back(use.node);
+        if (use.port >= 0 && parts.count(use.node) > 0) reach(use.node);
       }
       if (!is_assign(node)) continue;
-      by_gradient[node] = i;  // of the last copy on whose gradient it depends
+      by_gradient[node] = {group, tensor};  // the last copy on whose gradient it depends
       for (const int read : reads[updates.HandleOf(node)]) {
-        if (position[read] > position[node] && seen.insert(read).second) reached.push_back(read);
+        if (position[read] > position[node]) reach(read);
       }
     }
+  };
+  for (size_t i = 0; i < groups->size(); ++i) {
+    const int num_tensors = static_cast<int>((*groups)[i].reported->tensors.size());
+    for (int tensor = 0; tensor < num_tensors; ++tensor) follow(i, tensor);
   }
   std::unordered_map<int, int> copies;
   for (const auto& [handle, nodes] : assigns) {
     for (const int node : nodes) {
-      size_t group = groups->size() - 1;
+      std::pair<size_t, int> group = {groups->size() - 1, 0};
       const auto own = by_gradient.find(node);
       if (own != by_gradient.end()) {
         group = own->second;
@@ -56,12 +66,38 @@ std::unordered_map<int, int> FindAssignments(const OwnedUpdates& updates,
           group = found->second;
         }
       }
-      (*groups)[group].assigns.push_back(node);
-      copies.emplace(node, (*groups)[group].reported->copy);
+      (*groups)[group.first].assigns.push_back({node, group.second});
+      copies.emplace(node, (*groups)[group.first].reported->copy);
     }
   }
-  for (ShardedGroup& group : *groups) std::sort(group.assigns.begin(), group.assigns.end());
+  for (ShardedGroup& group : *groups) {
+    std::sort(group.assigns.begin(), group.assigns.end(),
+              [](const OwnedAssign& one, const OwnedAssign& two) { return one.node < two.node; });
+  }
   return copies;
+}
+
+std::vector<Gather> GathersOf(const std::vector<const ShardedGroup*>& groups,
+                              const std::vector<GatherGroup>& planned) {
+  std::unordered_map<std::string, size_t> gather_of;  // by tensor
+  for (size_t i = 0; i < planned.size(); ++i) {
+    for (const std::string& name : planned[i].tensor_names) gather_of.emplace(name, i);
+  }
+  std::vector<Gather> gathers(planned.empty() ? groups.size() : planned.size(), Gather{-1, {}});
+  for (size_t i = 0; i < groups.size(); ++i) {
+    for (const OwnedAssign& assign : groups[i]->assigns) {
+      const auto found = gather_of.find(groups[i]->reported->tensors[assign.tensor].name);
+      Gather& gather = gathers[found == gather_of.end() ? i : found->second];
+      if (gather.root < 0) gather.root = groups[i]->root;
+      gather.assigns.push_back(assign.node);
+    }
+  }
+  for (size_t i = 0; i < planned.size(); ++i) gathers[i].num_threads = planned[i].num_threads;
+  gathers.erase(std::remove_if(gathers.begin(), gathers.end(),
+                               [](const Gather& gather) { return gather.root < 0; }),
+                gathers.end());
+  for (Gather& gather : gathers) std::sort(gather.assigns.begin(), gather.assigns.end());
+  return gathers;
 }
 
 bool ReducesByCopy(const GraphReport& report, const GraphDef& graph,

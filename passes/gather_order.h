@@ -9,16 +9,35 @@
 #include <vector>
 
 #include "passes/owned_updates.h"
+#include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tf_libra {
 
+// An assignment of a variable, and the tensor of its group on whose gradient it depends.
+struct OwnedAssign {
+  int node;
+  int tensor;
+};
+
 struct ShardedGroup {
   ReportedGroup* reported;
-  int root;                  // the all-reduce
-  std::vector<int> assigns;  // of variables, which the group's gathers follow
+  int root;                          // the all-reduce
+  std::vector<OwnedAssign> assigns;  // which the group's gathers follow
 };
+
+// Assignments whose weights are gathered together, after the all-reduce `root`.
+struct Gather {
+  int root;
+  std::vector<int> assigns;
+  int num_threads = 0;  // 0: as many as those of `root`
+};
+
+// Returns the gathers of the weights that `groups` update: by `planned`, in forward order, or one
+// per group, in the order of `groups`, if that is empty.
+std::vector<Gather> GathersOf(const std::vector<const ShardedGroup*>& groups,
+                              const std::vector<GatherGroup>& planned);
 
 // Finds the assignments that the gathers of each group follow; groups are ordered by copy. Returns
 // the copy of each assignment. All that touches a variable is ordered by paths, unless it only

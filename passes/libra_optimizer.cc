@@ -157,7 +157,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
     if (changed && sharding_ != nullptr) {
-      ShardUpdates(*sharding_, KeptNodes(item), &report, optimized_graph);
+      ShardUpdates(*sharding_, plan_->gathers, KeptNodes(item), &report, optimized_graph);
     }
     if (changed && rewriter->SplitsStartDone()) SplitIntoStartDone(Nodes(report), optimized_graph);
   }

@@ -1,6 +1,7 @@
 #include "passes/plan_registry.h"
 
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,26 @@ absl::Status ValidatePlan(const RegisteredPlan& plan) {
       }
       last->second = start;
     }
+  }
+  if (plan.gathers.empty()) return absl::OkStatus();
+  std::unordered_set<std::string> gathered;
+  for (size_t k = 0; k < plan.gathers.size(); ++k) {
+    const std::string where = absl::StrCat("plan '", plan.id, "', gather ", k, ": ");
+    if (plan.gathers[k].num_threads < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, "num_threads is ", plan.gathers[k].num_threads, ", must be at least 1"));
+    }
+    for (const std::string& name : plan.gathers[k].tensor_names) {
+      if (seen.count(name) == 0 || !gathered.insert(name).second) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            where, "tensor name '", name, "' must stand in a group, and in one gather alone"));
+      }
+    }
+  }
+  if (gathered.size() != seen.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan '", plan.id, "': gathers have ",
+                                                   gathered.size(), " tensors, must have all ",
+                                                   seen.size()));
   }
   return absl::OkStatus();
 }

@@ -26,6 +26,12 @@ struct PlanGroup {
   std::vector<int64_t> part_starts = {};
 };
 
+// The weights of one all-gather, by the names of their gradients.
+struct GatherGroup {
+  std::vector<std::string> tensor_names;
+  int num_threads = 1;
+};
+
 struct RegisteredPlan {
   std::string id;
   std::string digest;
@@ -33,7 +39,9 @@ struct RegisteredPlan {
   // No group starts before every gradient has been produced.
   bool after_backward = false;
   // The dtype to which ranks round float32 tensors on their way; empty for the tensors' own.
-  std::string wire_dtype;
+  std::string wire_dtype = {};
+  // Gathers of sharded updates, in forward order. Empty: by the groups of the all-reduces.
+  std::vector<GatherGroup> gathers = {};
 };
 
 // Returns InvalidArgument with the field, its value and the allowed values.

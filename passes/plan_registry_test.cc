@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "passes/testing.h"
@@ -53,6 +54,16 @@ DOCTEST_TEST_CASE("LimitsOfFields") {
   DOCTEST_CHECK(!is_valid({{}, 1, 0}));
   DOCTEST_CHECK((!is_valid({{""}, 1, 0}) && !is_valid({{"a", "a"}, 1, 0})));
   DOCTEST_CHECK(!ValidatePlan({"plan", "digest", {}, false}).ok());
+  const auto are_valid = [](std::vector<GatherGroup> gathers) {
+    RegisteredPlan plan = PlanOf("plan");
+    plan.gathers = std::move(gathers);
+    return ValidatePlan(plan).ok();
+  };
+  DOCTEST_CHECK(are_valid({{{"c", "b"}, 1}, {{"a"}, 2}}));
+  DOCTEST_CHECK(!are_valid({{{"c", "b"}, 0}, {{"a"}, 2}}));
+  DOCTEST_CHECK(!are_valid({{{"c", "b"}, 1}}));
+  DOCTEST_CHECK(!are_valid({{{"c", "b"}, 1}, {{"a", "b"}, 2}}));
+  DOCTEST_CHECK(!are_valid({{{"c", "b"}, 1}, {{"a", "d"}, 2}}));
 }
 
 }  // namespace

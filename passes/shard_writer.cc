@@ -71,12 +71,12 @@ void ShardWriter::WriteParts() {
   }
 }
 
-std::vector<std::string> ShardWriter::WriteGathers(int root, const std::vector<int>& assigns,
+std::vector<std::string> ShardWriter::WriteGathers(const Gather& planned,
                                                    const std::vector<std::string>& after,
                                                    bool in_background) {
-  const NodeDef reduce = graph_->node(root);
+  const NodeDef reduce = graph_->node(planned.root);
   std::map<tensorflow::DataType, std::vector<int>> by_dtype;
-  for (const int node : assigns) {
+  for (const int node : planned.assigns) {
     const int handle = updates_.HandleOf(node);
     if (updates_.IsSlot(handle)) continue;
     by_dtype[graph_->node(node).attr().at("dtype").type()].push_back(node);
@@ -106,6 +106,10 @@ std::vector<std::string> ShardWriter::WriteGathers(int root, const std::vector<i
     for (const char* shared : {"num_threads", "first_lane", "plan", "function"}) {
       const auto found = reduce.attr().find(shared);
       if (found != reduce.attr().end()) (*gather.mutable_attr())[shared] = found->second;
+    }
+    if (planned.num_threads > 0) {
+      (*gather.mutable_attr())["num_threads"].set_i(planned.num_threads);
+      (*gather.mutable_attr())["first_lane"].set_i(0);
     }
     for (const int node : nodes) {
       // Whatever waited for the assignment waits for the gather, except owned parts.

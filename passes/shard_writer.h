@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/gather_order.h"
 #include "passes/owned_updates.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -30,9 +31,9 @@ class ShardWriter {
   // Makes an all-reduce a reduce-scatter.
   void WriteScatter(int root);
   void WriteParts();
-  // Gathers the weights of one all-reduce after its `assigns`. Returns the names of the gathers.
-  // One `in_background` may go on when the graph has ended.
-  std::vector<std::string> WriteGathers(int root, const std::vector<int>& assigns,
+  // Writes one gather per dtype. Returns their names. One `in_background` may go on when the graph
+  // has ended.
+  std::vector<std::string> WriteGathers(const Gather& planned,
                                         const std::vector<std::string>& after, bool in_background);
   // Renames assignments of weights, and adds what WriteGathers has made. `copies` has the copy of
   // the step that each assignment belongs to.

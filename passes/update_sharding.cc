@@ -55,8 +55,8 @@ void BypassIdentityN(const NodesToKeep& keep, GraphDef* graph) {
 
 }  // namespace
 
-void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, GraphReport* report,
-                  GraphDef* graph) {
+void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
+                  const NodesToKeep& keep, GraphReport* report, GraphDef* graph) {
   GraphDef sharded = *graph;
   BypassIdentityN(keep, &sharded);
   OwnedUpdates updates(sharding, keep, &sharded);
@@ -103,9 +103,8 @@ void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, Graph
     const bool in_background = is_last && sharding.overlaps_calls;
     if (!is_last || in_background) std::reverse(order.begin(), order.end());
     std::vector<std::string> after = reduces[copy];
-    for (const ShardedGroup* const group : order) {
-      for (std::string& gather :
-           writer.WriteGathers(group->root, group->assigns, after, in_background)) {
+    for (const Gather& planned : GathersOf(order, gathers)) {
+      for (std::string& gather : writer.WriteGathers(planned, after, in_background)) {
         after = before = {gather};
       }
     }

@@ -4,8 +4,11 @@
 #ifndef TF_LIBRA_PASSES_UPDATE_SHARDING_H_
 #define TF_LIBRA_PASSES_UPDATE_SHARDING_H_
 
+#include <vector>
+
 #include "passes/graph_writer.h"
 #include "passes/owned_updates.h"
+#include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
@@ -17,15 +20,15 @@ namespace tf_libra {
 // - Element-wise ops that lead from it to assignments compute the owned part. Reshapes become
 //   Identity. Other operands pass through LibraOwnedPart, which keeps scalars.
 // - Reads of slots become LibraReadOwned, and assignments LibraAssignOwned.
-// - LibraGatherOwned, one per all-reduce and dtype, makes weights whole again. All nodes that
-//   waited for the assignment wait for the gather. Ranks have to agree on one order: gathers run
-//   after all all-reduces of their copy of the step and before those of the next copy, overlapping
-//   its forward pass.
+// - LibraGatherOwned, one per group of `gathers` and dtype, makes weights whole again; without
+//   `gathers`, one per all-reduce. All nodes that waited for the assignment wait for the gather.
+//   Ranks have to agree on one order: gathers run after all all-reduces of their copy of the step
+//   and before those of the next copy, overlapping its forward pass.
 //
 // An all-reduce stays as it is if any other op reads its result, a slot, or a value on the way.
 // Sets `is_sharded` of the rewritten groups, and `whole` of the others.
-void ShardUpdates(const UpdateSharding& sharding, const NodesToKeep& keep, GraphReport* report,
-                  tensorflow::GraphDef* graph);
+void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>& gathers,
+                  const NodesToKeep& keep, GraphReport* report, tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra
 

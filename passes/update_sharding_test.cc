@@ -22,6 +22,7 @@ struct MomentumStep {
   GraphReport report;
   NodesToKeep keep;
   UpdateSharding sharding{{{"w", 100}}, {1}};
+  std::vector<GatherGroup> gathers;
 
   tensorflow::NodeDef* Variable(const std::string& op, const std::string& name,
                                 const Inputs& inputs) {
@@ -57,7 +58,7 @@ struct MomentumStep {
 
   bool Shard(bool overlaps_calls = false) {
     sharding.overlaps_calls = overlaps_calls;
-    ShardUpdates(sharding, keep, &report, &graph.def);
+    ShardUpdates(sharding, gathers, keep, &report, &graph.def);
     return report.groups[0].is_sharded;
   }
 };
@@ -100,6 +101,20 @@ DOCTEST_TEST_CASE("TheLastGathersMayGoOnAfterTheGraph") {
   DOCTEST_CHECK_EQ(nodes.at("reduce_gather_end").op(), "LibraAwaitGather");
   const Inputs gather = InputsOf(nodes.at("reduce_gather"));
   DOCTEST_CHECK_EQ(gather, (Inputs{"w", "^assign_w_owned", "^reduce"}));
+}
+
+DOCTEST_TEST_CASE("PlannedGathersHaveThreadsOfTheirOwn") {
+  MomentumStep step;
+  for (auto& node : *step.graph.def.mutable_node()) {
+    if (node.name() == "reduce") tensorflow::AddNodeAttr("first_lane", 2, &node);
+  }
+  step.gathers = {{{"w"}, 3}};
+  DOCTEST_CHECK(step.Shard(true));
+  const auto nodes = ByName(step.graph.def);
+  const auto& attributes = nodes.at("reduce_gather").attr();
+  DOCTEST_CHECK_EQ(attributes.at("num_threads").i(), 3);
+  DOCTEST_CHECK_EQ(attributes.at("first_lane").i(), 0);
+  DOCTEST_CHECK_EQ(attributes.at("plan").s(), "p");
 }
 
 // Each change makes one op read more than the owned part.
@@ -181,7 +196,7 @@ DOCTEST_TEST_CASE("GathersOfACopyOverlapTheNextForwardPass") {
     group.tensors = {{"w", "gradient_" + k, 0}};
     report.groups.push_back(group);
   }
-  ShardUpdates({{{"w", 100}}, {1}}, {}, &report, &graph.def);
+  ShardUpdates({{{"w", 100}}, {1}}, {}, {}, &report, &graph.def);
   for (const ReportedGroup& group : report.groups) DOCTEST_CHECK_EQ(group.whole, "");
   const auto nodes = ByName(graph.def);
   const auto waits = [&](const std::string& node, const std::string& input) {

@@ -71,3 +71,4 @@ def test_a_wire_dtype_is_an_option_of_optimize() -> None:
 def test_sharded_updates_pipelines_and_bursts_train_models_of_their_own() -> None:
     names = ("libra:shard_updates=1", "spp:num_microbatches=4", "libra:shard_updates=0", "none")
     assert [variants.trains_own_model(name) for name in names] == [True, True, False, False]
+    assert variants.trains_own_model("dear:buffer_bytes=1000000")

@@ -81,6 +81,9 @@ def test_defaults() -> None:
         ({"shard_updates": True, "engine": "horovod"}, "shard_updates must be False with engine"),
         ({"shard_updates": True, "wire_dtype": "float16"}, "shard_updates must be False with wire"),
         ({"shard_updates": True, "check_numerics": "skip"}, "shard_updates must be False with che"),
+        ({"strategy": "dear", "shard_updates": True}, 'shard_updates must be "overlap"'),
+        ({"strategy": "dear", "engine": "horovod"}, "shard_updates must be False with engine"),
+        ({"strategy": "dear", "wire_dtype": "float16"}, "shard_updates must be False with wire"),
         ({"progress": "bar"}, "progress must be"),
         (
             {"strategy": strategies.Libra(threads=(1, 65))},

@@ -41,6 +41,9 @@ class Flat(CostModel):
     def contention_free(self):
         return self
 
+    def one_phase(self):
+        return replace(self, rate=2 * self.rate)
+
     def formula(self):
         return "flat"
 

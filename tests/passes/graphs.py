@@ -101,6 +101,7 @@ def register(
     digest: str = "digest",
     after_backward: bool = False,
     wire_dtype: str = "",
+    gathers: Sequence[Group] = (),
 ) -> str:
     """Registers a plan, under a name of its own unless `plan` is given, and returns its id."""
     plan = f"plan-{next(_plan_numbers)}" if plan is None else plan
@@ -122,6 +123,10 @@ def register(
         ),
         int(after_backward),
         wire_dtype.encode(),
+        len(gathers),
+        native.int_array([len(group.tensors) for group in gathers]),
+        native.int_array([group.num_threads for group in gathers]),
+        native.text_array([name for group in gathers for name in group.tensors]),
     )
     if code != 0:
         raise ValueError(c.TfLibraLastPlanError().decode())

@@ -43,8 +43,8 @@ def test_null_pointers_are_rejected() -> None:
     one = native.int_array([1])
     names = native.text_array(["a"])
     whole = native.long_array([-1])
-    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0, b""]
-    for i in (0, 1, 3, 4, 5, 6, 7, 9):
+    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0, b"", 1, one, one, names]
+    for i in (0, 1, 3, 4, 5, 6, 7, 9, 11, 12, 13):
         arguments = list(good)
         arguments[i] = None
         assert c.TfLibraRegisterPlan(*arguments) != 0
@@ -52,9 +52,12 @@ def test_null_pointers_are_rejected() -> None:
     assert c.TfLibraUnregisterPlan(None) != 0
     short = native.text_array(["a"])
     two_names = (type(short)._type_ * 2)(b"a", None)
-    arguments = [b"p", b"d", 1, native.int_array([2]), one, one, two_names]
-    assert c.TfLibraRegisterPlan(*arguments, native.long_array([-1, -1]), 0, b"") != 0
+    two = native.int_array([2])
+    arguments = [b"p", b"d", 1, two, one, one, two_names, native.long_array([-1, -1]), 0, b""]
+    assert c.TfLibraRegisterPlan(*arguments, 0, one, one, names) != 0
     assert b"fewer names" in c.TfLibraLastPlanError()
+    assert c.TfLibraRegisterPlan(*good[:10], 1, two, one, two_names) != 0
+    assert b"gather_names holds fewer names" in c.TfLibraLastPlanError()
 
 
 def test_the_same_plan_again_does_nothing_and_another_digest_is_rejected() -> None:

@@ -255,3 +255,32 @@ def test_ranks_execute_another_plan_in_each_format() -> None:
     assert "wire_dtype" not in formats[0].to_json()
     with pytest.raises(ValueError, match="wire_dtype must be one of bfloat16, float16"):
         dataclasses.replace(PLAN, wire_dtype="float32")
+
+
+GATHERED = dataclasses.replace(PLAN, gathers=(TensorGroup(1, 4, 8), TensorGroup(0, 1, 2)))
+
+
+def test_gathers_are_executed_and_stored() -> None:
+    assert Plan.from_json(GATHERED.to_json()) == GATHERED
+    assert GATHERED.gather_bytes == (20, 8)
+    assert (PLAN.num_lanes, GATHERED.num_lanes) == (5, 8)
+    other = dataclasses.replace(GATHERED, gathers=(TensorGroup(1, 4, 4), TensorGroup(0, 1, 2)))
+    assert len({plan.fingerprint for plan in (PLAN, GATHERED, other)}) == 3
+    assert "gathers" not in PLAN.to_json()
+
+
+@pytest.mark.parametrize(
+    ("gathers", "word"),
+    [
+        ((TensorGroup(0, 1, 2), TensorGroup(1, 4, 8)), r"gathers\[0\].stop must be 4, got 1"),
+        ((TensorGroup(2, 4, 2), TensorGroup(0, 1, 2)), r"gathers\[1\].stop must be 2, got 1"),
+        ((TensorGroup(2, 4, 2), TensorGroup(1, 2, 2)), "lack the first 1"),
+        ((TensorGroup(0, 4, 2, start_byte=4),), r"gathers\[0\] must be of whole tensors"),
+        ((TensorGroup(0, 4, 2, stream=1),), r"gathers\[0\] must be of whole tensors on stream 0"),
+    ],
+)
+def test_gathers_are_of_all_tensors_in_forward_order(gathers, word) -> None:
+    with pytest.raises(ValueError, match=word):
+        dataclasses.replace(PLAN, gathers=gathers)
+    with pytest.raises(ValueError, match="wire_dtype must be None with gathers"):
+        dataclasses.replace(GATHERED, wire_dtype="float16")

@@ -305,17 +305,21 @@ def _has_optimum(kind: type[strategies.Strategy]) -> bool:
 
 
 def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:
-    threads = sorted({group.num_threads for group in plan.groups})
-    return first | {
-        "backward_seconds": timeline.backward_seconds,
-        "step_seconds": timeline.step_seconds,
-        "computation_end_seconds": timeline.computation_end_seconds,
-        "residual_communication_seconds": sum(
-            stage.residual_communication_seconds for stage in timeline.stages
-        ),
-        "groups": len(plan.groups),
-        "threads": threads,
-    }
+    threads = sorted({group.num_threads for group in (*plan.groups, *plan.gathers)})
+    return (
+        first
+        | {
+            "backward_seconds": timeline.backward_seconds,
+            "step_seconds": timeline.step_seconds,
+            "computation_end_seconds": timeline.computation_end_seconds,
+            "residual_communication_seconds": sum(
+                stage.residual_communication_seconds for stage in timeline.stages
+            ),
+            "groups": len(plan.groups),
+            "threads": threads,
+        }
+        | ({"forward_delay_seconds": timeline.forward_delay_seconds} if plan.gathers else {})
+    )
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -328,13 +332,16 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
         "with updates": "step_seconds",
         "computation": "computation_end_seconds",
         "residual": "residual_communication_seconds",
+        "forward delay": "forward_delay_seconds",
         "whole step": "whole_step_seconds",
     }
-    columns = {title: name for title, name in columns.items() if name in rows[0]}
+    columns = {title: name for title, name in columns.items() if any(name in row for row in rows)}
     titles = "".join(f"{title:>14}" for title in columns)
     print(f"{key:<16}{titles}{'groups':>8}  threads")
     for row in rows:
-        times = "".join(f"{formatting.time(row[name]):>14}" for name in columns.values())
+        times = "".join(
+            f"{formatting.time(row[name]) if name in row else '':>14}" for name in columns.values()
+        )
         threads = ",".join(map(str, row["threads"]))
         print(f"{row[key]!s:<16}{times}{row['groups']:>8}  {threads}")
 

@@ -241,7 +241,7 @@ class DataParallelOptions(Options):
         "bool | str",
         validators.boolean_or("overlap"),
         """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
-        while the next forward pass runs.""",
+        while the next forward pass runs, as strategy "dear" and plans with gathers require.""",
         agreed=True,
     )
     max_tuning_steps: int = option(
@@ -274,6 +274,13 @@ class DataParallelOptions(Options):
             raise ValueError(
                 "error_feedback must be False without wire_dtype, as nothing is rounded, got True"
             )
+        if self.strategy.gathers_weights or (self.plan is not None and self.plan.gathers):
+            if self.shard_updates is True:
+                raise ValueError(
+                    'shard_updates must be "overlap", or left out, with a plan that gathers weights'
+                    " under the next forward pass, got True"
+                )
+            object.__setattr__(self, "shard_updates", "overlap")
         if self.shard_updates:
             self._check_shards()
         if self.wire_dtype is not None and not self.backend.rounds_tensors:

@@ -108,6 +108,10 @@ class CostModel(Document, abc.ABC):
         return cast(CostModel, changed)
 
     @abc.abstractmethod
+    def one_phase(self) -> "CostModel":
+        """Returns the model of a reduce-scatter or an all-gather: half the bytes and hops."""
+
+    @abc.abstractmethod
     def _on_wire(self, share: float, rounding: float) -> "CostModel":
         """Returns the model with `rounding` seconds per byte of c_hat in addition."""
 

@@ -134,6 +134,15 @@ class ContentionModel(CostModel):
         """Returns the model with links that are `factor` times as fast; startup stays."""
         return self.slowed(0.0, 1 / factor)
 
+    def one_phase(self) -> "ContentionModel":
+        """Returns the model of a reduce-scatter or an all-gather."""
+        alone = self.exclusive_hop_latency
+        return replace(
+            self.slowed(0.0, 0.5),
+            hop_latency=self.hop_latency / 2,
+            exclusive_hop_latency=None if alone is None else alone / 2,
+        )
+
     def _on_wire(self, share: float, rounding: float) -> "ContentionModel":
         # Rounding delays an all-reduce relative to its rate on unlimited threads.
         return self.slowed(0.0, share + rounding * self.exclusive[0])

@@ -110,6 +110,10 @@ class ProcessorModel(CostModel):
         """Returns the model with links that are `factor` times as fast; CPU time stays."""
         return replace(self, wire_per_byte=self.wire_per_byte / factor)
 
+    def one_phase(self) -> "ProcessorModel":
+        """Returns the model of a reduce-scatter or an all-gather."""
+        return replace(self._on_wire(0.5, 0.0), startup=self.startup / 2)
+
     def _on_wire(self, share: float, rounding: float) -> "ProcessorModel":
         return replace(
             self,

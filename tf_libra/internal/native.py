@@ -55,7 +55,10 @@ _PROTOTYPES = {
     "TfLibraStopHorovod": (_INT, []),
     "TfLibraRegisterPlan": (
         _INT,
-        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT, _TEXT],
+        [
+            *(_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT, _TEXT),
+            *(_INT, _INTS, _INTS, _TEXTS),
+        ],
     ),
     "TfLibraUnregisterPlan": (_INT, [_TEXT]),
     "TfLibraRegisterSharding": (_INT, [_TEXT, _INT, _TEXTS, _LONGS, _INT, _INTS, _INT]),

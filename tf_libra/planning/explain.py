@@ -8,6 +8,7 @@ from tf_libra.internal import validation
 from tf_libra.internal.formatting import COLUMNS, difference, percent, size, time
 from tf_libra.planning.plan_changes import SAME_SECONDS, PlanChange, PlanChanges
 from tf_libra.simulation import GroupSpan, Timeline, simulate
+from tf_libra.simulation.api import owned_problem
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan, TensorGroup
 
@@ -94,7 +95,25 @@ class Explanation:
                 f"    {difference(alternative.seconds):>12}  {alternative.change}"[:COLUMNS]
                 for alternative in entry.alternatives
             ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._gather_lines()])
+
+    def _gather_lines(self) -> list[str]:
+        plan, timeline = self.plan, self.timeline
+        lines = []
+        for index, gather in enumerate(plan.gathers):
+            span, layers = timeline.gathers[index], timeline.forward[index]
+            names = plan.tensor_names
+            first, last = _shortened(names[gather.stop - 1]), _shortened(names[gather.start])
+            lines += [
+                "",
+                f"gather {index}: {first if first == last else f'{first} .. {last}'}"[:COLUMNS],
+                f"  tensors {gather.stop - 1}-{gather.start}, {size(plan.gather_bytes[index])},"
+                f" r = {gather.num_threads}, {time(span.start_seconds)} to"
+                f" {time(span.end_seconds)}",
+                f"  Its layers compute from {time(layers.start_seconds)} to"
+                f" {time(layers.end_seconds)}.",
+            ]
+        return lines
 
 
 @dataclass(frozen=True)
@@ -117,6 +136,8 @@ class GroupCost:
 
 def group_costs(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[GroupCost, ...]:
     """Returns the predicted cost of each group."""
+    if plan.gathers:
+        cost = cost.one_phase()
     return tuple(
         GroupCost(
             stage.overlap_seconds
@@ -195,10 +216,15 @@ class _Explainer:
         timeline: Timeline,
         evidence: Evidence | None = None,
     ) -> None:
-        self._profile = profile
-        # From here on, costs are of the bytes that travel.
-        self._cost = cost = cost.on_wire(plan.wire_share)
-        self._plan = plan = replace(plan, wire_dtype=None)
+        # From here on, costs are of the bytes that travel, and those of reduce-scatters.
+        cost = cost.on_wire(plan.wire_share)
+        self._operation = "reduce-scatter" if plan.gathers else "all-reduce"
+        self._num_gathers, self._delay = len(plan.gathers), timeline.forward_delay_seconds
+        if plan.gathers:
+            profile, cost = owned_problem(profile, cost)
+            timeline = replace(timeline, forward_delay_seconds=0.0)
+        self._profile, self._cost = profile, cost
+        self._plan = plan = replace(plan, wire_dtype=None, gathers=())
         self._timeline = timeline
         self._evidence = evidence or Evidence()
         self._changes = PlanChanges(profile, plan, cost, timeline)
@@ -232,6 +258,11 @@ class _Explainer:
             words += (
                 f" With {time(updates)} of updates, during and after the last all-reduces, the step"
                 f" ends at {time(self._timeline.step_seconds)}."
+            )
+        if self._num_gathers:
+            words += (
+                f" Weights are gathered in {self._num_gathers} groups under the next forward pass,"
+                f" which takes {time(self._delay)} longer for it."
             )
         return words
 
@@ -289,7 +320,7 @@ class _Explainer:
         if waited > SAME_SECONDS * self._timeline.backward_seconds:
             return (
                 f"It is complete at {time(span.ready_seconds)} and waits {time(waited)} for an "
-                "all-reduce before it."
+                f"{self._operation} before it."
             )
         return "It starts as soon as its last gradient is produced."
 
@@ -329,7 +360,7 @@ class _Explainer:
             self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
         )
         seconds = time(float(all_reduce(num_bytes, r)))
-        words = [f"r = {r}{self._mark(r)}: the all-reduce takes {seconds}"]
+        words = [f"r = {r}{self._mark(r)}: the {self._operation} takes {seconds}"]
         for alternative, other in ((halved, r // 2), (doubled, 2 * r)):
             if alternative is None or alternative.seconds is None:
                 continue

@@ -21,11 +21,13 @@ class Draft:
       groups: contiguous ranges in backward order that cover all tensors.
       notes: sentences for the plan's notes.
       contention: gamma of ASC-WFBP for concurrent groups.
+      gathers: groups of gathers, in forward order; none if `groups` are all-reduces.
     """
 
     groups: tuple[TensorGroup, ...]
     notes: tuple[str, ...] = ()
     contention: float = 1.0
+    gathers: tuple[TensorGroup, ...] = ()
 
 
 def groups_from_stops(stops: Sequence[int], threads: Sequence[int]) -> tuple[TensorGroup, ...]:
@@ -71,6 +73,11 @@ class Strategy(Protocol):
     @property
     def contention(self) -> float | None:
         """User-provided gamma; None if the user gave none or the strategy needs none."""
+        ...
+
+    @property
+    def gathers_weights(self) -> bool:
+        """True if its plans have gathers, so that training has to shard updates."""
         ...
 
     @property
@@ -122,6 +129,11 @@ class StrategyBase(Value):
     def contention(self) -> float | None:
         """Gamma, without effect on one stream."""
         return None
+
+    @property
+    def gathers_weights(self) -> bool:
+        """False: its plans are of all-reduces."""
+        return False
 
     @property
     def races(self) -> bool:

@@ -149,6 +149,12 @@ def register(plan: Plan) -> None:
         ),
         int(plan.after_backward),
         (plan.wire_dtype or "").encode(),
+        len(plan.gathers),
+        native.int_array([gather.stop - gather.start for gather in plan.gathers]),
+        native.int_array([gather.num_threads for gather in plan.gathers]),
+        native.text_array(
+            [name for g in plan.gathers for name in plan.tensor_names[g.start : g.stop][::-1]]
+        ),
     )
     if code != 0:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")

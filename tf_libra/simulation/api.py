@@ -4,6 +4,7 @@ import math
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import validation
+from tf_libra.simulation.gathers import add_gathers
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.streams import simulate_streams
 from tf_libra.simulation.timeline import Timeline
@@ -16,6 +17,8 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
 
     The number of workers is the cost model's, even if the plan was made for another one. Under a
     plan with a `wire_dtype` the bytes that travel count; a mixture of dtypes counts by its average.
+    With gathers, each phase takes half of an all-reduce's bytes and hops, and each rank updates its
+    part alone.
 
     Raises:
       ValueError: the plan has other tensors, a rate is not positive at a group's threads, or the
@@ -33,10 +36,19 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     if plan.wire_dtype is not None:
         cost = cost.on_wire(plan.wire_share)
     simulated = simulate_streams if plan.num_streams > 1 else simulate_sequential
+    if plan.gathers:
+        profile, cost = owned_problem(profile, cost)
     timeline = simulated(profile, plan, cost)
+    if plan.gathers:
+        timeline = add_gathers(timeline, profile, plan, cost)
     if not math.isfinite(timeline.step_seconds):
         raise ValueError(
             "the seconds of profile and the times of cost must add up to a finite number, got"
             f" {timeline.step_seconds}"
         )
     return timeline
+
+
+def owned_problem(profile: BackwardProfile, cost: CostModel) -> tuple[BackwardProfile, CostModel]:
+    """Returns profile and cost model of ranks that reduce, update and gather the owned parts."""
+    return profile.with_owned_updates(cost.num_workers), cost.one_phase()

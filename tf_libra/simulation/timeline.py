@@ -37,12 +37,12 @@ class TimelineStage:
 
 @dataclass(frozen=True)
 class GroupSpan:
-    """Simulated times of a group's all-reduce; seconds since backward's start.
+    """Simulated times of a group's all-reduce or gather; seconds since backward's start.
 
     Attributes:
-      ready_seconds: production of the group's last gradient.
-      start_seconds: start of the all-reduce.
-      end_seconds: end of the all-reduce.
+      ready_seconds: production of the group's last gradient; of a gather, the step's end.
+      start_seconds: its start.
+      end_seconds: its end.
     """
 
     ready_seconds: float
@@ -58,19 +58,32 @@ class Timeline:
       stages: one more than groups; stage 0 is the computation before group 0 is complete.
       groups: one span per group, in the plan's order.
       updates_end_seconds: end of the optimizer's last update; 0 if the profile has no updates.
+      gathers: one span per gather, in forward order; none if the plan all-reduces.
+      forward: computation of the layers of each gather in the next forward pass, ready when the
+        weights are gathered.
+      forward_delay_seconds: seconds that gathers add to the next forward pass.
     """
 
     stages: tuple[TimelineStage, ...]
     groups: tuple[GroupSpan, ...]
     updates_end_seconds: float = 0.0
+    gathers: tuple[GroupSpan, ...] = ()
+    forward: tuple[GroupSpan, ...] = ()
+    forward_delay_seconds: float = 0.0
+
+    @property
+    def boundary_seconds(self) -> float:
+        """Seconds from the start of backward to the end of the step: of reductions and updates."""
+        return max(self.backward_seconds, self.updates_end_seconds)
 
     @property
     def step_seconds(self) -> float:
         """Seconds from the start of backward to the end of all-reduces and updates.
 
-        Equals `backward_seconds` if the profile has no updates.
+        Equals `backward_seconds` if the profile has no updates and the plan no gathers. With
+        gathers, their delay of the next forward pass is included: steps are compared by it.
         """
-        return max(self.backward_seconds, self.updates_end_seconds)
+        return self.boundary_seconds + self.forward_delay_seconds
 
     @property
     def backward_seconds(self) -> float:

@@ -25,6 +25,9 @@ class GradientTensor(Value):
       dtype: name of the TensorFlow dtype, such as "float32"; None if unknown.
       update_seconds: contention-free seconds of the optimizer's update after the all-reduce, at
         least 0; 0 if unknown.
+      forward_seconds: contention-free seconds of forward computation between the first use of this
+        weight and that of the next one in forward order, or the end of the forward pass, at least
+        0; 0 if unknown.
 
     Raises:
       ValueError: a size or a time is negative or not finite.
@@ -35,8 +38,9 @@ class GradientTensor(Value):
     compute_seconds: NonNegative
     dtype: str | None = None
     update_seconds: NonNegative = 0.0
+    forward_seconds: NonNegative = 0.0
 
-    SPARSE: ClassVar = ("dtype", "update_seconds")
+    SPARSE: ClassVar = ("dtype", "update_seconds", "forward_seconds")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class BackwardProfile(Document):
     Attributes:
       tensors: gradients, at least one.
       rest_seconds: seconds of the step outside backward and the updates, such as forward
-        computation; None if unknown. Planners do not use it.
+        computation; None if unknown.
 
     Raises:
       ValueError: no tensor, or two tensors of one name.
@@ -70,6 +74,7 @@ class BackwardProfile(Document):
         validation.integer("the sum of num_bytes", sum(t.num_bytes for t in self.tensors))
         validation.real("the sum of compute_seconds", sum(t.compute_seconds for t in self.tensors))
         validation.real("the sum of update_seconds", sum(t.update_seconds for t in self.tensors))
+        validation.real("the sum of forward_seconds", sum(t.forward_seconds for t in self.tensors))
 
     @classmethod
     def from_arrays(
@@ -79,6 +84,7 @@ class BackwardProfile(Document):
         names: Sequence[str] | None = None,
         dtypes: Sequence[str] | None = None,
         update_seconds: ArrayLike | None = None,
+        forward_seconds: ArrayLike | None = None,
     ) -> "BackwardProfile":
         """Build a profile of L tensors from columns, in backward order.
 
@@ -88,6 +94,7 @@ class BackwardProfile(Document):
           names: unique names; None: "gradient_0" and so on.
           dtypes: dtype names, None if unknown.
           update_seconds: contention-free seconds of updates, shape [L]; None: zero.
+          forward_seconds: contention-free seconds of forward computation, shape [L]; None: zero.
 
         Raises:
           ValueError: columns of different lengths, or a value that `GradientTensor` rejects.
@@ -103,18 +110,22 @@ class BackwardProfile(Document):
         updates: Sequence[Any] = [0.0] * len(sizes)
         if update_seconds is not None:
             updates = validation.sequence("update_seconds", update_seconds)
+        forward: Sequence[Any] = [0.0] * len(sizes)
+        if forward_seconds is not None:
+            forward = validation.sequence("forward_seconds", forward_seconds)
         for field, column in (
             ("compute_seconds", seconds),
             ("names", labels),
             ("dtypes", kinds),
             ("update_seconds", updates),
+            ("forward_seconds", forward),
         ):
             if len(column) != len(sizes):
                 raise ValueError(
                     f"{field} must have one entry per tensor: num_bytes has {len(sizes)}, "
                     f"got {len(column)}"
                 )
-        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds, updates)))
+        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds, updates, forward)))
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
@@ -144,6 +155,29 @@ class BackwardProfile(Document):
         """Seconds of updates of the first l tensors for l = 0..L, shape [L + 1]."""
         return _read_only(np.cumsum([0.0, *(t.update_seconds for t in self.tensors)]))
 
+    @cached_property
+    def forward_seconds(self) -> NDArray[np.float64]:
+        """Contention-free seconds of forward computation per tensor, shape [L].
+
+        If no tensor's is known, the profile's `rest_seconds` are taken for the forward pass, each
+        tensor's in proportion to its backward computation; zeros if they are unknown, too.
+        """
+        known = np.array([t.forward_seconds for t in self.tensors], np.float64)
+        total = self.compute_after[0]
+        if self.rest_seconds is not None and not known.any() and total > 0:
+            known = self.compute_seconds * (self.rest_seconds / total)
+        return _read_only(known)
+
+    def with_owned_updates(self, num_workers: int) -> "BackwardProfile":
+        """Returns the profile of ranks that each update one of `num_workers` parts."""
+        return replace(
+            self,
+            tensors=tuple(
+                replace(tensor, update_seconds=tensor.update_seconds / num_workers)
+                for tensor in self.tensors
+            ),
+        )
+
     @property
     def has_updates(self) -> bool:
         """True if updates take time."""
@@ -155,7 +189,11 @@ class BackwardProfile(Document):
             self,
             rest_seconds=None if self.rest_seconds is None else self.rest_seconds * factor,
             tensors=tuple(
-                replace(tensor, compute_seconds=tensor.compute_seconds * factor)
+                replace(
+                    tensor,
+                    compute_seconds=tensor.compute_seconds * factor,
+                    forward_seconds=tensor.forward_seconds * factor,
+                )
                 for tensor in self.tensors
             ),
         )

@@ -91,7 +91,8 @@ class Plan(FingerprintedDocument):
     """Groups of one training step in launch order, the same on every rank.
 
     A group starts when its last tensor is produced, the previous group has started, and the
-    previous group of its stream has ended.
+    previous group of its stream has ended. With `gathers`, groups are reduce-scatters, and each
+    rank updates the parts that it owns.
 
     Attributes:
       groups: consecutive byte ranges that cover all tensors, in backward order. Tensors are cut
@@ -109,10 +110,13 @@ class Plan(FingerprintedDocument):
         1 + (k - 1)·(gamma - 1) times as long per byte. No effect on one stream.
       wire_dtype: dtype to which ranks round float32 tensors on their way, which is lossy; None:
         every tensor travels in its own.
+      gathers: groups of the weights that are gathered under the next forward pass, in forward
+        order: ranges of whole tensors, the last ones first. They are sequential and begin when
+        all reduce-scatters have ended. Empty: the plan is of all-reduces.
 
     Raises:
-      ValueError: the groups do not cover every byte of the tensors once, cut one within an
-        element, or a field is out of its range.
+      ValueError: the groups or gathers do not cover every byte of the tensors once, cut one within
+        an element, or a field is out of its range.
     """
 
     groups: tuple[TensorGroup, ...]
@@ -126,10 +130,11 @@ class Plan(FingerprintedDocument):
     dtypes: tuple[str, ...] | None = None
     contention: AtLeastOne = 1.0
     wire_dtype: WireDtype | None = None
+    gathers: tuple[TensorGroup, ...] = ()
 
     FORMAT: ClassVar = "tf-libra plan"
     INDENT: ClassVar = 1
-    SPARSE: ClassVar = ("wire_dtype",)
+    SPARSE: ClassVar = ("wire_dtype", "gathers")
 
     def _validate(self) -> None:
         count = len(self.tensor_names)
@@ -139,6 +144,13 @@ class Plan(FingerprintedDocument):
             dtypes = self.dtypes
             validation.same_length("dtypes", dtypes, "tensor name", count)
         _check_cover(self.groups, self.num_bytes, dtypes)
+        if self.gathers:
+            _check_gathers(self.gathers, count)
+            if self.wire_dtype is not None:
+                raise ValueError(
+                    "wire_dtype must be None with gathers, which send weights as they are, got"
+                    f" {self.wire_dtype!r}"
+                )
 
     @classmethod
     def for_profile(
@@ -153,6 +165,7 @@ class Plan(FingerprintedDocument):
         notes: tuple[str, ...] = (),
         contention: float = 1.0,
         wire_dtype: str | None = None,
+        gathers: tuple[TensorGroup, ...] = (),
     ) -> "Plan":
         """Returns a plan of a profile's tensors; see the class for the arguments."""
         dtypes = tuple(t.dtype for t in profile.tensors if t.dtype is not None)
@@ -168,6 +181,7 @@ class Plan(FingerprintedDocument):
             dtypes=dtypes if len(dtypes) == len(profile.tensors) else None,
             contention=contention,
             wire_dtype=wire_dtype,
+            gathers=gathers,
         )
 
     def _executed(self) -> dict[str, Any]:
@@ -186,7 +200,11 @@ class Plan(FingerprintedDocument):
             "num_bytes": self.num_bytes,
             "dtypes": self.dtypes,
         }
-        return executed | ({"wire_dtype": self.wire_dtype} if self.wire_dtype else {})
+        if self.wire_dtype:
+            executed["wire_dtype"] = self.wire_dtype
+        if self.gathers:
+            executed["gathers"] = [[g.start, g.stop, g.num_threads] for g in self.gathers]
+        return executed
 
     @property
     def cuts_tensors(self) -> bool:
@@ -200,11 +218,11 @@ class Plan(FingerprintedDocument):
 
     @property
     def num_lanes(self) -> int:
-        """Most concurrent threads: the sum of each stream's widest group."""
+        """Most concurrent threads: the sum of each stream's widest group, or the widest gather."""
         widest: dict[int, int] = {}
         for group in self.groups:
             widest[group.stream] = max(group.num_threads, widest.get(group.stream, 0))
-        return sum(widest.values())
+        return max(sum(widest.values()), *(gather.num_threads for gather in self.gathers), 0)
 
     @cached_property
     def group_bytes(self) -> tuple[int, ...]:
@@ -212,6 +230,11 @@ class Plan(FingerprintedDocument):
         before = [0, *itertools.accumulate(self.num_bytes)]
         starts = [before[group.start] + group.start_byte for group in self.groups]
         return tuple(b - a for a, b in itertools.pairwise([*starts, before[-1]]))
+
+    @cached_property
+    def gather_bytes(self) -> tuple[int, ...]:
+        """Size of each gather in bytes."""
+        return tuple(sum(self.num_bytes[g.start : g.stop]) for g in self.gathers)
 
     @cached_property
     def wire_bytes(self) -> tuple[int, ...]:
@@ -273,9 +296,10 @@ class Plan(FingerprintedDocument):
     def _to_fields(self) -> dict[str, Any]:
         """Returns the fields as JSON values; groups have the keys of cuts if a tensor is cut."""
         fields = super()._to_fields()
-        if not self.cuts_tensors:
-            for group in fields["groups"]:
-                del group["start_byte"], group["stop_byte"]
+        for group in () if self.cuts_tensors else fields["groups"]:
+            del group["start_byte"], group["stop_byte"]
+        for gather in fields.get("gathers", ()):
+            del gather["start_byte"], gather["stop_byte"]
         return fields
 
     @property
@@ -338,3 +362,18 @@ def _check_cover(
         raise ValueError(
             f"groups must cover {len(sizes)} tensors, at least 1; they cover {covered}"
         )
+
+
+def _check_gathers(gathers: tuple[TensorGroup, ...], count: int) -> None:
+    """Raise `ValueError` unless the gathers are consecutive from the last tensor to the first."""
+    stop = count
+    for index, gather in enumerate(gathers):
+        if gather.stop != stop:
+            raise ValueError(f"gathers[{index}].stop must be {stop}, got {gather.stop}")
+        if gather.cuts_tensors or gather.stream:
+            raise ValueError(
+                f"gathers[{index}] must be of whole tensors on stream 0, got {gather!r}"
+            )
+        stop = gather.start
+    if stop:
+        raise ValueError(f"gathers must cover {count} tensors; they lack the first {stop}")

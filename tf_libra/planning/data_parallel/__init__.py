@@ -8,6 +8,7 @@ from tf_libra.planning.data_parallel.static_rules import HorovodFusion, SynEasgd
 from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
 from tf_libra.planning.data_parallel.asc_wfbp import AscWfbp
 from tf_libra.planning.data_parallel.aiacc import Aiacc
+from tf_libra.planning.data_parallel.dear import Dear
 from tf_libra.planning.data_parallel.libra_m import LibraM
 from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.auto import Auto
@@ -21,6 +22,7 @@ __all__ = [
     "Aiacc",
     "AscWfbp",
     "Auto",
+    "Dear",
     "HorovodFusion",
     "Libra",
     "LibraM",

@@ -43,5 +43,6 @@ def make_plan(
         notes=draft.notes,
         contention=draft.contention,
         wire_dtype=wire_dtype,
+        gathers=draft.gathers,
     )
     return replace(plan, predicted_seconds=simulate(profile, plan, cost).backward_seconds)

@@ -77,7 +77,10 @@ class Auto(ChosenThreads):
         return max(strategy.num_lanes for strategy in self.others().values())
 
     def others(self) -> dict[str, Strategy]:
-        """Returns every strategy that plans by itself, by name, with the arguments that it has."""
+        """Returns every strategy of all-reduces, by name, with the arguments that it has.
+
+        Trials compare all-reduces, so strategies with gathers take no part.
+        """
         given = {
             "threads": self.threads,
             "num_threads": self.threads[0],
@@ -87,7 +90,7 @@ class Auto(ChosenThreads):
         return {
             name: self._with_few_threads(kind(**known_arguments(kind, given)))
             for name, kind in BY_NAME.items()
-            if kind.tuned_by != self.tuned_by
+            if kind.tuned_by != self.tuned_by and not kind().gathers_weights
         }
 
     def _with_few_threads(self, strategy: Strategy) -> Strategy:

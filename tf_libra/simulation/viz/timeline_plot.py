@@ -1,6 +1,7 @@
 """Plot of a data-parallel timeline. Imports Matplotlib at first use."""
 
 import os
+from typing import Any
 
 from tf_libra.internal import formatting
 from tf_libra.simulation.timeline import Timeline
@@ -8,6 +9,7 @@ from tf_libra.simulation.viz.figure_io import save
 from tf_libra.specs.plan import Plan
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
+_GATHERS = "#72b7b2"
 _STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")
 
 
@@ -38,12 +40,32 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
                 begin + length / 2, row + 0.5, f"{index}\nr={group.num_threads}",
                 ha="center", va="center", fontsize=7,
             )  # fmt: skip
-    names = ["all-reduce"] if len(rows) == 1 else [f"all-reduce, stream {i}" for i in rows]
-    axes.set_yticks([0.5 + row for row in range(len(rows) + 1)], ["computation", *names])
+    operation = "reduce-scatter" if plan.gathers else "all-reduce"
+    names = [operation] if len(rows) == 1 else [f"{operation}, stream {i}" for i in rows]
+    if plan.gathers:
+        names.append("gather")
+        _plot_gathers(axes, plan, timeline, len(names))
+    axes.set_yticks([0.5 + row for row in range(len(names) + 1)], ["computation", *names])
     axes.invert_yaxis()
-    axes.set_xlim(0, 1e3 * timeline.backward_seconds or 1)
+    last = max((span.end_seconds for span in timeline.forward), default=timeline.backward_seconds)
+    axes.set_xlim(0, 1e3 * last or 1)
     axes.set_xlabel("ms since the start of backward (light: overlapped computation)")
     axes.set_title(
         f"{plan.strategy}: {len(plan.groups)} groups, {formatting.time(timeline.backward_seconds)}"
     )
     save(figure, path)
+
+
+def _plot_gathers(axes: Any, plan: Plan, timeline: Timeline, row: int) -> None:
+    """Plot the gathers in a row, the next forward pass, and the boundary between both steps."""
+    for index, gather in enumerate(plan.gathers):
+        spans = (timeline.forward[index], 0, _ALONE), (timeline.gathers[index], row, _GATHERS)
+        for span, at, color in spans:
+            begin, length = 1e3 * span.start_seconds, 1e3 * (span.end_seconds - span.start_seconds)
+            axes.broken_barh([(begin, length)], (at + 0.1, 0.8), color=color, edgecolor="white")
+        if length > 0.03e3 * timeline.backward_seconds:
+            axes.text(
+                begin + length / 2, row + 0.5, f"{index}\nr={gather.num_threads}",
+                ha="center", va="center", fontsize=7,
+            )  # fmt: skip
+    axes.axvline(1e3 * timeline.boundary_seconds, color="black", linewidth=1, linestyle="--")

@@ -133,6 +133,8 @@ def _row(name: str, num_threads: int | None, compared: PlanComparison) -> dict[s
         "num_threads": num_threads,
         "threads": [] if plan is None else sorted({group.num_threads for group in plan.groups}),
         "groups": None if plan is None else len(plan.groups),
-        "backward_seconds": None if timeline is None else timeline.backward_seconds,
+        "backward_seconds": None
+        if timeline is None
+        else timeline.backward_seconds + timeline.forward_delay_seconds,
         "fingerprint": None if plan is None else plan.fingerprint,
     }
