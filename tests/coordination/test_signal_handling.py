@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tf_libra.coordination import control_plane
 from tf_libra.coordination.signal_handling import Interrupts, step_interrupts
 from tf_libra.launcher import worker_hooks
 
@@ -186,6 +187,8 @@ def test_final_reports_are_written_while_a_worker_still_computes(
     interrupts.at_the_end(last)
     with handled(signal.SIGTERM, worker_hooks.end), pytest.raises(SystemExit):
         interrupts.during(computing)
+    assert control_plane.why_program_ends() == "it was told to end (SIGTERM)"
+    worker_hooks.ending.discard()
     assert Path(f"{line}.read").read_text() == "through"
     # These two are called in any order, and the call is over when both are.
     assert reported == (["ended"] if is_said else ["ended", "summary"])

@@ -240,6 +240,7 @@ def compared(
         "phases": phases,
         "settled": step.settled,
         "plan": type(step.plan).__name__,
+        "number": step._training._step.step_number,
         "explained": step.explain(),
         "loss": float(result["loss"]),
         "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
@@ -247,8 +248,13 @@ def compared(
 
 
 def failed():
-    """Trains through trials of families that fail on the last rank alone."""
+    """Trains through trials of families that fail on the last rank alone, or measure too long."""
     broken = mock.Mock(side_effect=RuntimeError("broken here"))
+    with mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1):
+        return failed_on_the_last_rank(broken)
+
+
+def failed_on_the_last_rank(broken):
     if harness.RANK != LAST:
         return compared(without_metric, FIRST, allow=(), families=FAMILIES)
     with (
@@ -295,6 +301,10 @@ def next_job():
     kinds.append(type(step.plan).__name__)
     train(step, 0)
     kinds.append(type(step.plan).__name__)
+    # Labels of another type on one rank, which traces the step again.
+    step(inputs, tf.cast(labels, tf.int64 if harness.RANK == LAST else labels.dtype))
+    kinds.append(type(step.plan).__name__)
+    train(step, 0)
     with (
         mock.patch.object(DriftDetector, "has_drifted", True),
         mock.patch.object(DriftDetector, "affords", lambda *_: True),

@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any
 
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"  # that of users
+
 import tensorflow as tf
 from harness import FOLDER, RANK, write_json
 

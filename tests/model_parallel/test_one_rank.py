@@ -150,6 +150,7 @@ def test_reads_of_a_rank_that_has_left(run_job: Callable[..., Job], how: str) ->
     """A script that ends hands its values over. After a failure every read raises, and names it."""
     job = run_job("one_rank_ends.py", 2, how, check=False, meet=launched)
     assert job.returncodes[1] == 0, job.output(1)
+    assert "no engine is running" not in job.output(0) + job.output(1)
     result = json.loads((job.folder / "result.1.json").read_text())
     if how == "end":
         assert result == {"errors": [], "values": [[-2.0, -1.0], [-2.0, -1.0], 3]}
@@ -189,6 +190,7 @@ def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -
         assert value["phases"] == trained.value(case, 0)["phases"]
         assert "race" in value["phases"] and value["phases"][-1] == "run"
         assert value["loss"] == pytest.approx(trained.value(case, 0)["loss"])
+        assert value["number"] == COMPARED_STEPS
         first, *_ = value["explained"].splitlines()
         assert first.startswith("data parallelism trains ")
 
@@ -279,17 +281,20 @@ def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> N
         for name in ("spp", "deeppool"):
             reason = f"RuntimeError: broken here (on rank {last})"
             assert f"{name} is left out: {reason}" in explained
+        reason = f"its measurements have not ended after {trained.world_size} steps"
+        assert f"one-rank is left out: {reason}" in explained
+        assert value["number"] == 2 * COMPARED_STEPS
 
 
 def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) -> None:
-    """Also a batch that is smaller on one rank, and the plan given as `plan=`."""
+    """Also batches of another size or type on one rank, and the plan given as `plan=`."""
     _, variables = train_alone(without_metric, 4, SAMPLES, 1)
     check_variables(trained, "next_job", variables)
     for rank in range(trained.world_size):
         value = trained.value("next_job", rank)
         first, second = value["settled_after"]
         assert second == 2 < first <= 150
-        kinds = ["OneRankPlan", "OneRankPlan", "Plan", "OneRankPlan", "Plan"]
+        kinds = ["OneRankPlan", "OneRankPlan", "Plan", "OneRankPlan", "Plan", "Plan"]
         assert value["kinds"] == kinds
         assert "interleaved steps of an earlier job" in " ".join(value["explained"].split())
         assert value["given"] == ["OneRankPlan", True]

@@ -14,6 +14,7 @@ from tf_libra.autotune import DriftVerdict, Phase, PlanSource, TuningResult
 from tf_libra.autotune.drift_detector import DriftDetector
 from tf_libra.autotune.trial_comparison import Candidate, Race
 from tf_libra.config import DataParallelOptions
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.reporting.report.chrome_trace import read_run
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.reporting.text_report import ORIGIN_NAMES
@@ -35,6 +36,17 @@ def reporter_for(**options: Any) -> RunReporter:
 
 def files(folder: Path) -> set[str]:
     return {path.name.split(".")[0] for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_trial", [False, True])
+def test_stages_that_compete_with_other_strategies_give_no_advice(
+    is_trial: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = reporter_for()
+    reporter.is_trial = is_trial
+    reporter.on_one_worker(None)
+    reporter.on_one_worker(OneWorkerComparison(2, step_seconds=2.0, one_worker_seconds=1.0))
+    assert ("one worker: " in caplog.text) is not is_trial
 
 
 def test_closed_reporter_writes_nothing(tmp_path: Path, three_groups: Plan) -> None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 from tf_libra.coordination.world import World
 from tf_libra.internal import formatting
 from tf_libra.internal.registry import ClassRegistry
+from tf_libra.launcher import worker_hooks
 
 
 class EngineError(RuntimeError):
@@ -32,6 +33,7 @@ class ElsewhereError(LostRankError):
 
 # Reasons that other ranks receive from a rank that leaves between steps.
 CLOSED = "it has closed its connections"
+TOLD_TO_END = "it was told to end (SIGTERM)"
 LEFT = "it is in another job now"
 # Prefix of places between steps. A rank at such a place and a rank in a step never meet.
 _BETWEEN_STEPS = "between steps: "
@@ -108,6 +110,8 @@ def elsewhere(mine: str, theirs: str, text: str) -> EngineError:
 def why_program_ends() -> str:
     """Returns the reason that ranks that go on receive while this process exits."""
     error = getattr(sys, "last_value", None)
+    if worker_hooks.ending().signal:
+        return TOLD_TO_END
     if error is None or hasattr(sys, "ps1"):  # a prompt goes on after errors
         return "its program has ended, where every rank must take equally many steps"
     details = f": {error}" if str(error) else ""

@@ -9,9 +9,11 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from tf_libra.internal.process_state import STATE
 from tf_libra.launcher import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 
 FULL = "full"
@@ -19,6 +21,19 @@ _MARK = "Traceback (most recent call last):\n"
 _AUTOGRAPH = "__autograph_generated_file"
 # Packages whose frames are hidden from the script's author.
 _LEFT_OUT = ("tf_libra", "tensorflow", "keras", "tf_keras", "horovod", "absl")
+
+
+@dataclass
+class Ending:
+    """Signal that ends this worker as at the end of its script; 0 before it came."""
+
+    signal: int = 0
+
+
+@STATE.value(survives_fork=False)
+def ending() -> Ending:
+    """Returns how this process ends."""
+    return Ending()
 
 
 def begin() -> None:
@@ -34,6 +49,7 @@ def begin() -> None:
 
 def end(number: int, frame: FrameType | None) -> None:
     """Signal handler that ends the process as at the end of the script."""
+    ending().signal = number
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it immediately
     sys.exit(128 + number)
 

@@ -25,6 +25,7 @@ from tf_libra.config import Options
 from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.cost_model.serialization import encode_cost_model
 from tf_libra.internal import formatting, log_utils
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.logdir_files import documents, write
 from tf_libra.reporting.progress_line import ProgressLine
@@ -44,6 +45,7 @@ class RunReporter:
     Attributes:
         log: logger of this rank.
         is_closed: True after `close`, when nothing is written any more.
+        is_trial: True if the function competes with others, and gives no advice by itself.
     """
 
     def __init__(self, options: Options) -> None:
@@ -52,7 +54,7 @@ class RunReporter:
         self._options = options
         self._rank = 0
         self._function = ""
-        self.is_closed = False
+        self.is_closed = self.is_trial = False
         self._history = RunHistory(
             options.backend.name, options.strategy.name, options.has_error_feedback
         )
@@ -271,6 +273,11 @@ class RunReporter:
         if self._recorder is not None:
             op = self._options.backend.op
             self._recorder.record_graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
+
+    def on_one_worker(self, compared: OneWorkerComparison | None) -> None:
+        """Warns if one worker would train the joint batch faster than measured stages."""
+        if compared is not None and compared.is_slower and not self.is_trial:
+            self.log.warning("one worker: %s", compared.describe())
 
     def on_clock_exchange(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """Records the send and arrival times of messages that all ranks have exchanged."""

@@ -132,6 +132,14 @@ class FamilyCandidates:
         """Leaves out a strategy whose step has failed on all ranks."""
         self._leave_out(name, describe_error(error))
 
+    def leave_out_unmeasured(self, name: str, num_steps: int) -> None:
+        """Leaves out a strategy that measures the first arguments alone, and gets others."""
+        self._leave_out(
+            name,
+            f"its measurements have not ended after {num_steps} steps, for too few of them had the"
+            " shapes and Python values of the first one",
+        )
+
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
         for name, step in self.eligible.items():

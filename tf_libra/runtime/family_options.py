@@ -1,21 +1,30 @@
 """Families of strategies that options allow in trials, and errors as reasons against them."""
 
+import re
 from collections.abc import Sequence
 
 from tf_libra import config
 from tf_libra.runtime.strategy_kinds import KINDS
 
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_NODES = re.compile(r"\[\[\{\{node .*|\[Op:.*")
+
 
 def describe_error(error: Exception) -> str:
-    """Returns what an error says, without the lines of user code that AutoGraph puts before."""
+    """Returns what an error says in one line."""
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return kind + last_line(str(error))
 
 
 def last_line(reason: str) -> str:
-    """Returns the last line of a reason."""
-    *_, last = ["", *reason.strip().splitlines()]
-    return last.strip().removeprefix("ValueError: ")
+    """Returns the last line of a reason, which says what is wrong.
+
+    AutoGraph quotes code before it. Keras lists arguments after it, and TensorFlow nodes.
+    """
+    text, *_ = _COLORS.sub("", reason).split("Arguments received by ")
+    lines = [_NODES.sub("", line).strip() for line in text.splitlines()]
+    *_, last = ["", *filter(None, lines)]
+    return last.removeprefix("ValueError: ")
 
 
 def option_against(options: config.DataParallelOptions) -> str:

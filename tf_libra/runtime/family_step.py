@@ -26,6 +26,7 @@ from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_trials import (
     FIRST,
+    MAX_MEASURED_PER_RANK,
     MAX_SECONDS,
     MAX_SECONDS_OF_ALL,
     STEPS_PER_TURN,
@@ -70,6 +71,7 @@ class FamilyStep:
 
     def _begin(self) -> None:
         """Begins a job, before any trial."""
+        self._number_steps_from(0)
         self._candidates.begin_job()
         self._medians: dict[str, float] = {}
         self._is_cache_read = False
@@ -90,7 +92,14 @@ class FamilyStep:
         self._start: float | None = None  # of the first of them
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
         self._is_chosen = False
+
+    def _number_steps_from(self, number: int) -> None:
+        """Numbers the next step of every strategy after a step, as the script counts them."""
+        self._first.step_number = number
+        for candidate in self._candidates.steps.values():
+            candidate.step_number = number
 
     # The user's interface.
 
@@ -200,6 +209,10 @@ class FamilyStep:
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
+        candidates = self._candidates.steps.values()
+        self._number_steps_from(
+            max(self._first.step_number, *(candidate.step_number for candidate in candidates), 0)
+        )
         if num_steps != 1 or is_joined():
             # No other strategy runs several steps, or ranks without a batch.
             self._active = FIRST
@@ -215,9 +228,10 @@ class FamilyStep:
         return self._run_trial(args, kwargs)
 
     def _are_batches_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Returns whether batches of all ranks have the same shapes, if that may matter.
+        """Returns whether arguments of all ranks are of the same kind, if that may matter.
 
-        Only data parallelism trains others, such as the last batches of an epoch.
+        Only data parallelism trains others, such as the last batches of an epoch. The others would
+        wait for a rank that traces the step again.
         """
         is_tuning = not (self._is_chosen or self._schedule or self._first.settled)
         if is_tuning or (self._is_chosen and self._chosen == FIRST):
@@ -225,9 +239,7 @@ class FamilyStep:
         control = self._first.rendezvous.control
         assert control is not None
         leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-        arrays = [leaf for leaf in leaves if tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)]
-        shapes = [list(np.shape(array)) for array in arrays if array.dtype != tf.resource]
-        first, *others = control.all_gather(shapes)
+        first, *others = control.all_gather([_kind_of_argument(leaf) for leaf in leaves])
         return all(other == first for other in others)
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -298,15 +310,24 @@ class FamilyStep:
             self._num_timed += 1
         return result
 
+    @property
+    def _most_measured(self) -> int:
+        _, num_ranks = self._first.rendezvous.place
+        return MAX_MEASURED_PER_RANK * num_ranks
+
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
         if not self._schedule:
             if not self._first.settled:
                 return False
             for name, step in self._members.items():
-                if not step.settled:
+                if step.settled:
+                    continue
+                if self._num_measured[name] < self._most_measured:
+                    self._num_measured[name] += 1
                     self._active = name
                     return False
+                self._candidates.leave_out_unmeasured(name, self._most_measured)
             self._candidates.leave_out_predicted()
         members = self._members
         if not self._schedule:
@@ -364,3 +385,12 @@ class FamilyStep:
         rank, _ = self._first.rendezvous.place
         if rank == 0:
             log_utils.logger(rank).info("strategies: %s", message)
+
+
+def _kind_of_argument(leaf: Any) -> str:
+    """Returns dtype and shape of a tensor, or a Python value, as text that ranks compare."""
+    is_array = tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
+    if is_array and leaf.dtype != tf.resource:
+        return f"{leaf.dtype.name} {tuple(leaf.shape)}"
+    is_literal = leaf is None or isinstance(leaf, bool | int | float | str)
+    return repr(leaf) if is_literal else type(leaf).__qualname__

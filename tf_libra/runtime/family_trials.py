@@ -22,6 +22,8 @@ MAX_STEPS = 150
 """Steps of tuning, measurements and turns after which rounds are left out."""
 MAX_SECONDS_OF_ALL = 60.0
 """Seconds of all these steps after which nothing is measured and no further round begins."""
+MAX_MEASURED_PER_RANK = 50
+"""Steps per rank after which a strategy that still measures is left out."""
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 

@@ -105,10 +105,12 @@ class CandidateStep(TrainingStep, Protocol):
         computation: digest of the step that `rejects` has accepted, the same in every job.
         is_tried: whether a failure before a step computes, on any rank, is a `TrialError` on every
             rank, so that the caller goes on with another strategy.
+        step_number: number of the last step, which messages name.
     """
 
     computation: str
     is_tried: bool
+    step_number: int
 
     @property
     def predicted_seconds(self) -> float | None:

@@ -42,6 +42,7 @@ class TrainingFunction:
     Attributes:
         is_method: whether the first argument of a step is the object whose method it is.
         error_feedback: rounding errors for the next gradients; None without that option.
+        step_number: number of the last step, which messages and records name.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class TrainingFunction:
             self._new_reporter,
         )
         self._sharded = ShardedCalls(self._identity, options)
-        self._step = 0
+        self.step_number = 0
 
     def _new_reporter(self) -> RunReporter:
         reporter = RunReporter(self._options)
@@ -280,10 +281,10 @@ class TrainingFunction:
             return self._call_alone(args, kwargs)
         assert self._rendezvous.job is not None
         self._tracer.connect(control, self._rendezvous.job, self._watch)
-        call = self._tracer.bind(args, kwargs, self._step + 1, self._sessions.reporter)
+        call = self._tracer.bind(args, kwargs, self.step_number + 1, self._sessions.reporter)
         is_step = not self._tracer.is_rank_local(call.trace.trace)
         if is_step:
-            control.set_step(self._step + 1)
+            control.set_step(self.step_number + 1)
         shards = shard_registry()
         own = self._sharded.slots
         if shards.has_stale(but=own):
@@ -310,18 +311,18 @@ class TrainingFunction:
             self._watch = finite_check.FiniteCheck()
 
     def _run(self, control: Control, session: TuningSession, call: StepCall, num_steps: int) -> Any:
-        first = self._step + 1
-        self._step += num_steps
+        first = self.step_number + 1
+        self.step_number += num_steps
         self._rendezvous.options.backend.begin_step()
-        execute = partial(call.execute, control, self._identity, self._step, num_steps)
+        execute = partial(call.execute, control, self._identity, self.step_number, num_steps)
         shard = partial(self._sharded.prepare, control, call)
         with self._sharded.unobserved():
             result = session.step(first, execute, num_steps, shard)
-        control.end_step(self._step)
+        control.end_step(self.step_number)
         if session.state.conclusion is not None:
             plan = session.state.conclusion.plan
             self._sharded.report(control, plan, session.reporter)
-        session.record_graph(self._step, call.concrete.graph)
+        session.record_graph(self.step_number, call.concrete.graph)
         return result
 
     def _without_batch(self, call: StepCall, execute: Callable[[], Any]) -> Any:
@@ -352,8 +353,8 @@ class TrainingFunction:
         if found:
             before.restore()
             message = (
-                f"step {self._step} of {self._name} does not count, and no variable was changed:"
-                f" {finite_check.culprits(control, first)}"
+                f"step {self.step_number} of {self._name} does not count, and no variable was"
+                f" changed: {finite_check.culprits(control, first)}"
             )
             if self._options.check_numerics == "raise":
                 raise finite_check.NotFiniteError(message)

@@ -199,9 +199,7 @@ class VariableReads:
                 the rank that has them is gone or late.
         """
         with self._fetching:
-            wanted = {
-                resource._id: resource for resource in handles if resource._id in self._remote
-            }
+            wanted = {handle._id: handle for handle in handles if handle._id in self._remote}
             try:
                 started = []
                 for key in wanted:
@@ -290,7 +288,8 @@ class ReadService:
         self._reads: dict[str, VariableReads] = {}
         self._finished: set[str] = set()  # functions that are gone
         self._thread: threading.Thread | None = None
-        self._is_ending = False
+        self._is_ending = self._has_ended = False
+        self._answering = threading.Lock()
 
     def start(self, reads: VariableReads) -> None:
         """Answers reads of a function's variables from now on."""
@@ -327,6 +326,8 @@ class ReadService:
         if getattr(sys, "last_value", None) is None:
             for reads in tuple(self._reads.values()):
                 reads.hand_over()
+        with self._answering:  # the engine stops soon, and an answer would fail
+            self._has_ended = True
 
     def _serve(self) -> None:
         while (engine := engine_lib.running()) is not None:
@@ -346,10 +347,8 @@ class ReadService:
     def _answer(self, rank: int, name: str) -> None:
         function, _, what = name.rpartition(": ")
         if not what.startswith(_HAND_OVER):
-            value = self._reads[function].value(*map(int, what.split()))
-            collective_ops.send(value, rank, name, one_sided=True)
+            self._send(self._reads[function].value(*map(int, what.split())), rank, name)
             return
-        step = int(what.removeprefix(_HAND_OVER))
 
         def take_over_and_confirm() -> None:
             with contextlib.suppress(Exception):  # later accesses raise it
@@ -358,10 +357,15 @@ class ReadService:
                         return
                     time.sleep(_POLL_SECONDS)  # the first step is about to end
                 if function in self._reads and not self._is_ending:
-                    self._reads[function].take_over(rank, step)
-                collective_ops.send(tf.zeros([0]), rank, name, one_sided=True)
+                    self._reads[function].take_over(rank, int(what.removeprefix(_HAND_OVER)))
+                self._send(tf.zeros([0]), rank, name)
 
         _start(take_over_and_confirm)
+
+    def _send(self, value: Any, rank: int, name: str) -> None:
+        with self._answering:
+            if not self._has_ended and engine_lib.running() is not None:
+                collective_ops.send(value, rank, name, one_sided=True)
 
     def _hand_over_released(self) -> None:
         for reads in [read for read in self._reads.values() if read.is_released]:

@@ -192,9 +192,7 @@ class BurstPlanner:
         assert self.plan is not None
         if self._control.rank == 0:
             self._reporter.log.info("burst plan: %s", burst_report.took(self.plan, measured))
-            compared = self._compared_with_one_worker(measured.seconds)
-            if compared is not None and compared.is_slower:
-                self._reporter.log.warning("one worker: %s", compared.describe())
+            self._reporter.on_one_worker(self._compared_with_one_worker(measured.seconds))
             self._reporter.record(partial(self._record, self.plan, measured))
 
     def _record(

@@ -23,9 +23,22 @@ from tf_libra.variable_sync.bound_variables import BoundVariable
 class CandidateTraining(StagedTraining):
     """See `CandidateStep`. It is a `StagedTraining` unless `is_tried`."""
 
-    is_tried = False
     computation = ""
-    _is_agreeing = False
+    _is_agreeing = _is_tried = False
+
+    def _forget(self) -> None:
+        """See `StagedTraining`."""
+        super()._forget()
+        self._reporter.is_trial = self._is_tried
+
+    @property
+    def is_tried(self) -> bool:
+        """See `CandidateStep`."""
+        return self._is_tried
+
+    @is_tried.setter
+    def is_tried(self, value: bool) -> None:
+        self._is_tried = self._reporter.is_trial = value
 
     @property
     def predicted_seconds(self) -> float | None:

@@ -169,8 +169,7 @@ class PipelinePlanner:
             compared = pipeline_report.compare_with_one_worker(
                 self.plan, self._layers, measured.seconds
             )
-            if compared is not None and compared.is_slower:
-                first.reporter.log.warning("one worker: %s", compared.describe())
+            first.reporter.on_one_worker(compared)
             inputs = (self.plan, self._layers, self._cluster)
             number = self._measuring.number
 

@@ -61,6 +61,7 @@ class StagedTraining:
     Attributes:
         is_method: True if the first argument of each step is the object of a method.
         error_feedback: None: nothing is rounded between ranks.
+        step_number: number of the last step, which messages name.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class StagedTraining:
         self._current: StepExecutor | None = None
         self._holding = StageVariables(self._identity, self)
         self._held: dict[int, BoundVariable] = {}  # variables of all traces by key
-        self._step = 0
+        self.step_number = 0
         self._has_run = self._has_run_plan = False
         self._warned: set[tuple[str, ...]] = set()
 
@@ -207,8 +208,8 @@ class StagedTraining:
                 return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
             reject_tensorflow_strategies(self._name, self._planner, self._rendezvous.job)
             agree(self._control, {"strategy": self._planner.requested})
-        self._step += 1
-        self._control.set_step(self._step)
+        self.step_number += 1
+        self._control.set_step(self.step_number)
         reject_eager_functions(self._name)
         convert = partial(step_arguments.convert_arguments, self._name, (args, kwargs))
         traces, execution, arguments = self._prepare_together(convert)
@@ -221,7 +222,7 @@ class StagedTraining:
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
         self._holding.mark_stale()
         self._has_run, self._has_run_plan = True, self.plan is not None
-        self._control.end_step(self._step)
+        self._control.end_step(self.step_number)
         return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:

@@ -1,0 +1,36 @@
+"""Errors as reasons against strategies of other kinds."""
+
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.runtime.family_options import describe_error
+
+
+def of_a_layer() -> None:
+    tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(1)])(tf.zeros([2, 3]))
+
+
+def of_a_graph() -> None:
+    run = tf.function(lambda x, y: x + y, input_signature=2 * [tf.TensorSpec([None])])
+    run(tf.zeros([2]), tf.zeros([3]))
+
+
+def of_a_script() -> None:
+    raise RuntimeError("in user code:\n\n    File ...\n\n    ValueError: too small\n")
+
+
+@pytest.mark.parametrize(
+    ("fails", "begins", "ends"),
+    [
+        (of_a_layer, "Input 0 ", "received input with shape (2, 3)"),
+        (of_a_graph, "InvalidArgumentError: ", "[2] vs. [3]"),
+        (of_a_script, "RuntimeError: too small", "too small"),
+    ],
+)
+def test_error_is_described_in_one_line(fails: Callable[[], None], begins: str, ends: str) -> None:
+    with pytest.raises(Exception) as caught:
+        fails()
+    text = describe_error(caught.value)
+    assert text.startswith(begins) and text.endswith(ends), text
