@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from tf_libra.autotune import TensorSpec, random_plans
 from tf_libra.autotune.calibration import calibrate, calibrate_contention_model
-from tf_libra.autotune.sampling_plans import one_by_one_plan, one_group_plan, two_stream_plan
+from tf_libra.autotune.sampling_plans import (
+    measuring_plans,
+    one_by_one_plan,
+    one_group_plan,
+    two_stream_plan,
+)
 from tf_libra.autotune.step_times import StepTimes
 from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.simulation import Timeline, simulate
@@ -140,6 +145,31 @@ def test_end_of_backward_is_predicted_although_updates_delay_it(seed: int) -> No
         seconds = found.before_seconds + simulate(found.profile, plan, found.model).backward_seconds
         errors.append(seconds / delayed(plan).spans[-1, 1] - 1)
     assert abs(np.median(errors)) < 0.02
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exclusive_rate_is_known_from_steps_that_communicate_after_backward(seed: int) -> None:
+    """All-reduces of sampled plans end before backward, so that they show no exclusive rate.
+
+    Steps after backward are traced: they take longer, of which their all-reduces have no part.
+    """
+    truth, random = replace(WORK, lane_weight=0.2), np.random.default_rng(seed)
+    computing = [*[0.0] * 12, 0.4]
+    profile = BackwardProfile.from_arrays([*[10**6] * 12, 4], computing)
+    plans = random_plans(profile, THREADS, 2, 4, seed=seed)
+    steps = [measured(profile, plan, truth, random) for plan in plans]
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    exclusive = [
+        measured(profile, plan, truth, random) for plan in measuring_plans(specs, THREADS, 2)
+    ]
+    exclusive = [replace(step, seconds=2 * step.seconds) for step in exclusive]
+    rate = float(truth.exclusive_rate(1))
+    errors = [
+        abs(float(calibrate(profile, seen, 2, BEFORE).model.exclusive_rate(1)) / rate - 1)
+        for seen in (steps, [*steps, *exclusive])
+    ]
+    assert errors[1] < 0.1
+    assert errors[0] > 2 * errors[1]
 
 
 def test_a_grid_of_hosts_is_recovered_and_scales() -> None:

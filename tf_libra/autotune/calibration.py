@@ -85,14 +85,15 @@ def calibrate(
     Args:
       profile: contention-free backward computation of the plans' tensors.
       steps: steady-state steps, at least one. Their plans should differ in number and size of
-        groups and in threads, since a fit cannot separate effects that do not vary.
+        groups and in threads, since a fit cannot separate effects that do not vary. Of steps that
+        communicate after backward only the durations of all-reduces count.
       num_workers: number of workers in these steps, at least 2.
       before_seconds: time from a step's start to the start of backward; None if unknown.
       hops: sequential hops of an all-reduce; see `ProcessorModel`.
       workers_per_host: see `ProcessorModel`.
 
     Raises:
-      ValueError: no steps, a step under several streams, or plans of other tensors.
+      ValueError: no steps that overlap, a step under several streams, or plans of other tensors.
     """
     times = _Times.from_steps(steps, before_seconds)
     shortest, per_byte, waiting = _scales(steps, num_workers)
@@ -147,8 +148,9 @@ class _Times:
 
     @classmethod
     def from_steps(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
+        steps = [step for step in steps if not step.plan.after_backward]
         if not steps:
-            raise ValueError("steps must hold at least one plan's, got none")
+            raise ValueError("steps must hold at least one plan's that overlaps, got none")
         rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
         before, before_known = before_seconds, _START_KNOWN
         if before is None:

@@ -107,7 +107,10 @@ def _fit(
     rest, fitted_profile, backward_error = None, profile, error
     steps = observations.steady_state_steps()
     before_seconds = observations.before_seconds(steps)
-    if forms := evaluate_forms(profile, steps, held_out, fitted.model, before_seconds):
+    exclusive_steps = observations.exclusive_steps()
+    if forms := evaluate_forms(
+        profile, steps, held_out, fitted.model, before_seconds, exclusive_steps
+    ):
         best, *others_ranked = forms
         model, fitted_profile = best.calibration.model, best.calibration.profile
         rest, error = best.calibration.rest_seconds, best.held_out_error

@@ -62,6 +62,7 @@ def evaluate_forms(
     held_out: Mapping[str, ContentionModel],
     fitted: ContentionModel,
     before_seconds: float | None = None,
+    exclusive_steps: Sequence[StepTimes] = (),
 ) -> list[ModelForm]:
     """Cross-validates both forms of cost model; the form to use comes first.
 
@@ -75,6 +76,7 @@ def evaluate_forms(
       held_out: LIBRA's form, fitted without the steps of a plan, by the plan's fingerprint.
       fitted: LIBRA's form, fitted to all steps.
       before_seconds: time from a step's start to the start of backward; None if unknown.
+      exclusive_steps: steps that communicate after backward, which add to every fit.
     """
     tested = [step for step in steps if step.plan.fingerprint in held_out]
     if not tested or len(steps) <= _MIN_OTHERS:
@@ -85,7 +87,7 @@ def evaluate_forms(
     ) -> ModelForm:
         step_errors, backward_errors = [], []
         for step in tested:
-            others = [other for other in steps if other is not step]
+            others = [other for other in (*steps, *exclusive_steps) if other is not step]
             calibration = calibrated(held_out[step.plan.fingerprint], others)
             timeline = simulate(calibration.profile, step.plan, calibration.model)
             seconds = calibration.rest_seconds + timeline.step_seconds
@@ -93,7 +95,7 @@ def evaluate_forms(
             if before_seconds is not None and step.spans[-1, 1] > before_seconds:
                 measured = step.spans[-1, 1] - before_seconds
                 backward_errors.append(abs(timeline.backward_seconds / measured - 1))
-        final = calibrated(fitted, steps)
+        final = calibrated(fitted, (*steps, *exclusive_steps))
         samples = steady_state_samples(final, steps)
         errors = np.abs(prediction_errors(final.model, samples)) if samples else None
         return ModelForm(

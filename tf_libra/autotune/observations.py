@@ -196,6 +196,20 @@ class Observations:
         """
         return [step for step in self.overlapped if step.plan.fingerprint != fingerprint]
 
+    def exclusive_steps(self) -> list[StepTimes]:
+        """Returns the traced steps of every plan that communicates after backward."""
+        return step_times(
+            [
+                TimedStep(
+                    step.plan,
+                    (step.called_ns, max(record.finished_ns for record in step.records)),
+                    step.records,
+                )
+                for step in self.after_backward
+                if step.records
+            ]
+        )
+
     def steady_state_steps(self) -> list[StepTimes]:
         """Returns the steady-state step of every plan with untraced records."""
         return step_times(self.timed)

@@ -58,7 +58,8 @@ class CandidateFits:
 class MeasuredSteps:
     """Steady-state steps as columns, in the form of their prediction.
 
-    Plans with fewer groups than others are padded by groups of 0 bytes and weight 0.
+    Plans with fewer groups than others are padded by groups of 0 bytes and weight 0. Steps that
+    communicate after backward are traced, which delays them: of these only durations count.
 
     Attributes:
       num_bytes: bytes of groups, [plans, groups].
@@ -67,6 +68,7 @@ class MeasuredSteps:
         [plans, 1 + groups].
       updated: share of the updates that each group starts, [plans, groups].
       seconds: seconds of steps, [plans].
+      step_weights: weights of these, [plans].
       spans: starts and ends of all-reduces, [2, plans, groups].
       weights: weights of spans, [2, plans, groups].
       sending: seconds of all-reduces after the last rank has arrived, [plans, groups].
@@ -78,6 +80,7 @@ class MeasuredSteps:
     left: _Array
     updated: _Array
     seconds: _Array
+    step_weights: _Array
     spans: _Array
     weights: _Array
     sending: _Array
@@ -96,6 +99,7 @@ class MeasuredSteps:
         left, updated = np.zeros((shape[0], shape[1] + 1)), np.zeros(shape)
         spans, weights = np.zeros((2, *shape)), np.zeros((2, *shape))
         sending, sending_weights = np.zeros(shape), np.zeros(shape)
+        seconds, step_weights = np.zeros(shape[0]), np.zeros(shape[0])
         left[:, 0] = profile.compute_after[0]
         for row, step in enumerate(steps):
             plan = step.plan
@@ -110,17 +114,28 @@ class MeasuredSteps:
                 updated_before[[0, *(group.ended for group in plan.groups)]]
             )
             spans[:, row, groups] = step.spans.T
-            # All plans have the same weight, whatever their number of groups.
-            noise = step.seconds * _SPAN_NOISE * len(plan.groups) ** 0.5
-            weights[:, row, groups] = 1 / noise
-            # Backward ends with the last all-reduce.
-            weights[1, row, len(plan.groups) - 1] = 1 / (step.seconds * _STEP_NOISE)
+            seconds[row] = step.seconds
+            if not plan.after_backward:
+                step_weights[row] = 1 / (step.seconds * _STEP_NOISE)
+                # All plans have the same weight, whatever their number of groups.
+                noise = step.seconds * _SPAN_NOISE * len(plan.groups) ** 0.5
+                weights[:, row, groups] = 1 / noise
+                # Backward ends with the last all-reduce.
+                weights[1, row, len(plan.groups) - 1] = step_weights[row]
             sending[row, groups] = step.sending
             is_known = (step.sending > 0) & (num_bytes[row, groups] > 0)
             sending_weights[row, groups] = is_known / (_SENDING_NOISE * len(plan.groups) ** 0.5)
-        seconds = np.array([step.seconds for step in steps])
         return cls(
-            num_bytes, threads, left, updated, seconds, spans, weights, sending, sending_weights
+            num_bytes,
+            threads,
+            left,
+            updated,
+            seconds,
+            step_weights,
+            spans,
+            weights,
+            sending,
+            sending_weights,
         )
 
     def residuals(self, candidates: CandidateFits) -> _Array:
@@ -143,7 +158,7 @@ class MeasuredSteps:
         seconds = (candidates.before + candidates.after)[:, None] + times.step
         before = candidates.before[:, None, None]
         errors = [
-            (seconds / self.seconds - 1) / _STEP_NOISE,
+            (seconds - self.seconds) * self.step_weights,
             (times.starts + before - self.spans[0]) * self.weights[0],
             (times.ends + before - self.spans[1]) * self.weights[1],
             self._sending_errors(times.ends - times.starts - costs.waiting),
