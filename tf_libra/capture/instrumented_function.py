@@ -17,6 +17,7 @@ from tf_libra.capture import (
     dataset_loops,
     horovod_interception,
     mirrored_strategy_ops,
+    optimizer_variables,
     per_example,
     unreduced_gradients,
 )
@@ -218,6 +219,9 @@ class InstrumentedFunction:
                 intercept_gradients(self._name, self._by_horovod, policy) as registry,
                 library.intercept_reductions(self._name, registry) as reductions,
                 self._context(registry),
+                contextlib.nullcontext()
+                if policy.by_strategy  # whose variables have a replica on every device
+                else optimizer_variables.create_outside_trace(),
                 tf_internal.AutographContext(
                     status=statuses.ENABLED if autograph else statuses.DISABLED
                 ),

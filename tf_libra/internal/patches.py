@@ -89,6 +89,13 @@ CALL_FUNCTION = Patch(
     why="Horovod's optimizers average in a tf.function, which is called inline",
     since=_TENSORFLOW,
 )
+OPTIMIZER_VARIABLE = Patch(
+    module="keras",
+    path="optimizers.Optimizer.add_variable",
+    why="a variable that is created in a trace needs a conditional and an initializer, which take a"
+    " third of all tracing: an optimizer creates its variables eagerly",
+    since="Keras 3.0",
+)
 
 _GIVEN = "an input that is a gradient is planned"
 ALLREDUCE = Patch(module="horovod.tensorflow", path="_allreduce", why=_GIVEN, since=_HOROVOD)
@@ -268,6 +275,7 @@ OF_TENSORFLOW = (
     FUNCTION_CONTEXT,
     DATASET_LOOP,
     CALL_FUNCTION,
+    OPTIMIZER_VARIABLE,
 )
 OF_HOROVOD = (
     ALLREDUCE,
