@@ -142,12 +142,12 @@ soak: setup horovod
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --stages 3 --json build/soak_pipeline.json
 
-# The GPU benchmark needs PyTorch and no TensorFlow: an environment of its own.
+# The GPU benchmark needs PyTorch, and launchers need PyTorch or Ray, none of them TensorFlow: an
+# environment of their own.
 GPU_VENV := .venv-gpu
 GPU_REQUIREMENTS := import tomllib; \
-  known = tomllib.load(open("pyproject.toml", "rb")); \
-  print(*known["tool"]["tf-libra"]["dependencies"], \
-  *known["project"]["optional-dependencies"]["gpu"], sep="\n")
+  known = tomllib.load(open("pyproject.toml", "rb")); extras = known["project"]["optional-dependencies"]; \
+  print(*known["tool"]["tf-libra"]["dependencies"], *extras["gpu"], *extras["launchers"], sep="\n")
 
 GPU_PYTHON := PYTHONDONTWRITEBYTECODE= $(GPU_VENV)/bin/python
 $(GPU_VENV)/.ready: pyproject.toml
@@ -163,26 +163,13 @@ gpu-test: $(GPU_VENV)/.ready
 gpu-dry-run: $(GPU_VENV)/.ready
 	$(GPU_PYTHON) -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
 
-# Ray and PyTorch in an environment of their own, which finds TensorFlow and TF-Libra in the first.
-LAUNCHERS_VENV := .venv-launchers
-SITE := import sysconfig; print(sysconfig.get_path("purelib"))
-
-$(LAUNCHERS_VENV)/.ready: pyproject.toml $(VENV)/.ready
-	$(PYTHON) -m venv $(LAUNCHERS_VENV)
-	$(LAUNCHERS_VENV)/bin/python -c '$(EXTRA)' launchers > $(LAUNCHERS_VENV)/requirements.txt
-	$(LAUNCHERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install \
-	  --requirement $(LAUNCHERS_VENV)/requirements.txt
-	$(BIN)/python -c '$(SITE)' \
-	  > $$($(LAUNCHERS_VENV)/bin/python -c '$(SITE)')/tf_libra_environment.pth
-	@touch $@
-
 # The next TensorFlow, or any other, in an environment and a copy of the tree of its own.
 NIGHTLY ?= tf-nightly-cpu
 nightly:
 	$(PYTHON) tools/try_tensorflow.py "$(NIGHTLY)"
 
-launchers: build $(LAUNCHERS_VENV)/.ready
-	$(LAUNCHERS_VENV)/bin/python tools/try_launchers.py
+launchers: build $(GPU_VENV)/.ready
+	$(GPU_PYTHON) tools/try_launchers.py --python $(BIN)/python
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
