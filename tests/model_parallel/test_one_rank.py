@@ -229,6 +229,7 @@ def test_timed_steps_that_are_undone_leave_variables_as_they_were(trained: Job) 
     check_variables(trained, "compared slow", variables)
 
 
+@pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_returns_results_of_own_examples_while_one_rank_trains(trained: Job) -> None:
     expected, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
     check_variables(trained, "compared own", variables)
@@ -269,6 +270,7 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
     assert np.mean(losses) == pytest.approx(expected[-1]["loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("trained", [3], indirect=True)
 def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> None:
     """The other ranks are informed immediately, and all go on."""
     last = trained.world_size - 1
@@ -286,6 +288,7 @@ def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> N
         assert value["number"] == 2 * COMPARED_STEPS
 
 
+@pytest.mark.parametrize("trained", [3], indirect=True)
 def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) -> None:
     """Also batches of another size or type on one rank, and the plan given as `plan=`."""
     _, variables = train_alone(without_metric, 4, SAMPLES, 1)
