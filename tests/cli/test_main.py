@@ -85,6 +85,25 @@ def test_compare_has_every_strategy(inputs, capsys):
     assert seconds["libra, exact"] <= min(seconds["libra"], seconds["libra-m"], seconds["wfbp"])
 
 
+def test_gathers_are_planned_and_compared(inputs, tmp_path, capsys):
+    known = dataclasses.replace(PROFILE, rest_seconds=0.01)
+    (tmp_path / "profile.json").write_text(known.to_json())
+    files = ["--out=" + str(tmp_path / "plan.json"), "--plot=" + str(tmp_path / "plan.svg")]
+    assert main(["plan", *inputs, "--strategy=libra", "--gathers", *files]) == 0
+    plan = tf_libra.make_plan(known, COST, "libra", gathers=True)
+    assert tf_libra.Plan.from_json((tmp_path / "plan.json").read_text()) == plan
+    assert plan.gathers
+    assert main(["explain", str(tmp_path / "plan.json"), *inputs]) == 0
+    assert f"gather {len(plan.gathers) - 1}: " in capsys.readouterr().out
+    assert main(["compare", *inputs, "--gathers", "--json"]) == 0
+    rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    delay = tf_libra.simulate(known, plan, COST).forward_delay_seconds
+    assert rows["libra"]["forward_delay_seconds"] == delay
+    assert rows["libra"]["step_seconds"] <= rows["dear"]["step_seconds"]
+    assert main(["compare", *inputs]) == 0
+    assert "forward delay" in capsys.readouterr().out
+
+
 def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_path, capsys):
     assert main(["compare", *inputs, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -332,7 +351,7 @@ def test_failure_of_the_machine_has_status_1(inputs, capsys):
     ],
 )
 def test_out_of_memory_is_one_line(inputs, capsys, monkeypatch, error, message):
-    def plan(*_):
+    def plan(*_, **__):
         raise error
 
     monkeypatch.setattr(sys.modules[main.__module__], "make_plan", plan)

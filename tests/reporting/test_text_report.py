@@ -59,6 +59,22 @@ def test_table_has_a_row_per_group_and_lines_up() -> None:
         assert line.endswith(formatting.time(span.end_seconds))
 
 
+def test_table_has_a_row_per_gather() -> None:
+    gathers = (TensorGroup(1, 3, 2), TensorGroup(0, 1, 1))
+    result = TuningResult(replace(PLAN, gathers=gathers), PROFILE, MODEL)
+    *_, first, second = plan_table(result).splitlines()
+    assert [first.split()[:5], second.split()[:5]] == [
+        ["gather", "0", "2", "(2..1)", "250"],
+        ["gather", "1", "1", "(0..0)", "4"],
+    ]
+    last = simulate(PROFILE, result.plan, MODEL).gathers[-1]
+    assert second.endswith(formatting.time(last.end_seconds))
+    known = replace(result, rest_seconds=0.2)
+    timelines = known.predicted(known.plan), result.predicted(known.plan)
+    assert timelines[0] is not None and timelines[1] is not None
+    assert timelines[0].forward_delay_seconds < timelines[1].forward_delay_seconds
+
+
 def test_table_without_a_model_predicts_nothing() -> None:
     for table in (
         plan_table(TuningResult(PLAN, PROFILE)),

@@ -86,8 +86,11 @@ class TuningResult(Document):
         """
         if self.profile is None or self.cost_model is None:
             return None
+        profile = self.profile
+        if profile.rest_seconds is None:  # gathers overlap the forward pass, a part of the rest
+            profile = dataclasses.replace(profile, rest_seconds=self.rest_seconds)
         try:
-            return simulate(self.profile, plan, self.cost_model)
+            return simulate(profile, plan, self.cost_model)
         except ValueError:
             return None
 

@@ -109,8 +109,18 @@ def _define_inputs(values: flags.FlagValues, default: str = "required") -> None:
     )
 
 
+def _define_gathers(values: flags.FlagValues) -> None:
+    flags.DEFINE_bool(
+        "gathers",
+        False,
+        "plan reduce-scatters, and gathers under the next forward pass (docs/sharded_updates.md)",
+        flag_values=values,
+    )
+
+
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
+    _define_gathers(values)
     define_strategy(values, strategies.BY_NAME, "auto")
     flags.DEFINE_integer(
         "workers", None, "number of workers; the cost model's by default", flag_values=values
@@ -124,6 +134,7 @@ def _define_plan(values: flags.FlagValues) -> None:
 
 def _define_simulate(values: flags.FlagValues) -> None:
     _define_inputs(values)
+    _define_gathers(values)
     flags.DEFINE_string(
         "plan", None, "JSON file of a plan, for every number of workers", flag_values=values
     )
@@ -138,6 +149,7 @@ def _define_simulate(values: flags.FlagValues) -> None:
 
 def _define_compare(values: flags.FlagValues) -> None:
     _define_inputs(values)
+    _define_gathers(values)
     flags.DEFINE_integer(
         "workers", None, "number of workers; the cost model's by default", flag_values=values
     )
@@ -159,7 +171,8 @@ def _define_explain(values: flags.FlagValues) -> None:
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    plan = make_plan(profile, cost, named_strategy(values, strategies.BY_NAME))
+    strategy = named_strategy(values, strategies.BY_NAME)
+    plan = make_plan(profile, cost, strategy, gathers=bool(values["gathers"].value))
     write(flag_value(values, "out"), plan.to_json() + "\n")
     _print_evidence(evidence, [plan])
     _plot(values, plan, simulate(profile, plan, cost))
@@ -176,7 +189,9 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     plans = []
     for count in workers:
         model = cost.with_workers(count)
-        plan = fixed if strategy is None else make_plan(profile, model, strategy)
+        plan = fixed
+        if strategy is not None:
+            plan = make_plan(profile, model, strategy, gathers=bool(values["gathers"].value))
         assert plan is not None
         timeline = simulate(profile, plan, model)
         rows.append(_row(plan, timeline, {"workers": count}))
@@ -202,7 +217,8 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         }
     threads = min(chosen[strategies.MgWfbp.name].allowed_threads)
     rows, plans = [], []
-    for compared in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
+    found = compare(profile, cost, chosen, bool(values["gathers"].value))
+    for compared in (*found, ideal(profile, cost, threads)):
         if compared.plan is None or compared.timeline is None:
             raise ValueError(f"{compared.name}: {compared.problem}")
         name = f"{compared.name} (ideal)" if compared.name == IDEAL else compared.name

@@ -35,11 +35,22 @@ class PlanComparison:
 
 
 def compare(
-    profile: BackwardProfile, cost: CostModel, strategies: Mapping[str, Strategy]
+    profile: BackwardProfile,
+    cost: CostModel,
+    strategies: Mapping[str, Strategy],
+    gathers: bool = False,
 ) -> tuple[PlanComparison, ...]:
-    """Returns the comparison of the given strategies, by name, in their order."""
+    """Returns the comparison of the given strategies, by name, in their order.
+
+    Args:
+      profile: the gradients.
+      cost: the cost model.
+      strategies: strategies by name.
+      gathers: as for `make_plan`.
+    """
     return tuple(
-        _compare_one(name, profile, cost, strategy) for name, strategy in strategies.items()
+        _compare_one(name, profile, cost, strategy, gathers)
+        for name, strategy in strategies.items()
     )
 
 
@@ -64,10 +75,10 @@ def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
 
 
 def _compare_one(
-    name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy
+    name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy, gathers: bool
 ) -> PlanComparison:
     try:
-        plan = make_plan(profile, cost, strategy)
+        plan = make_plan(profile, cost, strategy, gathers=gathers)
         return PlanComparison(name, plan, simulate(profile, plan, cost))
     except ValueError as error:  # a rate that is not positive at this number of threads
         return PlanComparison(name, None, None, str(error))

@@ -208,6 +208,21 @@ def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] =
                 *predicted,
             )
         )
+    for index, gather in enumerate(plan.gathers):
+        times = ("-", "-")
+        if timeline is not None:
+            span = timeline.gathers[index]
+            times = (formatting.time(span.start_seconds), formatting.time(span.end_seconds))
+        rows.append(
+            (
+                f"gather {index}",
+                f"{gather.stop - gather.start} ({gather.stop - 1}..{gather.start})",
+                formatting.size(plan.gather_bytes[index]),
+                str(gather.num_threads),
+                *(("-", "-") if measured else ()),
+                *times,
+            )
+        )
     return _aligned(rows)
 
 

@@ -21,6 +21,13 @@ def test_tensors_are_fused_in_forward_order_below_the_buffer(buffer, expected):
     assert {group.num_threads for group in plan.groups} == {2}
 
 
+def test_tensors_of_a_layer_stay_together():
+    names = ["top/bias", "top/kernel", "gamma", "beta", "dense/1/bias", "dense/0/kernel"]
+    profile = tf_libra.BackwardProfile.from_arrays([1, 8, 1, 1, 1, 8], [1e-6] * 6, names)
+    plan = tf_libra.make_plan(profile, COST, strategies.Dear(buffer_bytes=5))
+    assert [group.stop for group in plan.groups] == [2, 5, 6]
+
+
 @settings(max_examples=60, deadline=None)
 @given(reference.profiles(max_tensors=8), st.sampled_from([0, 1, 1000, 10**6]))
 def test_groups_are_the_longest_that_stay_below_the_buffer(profile, buffer):

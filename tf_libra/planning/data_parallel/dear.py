@@ -1,5 +1,6 @@
 """DeAR: reduce-scatters during backward, gathers during the next forward (arXiv 2302.12445)."""
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,22 +12,30 @@ from tf_libra.specs.backward_profile import BackwardProfile
 
 
 def plan_dear(profile: BackwardProfile, strategy: "Dear") -> Draft:
-    """Fuse tensors in forward order while they fit the buffer together, for both phases.
+    """Fuse layers in forward order while they fit the buffer together, for both phases.
 
-    As in the authors' public code, a group stays below the buffer's size unless it has one tensor
-    alone. That code fuses whole layers, a plan single tensors.
+    As in the authors' public code, a group stays below the buffer's size unless it has one layer
+    alone. Adjacent tensors are of one layer if their names are equal up to the last "/".
     """
     starts: list[int] = []  # of the groups, in forward order
     fused = 0
-    for index in reversed(range(len(profile.tensors))):
-        num_bytes = profile.tensors[index].num_bytes
+    after = len(profile.tensors)  # the layer's first tensor in forward order is before this one
+    for _, names in itertools.groupby(reversed(profile.names), _layer_of):
+        first = after - len(tuple(names))
+        num_bytes = int(profile.bytes_before[after] - profile.bytes_before[first])
         if fused and fused + num_bytes >= strategy.buffer_bytes:
-            starts.append(index + 1)
+            starts.append(after)
             fused = 0
         fused += num_bytes
+        after = first
     stops = [*reversed(starts), len(profile.tensors)]
     groups = groups_from_stops(stops, [strategy.num_threads] * len(stops))
     return Draft(groups, gathers=groups[::-1])
+
+
+def _layer_of(name: str) -> str:
+    layer, _, _ = name.rpartition("/")
+    return layer or name
 
 
 @register

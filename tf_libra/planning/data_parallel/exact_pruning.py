@@ -10,21 +10,19 @@ _Array = NDArray[np.float64]
 _Indices = NDArray[np.int64]
 
 
-class LossBound:
-    """Lower bound of the loss of the rest of a plan.
+class ByteLoss:
+    """Least loss of bytes, without startup overheads, for a limit of computation to overlap.
+
+    Each byte is either overlapped with some r, which takes rate / x_p seconds of computation and
+    loses (1 - rate) / x_p, for the transmission rate x_p of p; or exclusive, which loses at least
+    1 / x_q. The cheapest mixture for a limit of computation is the lower convex hull of these
+    points.
 
     Attributes:
-        late: least loss from tensor l on, for any remaining computation; shape [L + 1].
-
-    Each remaining byte is either overlapped with some r, which takes rate / x_p seconds of
-    computation and loses (1 - rate) / x_p, for the transmission rate x_p of p; or exclusive, which
-    loses at least 1 / x_q. The cheapest mixture for a limit of computation is
-    the lower convex hull of these points. Startup overheads come on top: the last group's, always.
+        least: loss of a byte with any computation.
     """
 
-    def __init__(
-        self, profile: BackwardProfile, cost: CostModel, threads: _Indices, max_groups: int
-    ) -> None:
+    def __init__(self, cost: CostModel, threads: _Indices) -> None:
         rate = cost.compute_rate(threads)
         byte = cost.overlapped_seconds(1, threads)
         alone = float(cost.exclusive_seconds(1, threads).min())
@@ -39,6 +37,28 @@ class LossBound:
                 hull.pop()
             hull.append(point)
         self._compute, self._loss = np.array(hull).T
+        self.least = float(self._loss[-1])
+
+    def __call__(self, num_bytes: NDArray[np.int64], left: _Array) -> _Array:
+        """Returns the seconds that bytes lose with `left` seconds of computation to overlap."""
+        per_byte = left / np.maximum(num_bytes, 1)
+        return num_bytes * np.interp(per_byte, self._compute, self._loss)
+
+
+class LossBound:
+    """Lower bound of the loss of the rest of a plan.
+
+    Attributes:
+        late: least loss from tensor l on, for any remaining computation; shape [L + 1].
+
+    Startup overheads are added to the loss of bytes: the last group's, always.
+    """
+
+    def __init__(
+        self, profile: BackwardProfile, cost: CostModel, threads: _Indices, max_groups: int
+    ) -> None:
+        self._mixture = ByteLoss(cost, threads)
+        rate = cost.compute_rate(threads)
         # With a rate above 1 a startup overhead gains time instead.
         gained = min(0.0, float(cost.startup_seconds * (1 - rate).min())) * max_groups
         # The last tensor is in the last group, which nothing overlaps.
@@ -47,19 +67,14 @@ class LossBound:
         self._bytes = (profile.bytes_before[-1] - profile.bytes_before - last).clip(0)
         # Bytes of the tensors from j on find no more computation than is left at j's production.
         after = np.append(profile.compute_after[1:], 0.0)
-        late = self._mixture(self._bytes, after) + self._loss[-1] * -self._bytes
-        self.late = (
-            np.maximum.accumulate(late[::-1])[::-1] + self._loss[-1] * self._bytes + self._certain
-        )
+        least = self._mixture.least * self._bytes
+        late = self._mixture(self._bytes, after) - least
+        self.late = np.maximum.accumulate(late[::-1])[::-1] + least + self._certain
 
     def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
         """Returns the least seconds lost after l tensors with s left; shape of `left`."""
         now = self._mixture(self._bytes[tensors], left) + self._certain
         return np.maximum(now, self.late[tensors])
-
-    def _mixture(self, num_bytes: NDArray[np.int64], left: _Array) -> _Array:
-        per_byte = left / np.maximum(num_bytes, 1)
-        return num_bytes * np.interp(per_byte, self._compute, self._loss)
 
 
 def _above(
