@@ -30,7 +30,12 @@ from tf_libra.autotune import (
     random_plans,
     trial_schedule,
 )
-from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
+from tf_libra.cost_model import (
+    ContentionModel,
+    ProcessorModel,
+    median_error,
+    prediction_errors,
+)
 from tf_libra.cost_model import fit as fit_model
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
@@ -243,9 +248,8 @@ def test_better_form_is_selected_and_noted() -> None:
         assert isinstance(tuned.cost_model, kind)
         assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
         # The error shown with the model is that of its predictions.
-        errors = np.abs(prediction_errors(tuned.cost_model, tuned.samples))
-        assert tuned.median_error == pytest.approx(np.median(errors))
-        assert tuned.median_error < 0.05
+        assert tuned.median_error == median_error(tuned.cost_model, tuned.samples)
+        assert np.median(np.abs(prediction_errors(tuned.cost_model, tuned.samples))) < 0.05
         [note] = [note for note in tuned.notes if "held-out plans" in note]
         assert note.index("CPU share") < note.index("contention") or kind is ContentionModel
 

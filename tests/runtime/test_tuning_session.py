@@ -143,7 +143,9 @@ def test_cached_plan_runs_immediately_with_its_profile_and_model(trouble: Job) -
     for name in ("plan", "profile", "cost_model", "tuned"):
         assert value["second"][name] == value["first"][name]
     explained = " ".join(value["second"]["explained"].split())
-    assert f"{len(conclusion.samples)} samples, median error of an all-reduce" in explained
+    assert (
+        f"{len(conclusion.samples)} samples, median error of overlapped or exclusive" in explained
+    )
     assert trouble.log("cache_and_log_folders").count("INFO fit: ") >= 2
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tf_libra.autotune.calibration import Calibration, calibrate, calibrate_contention_model
 from tf_libra.autotune.step_times import StepTimes
-from tf_libra.cost_model import ContentionModel, OverlapSample, prediction_errors
+from tf_libra.cost_model import ContentionModel, OverlapSample, median_error
 from tf_libra.simulation import simulate
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -33,7 +33,7 @@ class ModelForm:
       name: name for users.
       calibration: fit to all steps.
       samples: all-reduces of these steps.
-      median_error: median of |`prediction_errors`| over the samples.
+      median_error: median relative error of the samples' all-reduces (`cost_model.median_error`).
       held_out_error: median of |predicted / measured step - 1| over the held-out plans.
       held_out_backward_error: the same for the end of backward; None if its start is unknown.
     """
@@ -97,12 +97,11 @@ def evaluate_forms(
                 backward_errors.append(abs(timeline.backward_seconds / measured - 1))
         final = calibrated(fitted, (*steps, *exclusive_steps))
         samples = steady_state_samples(final, steps)
-        errors = np.abs(prediction_errors(final.model, samples)) if samples else None
         return ModelForm(
             name,
             final,
             samples,
-            None if errors is None else float(np.median(errors)),
+            median_error(final.model, samples) if samples else None,
             float(np.median(step_errors)),
             float(np.median(backward_errors)) if backward_errors else None,
         )

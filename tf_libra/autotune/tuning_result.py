@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-import numpy as np
-
 from tf_libra.autotune.search.result import Search
 from tf_libra.autotune.trial_comparison import Race
 from tf_libra.cost_model import (
     CostModel,
     Evidence,
     OverlapSample,
-    prediction_errors,
+    median_error,
 )
 from tf_libra.cost_model.fit_quality import MAX_MODEL_ERROR
 from tf_libra.internal import validation
@@ -137,7 +135,7 @@ class TuningResult(Document):
 
     @functools.cached_property
     def median_error(self) -> float | None:
-        """Median relative error of an all-reduce over the samples.
+        """Median relative error of overlapped or of exclusive all-reduces, whichever is larger.
 
         None without a model or samples, as in files of early versions, or if the model cannot
         predict one.
@@ -145,7 +143,7 @@ class TuningResult(Document):
         if self.cost_model is None or not self.samples:
             return None
         try:
-            return float(np.median(np.abs(prediction_errors(self.cost_model, self.samples))))
+            return median_error(self.cost_model, self.samples)
         except ValueError:
             return None
 

@@ -3,7 +3,12 @@ from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cpu_share import ProcessorModel
 from tf_libra.cost_model.fit_quality import Evidence
 from tf_libra.cost_model.fitting import FitResult, fit
-from tf_libra.cost_model.samples import OverlapSample, computation_errors, prediction_errors
+from tf_libra.cost_model.samples import (
+    OverlapSample,
+    computation_errors,
+    median_error,
+    prediction_errors,
+)
 from tf_libra.cost_model.serialization import cost_model_from_json, evidence_from_json
 
 __all__ = [
@@ -17,5 +22,6 @@ __all__ = [
     "cost_model_from_json",
     "evidence_from_json",
     "fit",
+    "median_error",
     "prediction_errors",
 ]

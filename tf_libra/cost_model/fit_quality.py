@@ -24,7 +24,8 @@ class Evidence(Value):
     Attributes:
       threads: sampled numbers of communication threads; the model extrapolates outside of them.
       num_samples: number of all-reduces in the fit.
-      median_error: median relative error of an all-reduce over the samples; None if unknown.
+      median_error: median relative error of overlapped or of exclusive all-reduces over the
+        samples, whichever is larger; None if unknown.
       held_out_error: median relative error of steps under plans that the fit has not seen; None
         if no such plan was measured.
       max_model_error: largest `held_out_error` of a trusted model.
@@ -70,8 +71,8 @@ class Evidence(Value):
         if self.median_error is None:
             return error
         return (
-            f"{error}, and an all-reduce by {formatting.percent(self.median_error)}"
-            f" ({self.num_samples}"
+            f"{error}, and overlapped or exclusive all-reduces by"
+            f" {formatting.percent(self.median_error)} ({self.num_samples}"
             f" samples at r = {', '.join(map(str, self.threads))})"
         )
 

@@ -97,6 +97,20 @@ def prediction_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Ar
     return 1 / (columns.overlap / overlapped + columns.residual / exclusive) - 1
 
 
+def median_error(model: CostModel, samples: Sequence[OverlapSample]) -> float:
+    """Returns the median of |`prediction_errors`|, of overlapped or of exclusive all-reduces.
+
+    That of the kind whose median is larger. An all-reduce counts where most of it ran. Errors are
+    those of `prediction_errors`.
+    """
+    errors = np.abs(prediction_errors(model, samples))
+    is_exclusive = np.array(
+        [sample.residual_seconds > sample.overlap_seconds for sample in samples]
+    )
+    kinds = (errors[is_exclusive], errors[~is_exclusive])
+    return max(float(np.median(kind)) for kind in kinds if kind.size)
+
+
 def computation_errors(model: CostModel, samples: Sequence[OverlapSample]) -> _Array:
     """Returns relative errors of g(b, r) against the measured overlap.
 

@@ -130,8 +130,9 @@ def fit_line(conclusion: TuningResult) -> str:
     return (
         f"{model.formula()};\n"
         f"     {rates};\n"
-        f"     {len(conclusion.samples)} samples, median error of an all-reduce"
-        f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
+        f"     {len(conclusion.samples)} samples, median error of overlapped or exclusive"
+        f" all-reduces {formatting.percent(conclusion.median_error)};"
+        f" {_held_out_errors(conclusion)}"
     )
 
 
@@ -157,7 +158,8 @@ def fit_table(conclusion: TuningResult) -> list[str]:
             f"  startup {formatting.time(model.startup_seconds)} overlapped,"
             f" {formatting.time(model.exclusive_startup_seconds)} exclusive,"
             f" waiting {formatting.time(model.waiting)};"
-            f" {len(conclusion.samples)} samples, median error of an all-reduce"
+            f" {len(conclusion.samples)} samples, median error of overlapped or exclusive"
+            " all-reduces"
             f" {formatting.percent(conclusion.median_error)}; {_held_out_errors(conclusion)}"
         ),
     ]

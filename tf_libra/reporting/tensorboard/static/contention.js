@@ -51,7 +51,7 @@ function summary(view) {
     words.push(`From r = ${first.num_threads} to r = ${last.num_threads}, the rate of an overlapped all-reduce changes by a factor of ${(last.overlapped_rate / first.overlapped_rate).toFixed(2)}, and the time of concurrent computation by ${(last.slowdown / first.slowdown).toFixed(2)}.`);
   }
   if (view.median_error !== null) {
-    words.push(`Median error of an all-reduce: ${percent(view.median_error)} over ${plural(view.samples.length, 'sample')}${view.weighted_error === null ? '' : `, ${percent(view.weighted_error)} weighted by time`}.`);
+    words.push(`Median error of overlapped or of exclusive all-reduces, whichever is larger: ${percent(view.median_error)} over ${plural(view.samples.length, 'sample')}${view.weighted_error === null ? '' : `, ${percent(view.weighted_error)} weighted by time`}.`);
   }
   words.push(view.held_out_error === null
     ? 'No held-out steps.'

@@ -208,7 +208,7 @@ function model(plan, contention, measured) {
   const held = contention.held_out_error;
   const parts = [];
   if (contention.median_error !== null) {
-    parts.push(`Median error of an all-reduce: ${percent(contention.median_error)} over ${plural(contention.samples.length, 'sample')}.`);
+    parts.push(`Median error of overlapped or of exclusive all-reduces, whichever is larger: ${percent(contention.median_error)} over ${plural(contention.samples.length, 'sample')}.`);
   }
   if (measured !== null && plan.predicted_seconds !== null) {
     const error = plan.predicted_seconds / measured.backward.median - 1;
