@@ -1,5 +1,6 @@
 """Cases of steps on one rank: results, variables, reads by single ranks, and other functions."""
 
+import contextlib
 import dataclasses
 import gc
 from unittest import mock
@@ -14,7 +15,9 @@ import tf_libra
 from tests.model_parallel import models
 from tests.model_parallel.job import batches, build_model, burst_layer_names, make_burst_plan
 from tf_libra.autotune.drift_detector import DriftDetector
-from tf_libra.model_parallel.runtime import burst_planner, pipeline_planner
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.partition.guarded_calls import CallGuard
+from tf_libra.model_parallel.runtime import burst_planner
 from tf_libra.runtime import family_candidates, family_prediction, family_step
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto, DeepPool, OneRank, Spp
@@ -247,20 +250,39 @@ def compared(
     }
 
 
+def failing_in_a_step():
+    """Looks up a row per example, of which there are enough for one rank alone."""
+    trained = without_metric()
+    rows = tf.Variable(tf.ones([SAMPLES // harness.SIZE, 1]), trainable=False)
+
+    def call(images):
+        logits = trained.call(images)
+        return logits * tf.gather(rows, tf.range(tf.shape(logits)[0]))
+
+    return dataclasses.replace(trained, call=call)
+
+
 def failed():
     """Trains through trials of families that fail on the last rank alone, or measure too long."""
     broken = mock.Mock(side_effect=RuntimeError("broken here"))
-    with mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1):
-        return failed_on_the_last_rank(broken)
+    run_step, call = StageExecutor.step, CallGuard.call
 
+    def fail_after(guard, run, outputs):
+        def run_and_fail():
+            run()
+            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
 
-def failed_on_the_last_rank(broken):
-    if harness.RANK != LAST:
-        return compared(without_metric, FIRST, allow=(), families=FAMILIES)
-    with (
-        mock.patch.object(pipeline_planner, "check_layers_fit", broken),
-        mock.patch.object(burst_planner, "flows", broken),
-    ):
+        return call(guard, run_and_fail, outputs)
+
+    def step(executor, arguments):
+        with mock.patch.object(CallGuard, "call", fail_after):
+            return run_step(executor, arguments)
+
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1))
+        if harness.RANK == LAST:
+            patches.enter_context(mock.patch.object(StageExecutor, "step", step))
+            patches.enter_context(mock.patch.object(burst_planner, "flows", broken))
         return compared(without_metric, FIRST, allow=(), families=FAMILIES)
 
 
@@ -406,6 +428,7 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared normalized", lambda: compared(models.normalized))
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(models.mlp, allow=()))
+    cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
     cases.add("compared summed", lambda: compared(summed, allow=()))
     for chosen, make in (("spp", without_metric), ("deeppool", without_metrics)):
         cases.add(

@@ -103,8 +103,8 @@ class CandidateStep(TrainingStep, Protocol):
 
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
-        is_tried: whether a failure before a step computes, on any rank, is a `TrialError` on every
-            rank, so that the caller goes on with another strategy.
+        is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
+            `TrialError` on every rank, so that the caller goes on with another strategy.
         step_number: number of the last step, which messages name.
     """
 

@@ -178,11 +178,11 @@ class VariableReads:
         """Frees values that other ranks have changed and serve, and observes accesses to them."""
         with self._fetching:
             changed = {entry.key: entry for entry in variables if entry.key not in self._remote}
-            for variable in changed.values():
-                if not variable.is_used:
-                    _assign(variable.handle(), tf.zeros([0], variable.dtype))
             self._remote |= changed
             variable_access().observe(changed, self)
+            for variable in changed.values():  # from now on, other threads fetch
+                if not variable.is_used:
+                    _assign(variable.handle(), tf.zeros([0], variable.dtype))
         with self._step_ended:
             self._step += 1
             self._step_ended.notify_all()

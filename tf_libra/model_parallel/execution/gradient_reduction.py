@@ -108,6 +108,11 @@ class GradientReduction:
         variables = [self.variables[name] for name in self.names]
         return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
+    @property
+    def exchanges(self) -> bool:
+        """True if it exchanges tensors with other ranks."""
+        return bool(self.groups)
+
     def __call__(self, outputs: list[Any], inputs: Sequence[Any]) -> list[Any]:
         """Returns the kept tensors, followed by the sums or, in the last microbatch, averages."""
         # The static shape of a gradient may be unknown.

@@ -5,7 +5,8 @@ them, whose denominators differ between replicas: the mean of ratios is not the 
 So replicas send the variables, and the first replica computes the result from their sums.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,3 +133,15 @@ def accumulated_variables(graph: StepGraph, tensor: Any) -> tuple[str, ...]:
     """Returns the names of variables that every microbatch writes and a tensor depends on."""
     reads = filter(graph.is_read_after_write, sorted(graph.closure_after_reads(tensor)))
     return tuple(graph.variable_name(handle) for index in reads for handle in graph.handles[index])
+
+
+def warn_of_averages(log: logging.Logger, step: str, averaged: Iterable[tuple[str, ...]]) -> None:
+    """Warns of results that are averages of metrics, given by the names of their variables."""
+    for names in averaged:
+        log.warning(
+            "%s returns what is computed of %s, and not of sums over samples alone: it is averaged"
+            " over the replicas of a stage, where a ratio of sums would be another number; return"
+            " the metric's result by itself",
+            step,
+            ", ".join(names),
+        )

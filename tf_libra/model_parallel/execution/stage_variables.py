@@ -251,6 +251,12 @@ class StageVariables:
 
     # In every step.
 
+    def begin_step(self, rank: int, held: Mapping[int, BoundVariable], releases: bool) -> None:
+        """Prepares the variables for a step; see `release`, which is optional, and `split_sums`."""
+        if releases:
+            self.release(rank, held)
+        self.split_sums(rank, held)
+
     @property
     def has_released(self) -> bool:
         """True if some rank has released variables."""
@@ -284,6 +290,10 @@ class StageVariables:
         self._reads.end_step(
             variable for variable in self._changed_variables() if variable.owner != self._rank
         )
+
+    def undo_step(self) -> None:
+        """Records that a step did not count, whose variables have their values from before it."""
+        self._reads.forget(self._owned.keys() - self._stale - self._released)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

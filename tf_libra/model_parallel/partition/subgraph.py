@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tf_libra.model_parallel.capture.step_graph import StepGraph
+from tf_libra.model_parallel.partition.guarded_calls import active_guard
 from tf_libra.model_parallel.partition.local_reduction import make_local
 from tf_libra.model_parallel.partition.replicated_random import (
     ReplicatedRandomOp,
@@ -97,6 +98,11 @@ class Epilogue(Protocol):
         """The specs of its additional inputs."""
         ...
 
+    @property
+    def exchanges(self) -> bool:
+        """True if it exchanges tensors with other ranks."""
+        ...
+
     def __call__(self, outputs: list[Any], inputs: Sequence[Any]) -> list[Any]:
         """Returns the tensors that the function returns instead of `outputs`."""
         ...
@@ -172,7 +178,8 @@ class SubgraphExtractor:
             return results if epilogue is None else epilogue(results, tensors[len(inputs) :])
 
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-        return partial(_call, concrete, concrete.captured_inputs, self._concrete)
+        exchanges = epilogue is not None and epilogue.exchanges
+        return partial(_call, concrete, concrete.captured_inputs, self._concrete, exchanges)
 
     def _build_graph_def(
         self, ops: Collection[str], replica: int, reductions: Mapping[str, int]
@@ -230,10 +237,17 @@ class SubgraphExtractor:
         return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
-def _call(function: Any, captured: Sequence[Any], _trace: Any, inputs: Sequence[Any]) -> list[Any]:
+def _call(
+    function: Any, captured: Sequence[Any], _trace: Any, exchanges: bool, inputs: Sequence[Any]
+) -> list[Any]:
     """Calls a function and returns its results; `_trace` keeps the bodies of its loops alive.
 
     A call through the public interface would check every argument, which takes longer than a small
     layer.
     """
-    return list(function.inference_fn.call_flat(*inputs, *captured) or ())  # None: no tensors
+
+    def run() -> list[Any]:
+        return list(function.inference_fn.call_flat(*inputs, *captured) or ())  # None: no tensors
+
+    guard = None if exchanges else active_guard()
+    return run() if guard is None else guard.call(run, function.outputs)

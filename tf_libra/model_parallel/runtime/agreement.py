@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tf_libra.coordination import control_plane
 from tf_libra.coordination.control_plane import Control
+from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.protocol import TrialError
 
 _Result = TypeVar("_Result")
@@ -57,10 +58,7 @@ class AgreeingControl:
         except Exception as error:
             if control_plane.lost(error) or isinstance(error, control_plane.EngineError):
                 raise
-            text = (
-                str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            )
-            self._exchange(None, text or type(error).__name__)
+            self._exchange(None, describe_error(error) or type(error).__name__)
             raise  # never: this rank has failed
         self.all_gather(None)
         return result

@@ -1,23 +1,31 @@
 """Model-parallel training function that is tried against data parallelism.
 
 Before it is tried, it says whether it computes the same, and measures the layers for predictions.
-If it cannot prepare a step on one rank, it fails on all of them, and they go on without it.
+If it cannot prepare a step on one rank, or a computation fails in the first run, it fails on all of
+them, and they go on without it.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tf_libra.capture.finite_check import VariableSnapshot
 from tf_libra.coordination import current_job
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.joint_batch import find_difference
 from tf_libra.model_parallel.capture.joint_memory import find_shortage
+from tf_libra.model_parallel.execution.step_executor import StepExecutor
+from tf_libra.model_parallel.partition.guarded_calls import guarded_calls
+from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.profiling import layer_benchmark
 from tf_libra.model_parallel.runtime.agreement import AgreeingControl
 from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
 from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
+from tf_libra.runtime.protocol import TrialError
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.variable_sync.bound_variables import BoundVariable
+from tf_libra.variable_sync.variable_access import variable_access
 
 
 class CandidateTraining(StagedTraining):
@@ -29,6 +37,7 @@ class CandidateTraining(StagedTraining):
     def _forget(self) -> None:
         """See `StagedTraining`."""
         super()._forget()
+        self._proven: weakref.WeakSet[StepExecutor] = weakref.WeakSet()  # have run a step
         self._reporter.is_trial = self._is_tried
 
     @property
@@ -101,6 +110,28 @@ class CandidateTraining(StagedTraining):
             return control.together(lambda: self._prepare(convert()))
         finally:
             self._is_agreeing = False
+
+    def _execute(
+        self, traces: SizedTraces, execution: StepExecutor, arguments: list[Any]
+    ) -> list[Any]:
+        """See `StagedTraining`. The first run of an execution is undone if it fails on a rank."""
+        control = self._control
+        if not isinstance(control, AgreeingControl) or execution in self._proven:
+            return super()._execute(traces, execution, arguments)
+        with variable_access().unobserved():
+            held = [variable for variable in self._held.values() if variable.is_variable]
+            before = VariableSnapshot(held)
+        with guarded_calls() as guard:
+            flat = super()._execute(traces, execution, arguments)
+        try:
+            control.together(guard.check)
+        except TrialError:
+            with variable_access().unobserved():
+                before.restore()
+            self._holding.undo_step()
+            raise
+        self._proven.add(execution)
+        return flat
 
     def _agree_so_far(self) -> None:
         """Raise `TrialError` if a rank has failed."""

@@ -14,6 +14,7 @@ from tf_libra.coordination.signal_handling import step_interrupts
 from tf_libra.model_parallel.capture import batch_axes, step_arguments
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.execution.executors import make_executor
+from tf_libra.model_parallel.execution.metrics import warn_of_averages
 from tf_libra.model_parallel.execution.owned_variables import (
     check_same_stages,
     find_owned_variables,
@@ -216,14 +217,19 @@ class StagedTraining:
         if not traces.microbatch_graph.recording.is_evaluation:
             self._current = execution
         commits.begin_step(self._control)
-        if self._releases_variables:
-            self._holding.release(self._control.rank, self._held)
-        self._holding.split_sums(self._control.rank, self._held)
-        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        flat = self._execute(traces, execution, arguments)
         self._holding.mark_stale()
         self._has_run, self._has_run_plan = True, self.plan is not None
         self._control.end_step(self.step_number)
         return traces.microbatch_graph.recording.concrete.function_type.pack_output(flat)
+
+    def _execute(
+        self, traces: SizedTraces, execution: StepExecutor, arguments: list[Any]
+    ) -> list[Any]:
+        """Run a prepared step; all ranks call this."""
+        self._holding.begin_step(self._control.rank, self._held, self._releases_variables)
+        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        return list(flat)
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
         """Prepare a step with the arguments that `convert` returns; all ranks call this."""
@@ -359,7 +365,9 @@ class StagedTraining:
         count, computing = traces.examples_per_rank, self._holding.computing
         own_results = self._own_results.get(traces)
         execution = make_executor(layout, traced, count, lanes, computing, own_results)
-        self._warn_of_averages(execution)
+        averaged = set(execution.averaged_metrics.values()) - self._warned
+        self._warned |= averaged
+        warn_of_averages(self._reporter.log, self._name, averaged)
         variables = find_owned_variables(
             traces.microbatch_graph,
             traces.captured_variables,
@@ -387,14 +395,3 @@ class StagedTraining:
         return {
             variable.key: stages.get(name) for name, variable in first.captured_variables.items()
         }
-
-    def _warn_of_averages(self, execution: StepExecutor) -> None:
-        for names in set(execution.averaged_metrics.values()) - self._warned:
-            self._warned.add(names)
-            self._reporter.log.warning(
-                "%s returns what is computed of %s, and not of sums over samples alone: it is"
-                " averaged over the replicas of a stage, where a ratio of sums would be another"
-                " number; return the metric's result by itself",
-                self._name,
-                ", ".join(names),
-            )
