@@ -164,7 +164,7 @@ def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
 def test_every_strategy_has_a_prediction(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("strategies", **plan)
     rows = {(row["strategy"], row["num_threads"]): row for row in view["rows"]}
-    fixed = {"syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp"}
+    fixed = {"syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp", "dear"}
     assert rows.keys() == {(name, r) for name in fixed for r in (1, 2, 4)} | {
         ("libra", None),
         ("libra-m", None),

@@ -107,7 +107,7 @@ def test_strategies_are_compared_for_all_world_sizes(tab: Tab, made: dict[str, A
     rows = tab.find("#strategies tbody tr")
     assert {row.get_attribute("data-strategy") for row in rows} == {
         "syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp", "libra-m", "libra", "mg-cf",
-        "aiacc",
+        "aiacc", "dear",
     }  # fmt: skip
     assert tab.find("#strategies tr[data-strategy='syneasgd']")
     own = [row.text for row in rows if "this plan" in row.text]

@@ -122,6 +122,7 @@ const SPELLED = {
   'mg-wfbp': 'MG-WFBP',
   'asc-wfbp': 'ASC-WFBP',
   'aiacc': 'AIACC',
+  'dear': 'DeAR',
   'libra-m': 'LIBRA-M',
   'libra': 'LIBRA',
   'mg-cf': 'MG-CF (no contention)',
