@@ -429,7 +429,7 @@ if harness.SIZE == 2:  # more ranks change nothing
     cases.add("compared slow", lambda: compared(without_metric, allow=(), far_faster=0.0))
     cases.add("compared metric", lambda: compared(models.mlp, allow=()))
     cases.add("compared failing", lambda: compared(failing_in_a_step, FIRST, allow=()))
-    cases.add("compared summed", lambda: compared(summed, allow=()))
+    cases.add("compared summed", lambda: compared(summed, allow=(), families=FAMILIES))
     for chosen, make in (("spp", without_metric), ("deeppool", without_metrics)):
         cases.add(
             f"compared {chosen}",

@@ -259,16 +259,15 @@ class VariableReads:
 
     def forget(self, keys: Iterable[int]) -> None:
         """Forgets variables that have their values on every rank, or whose ranks are gone."""
-        keys = tuple(keys)
-        variable_access().forget(
-            [key for key in keys if key in self._served or key in self._remote]
-        )
-        for key in keys:
-            self._remote.pop(key, None)
-            served = self._served.pop(key, None)
-            if served is not None:
-                self._synchronized[served[0].number] = served[0]
-            self._before_access.pop(key, None)
+        with self._fetching:  # what another thread still fetches must not replace later values
+            known = (self._served.keys() | self._remote.keys()) & {*keys}
+            variable_access().forget(known)
+            for key in known:
+                self._remote.pop(key, None)
+                served = self._served.pop(key, None)
+                if served is not None:
+                    self._synchronized[served[0].number] = served[0]
+                self._before_access.pop(key, None)
 
     def forget_all(self) -> None:
         """Forgets all variables: the ranks have left the job."""

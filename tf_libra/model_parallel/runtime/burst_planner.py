@@ -162,7 +162,8 @@ class BurstPlanner:
         scaling, _ = self._profile(counts, computation, same, links)
         make_burst_plan(scaling, self._strategy)
         reporter.on_activity(Phase.MEASURE)
-        for number in reversed(counts):
+        # The first one is what `auto` compares with data parallelism: the whole batch on one rank.
+        for number in counts:
             ranks = tuple(range(number))
             self._trials += [
                 _Trial(number, Layout.with_stage_per_layer(count, ranks, world)),
