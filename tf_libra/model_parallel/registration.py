@@ -50,13 +50,13 @@ def _make_one_rank_step(function: Callable[..., Any], options: OneRankOptions) -
 
 
 def _predict_pipeline(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
-    from tf_libra.model_parallel.runtime.predictions import predict_pipeline
+    from tf_libra.model_parallel.planning.predictions import predict_pipeline
 
     return predict_pipeline(strategy, layers, links, batch)
 
 
 def _predict_burst(strategy: Any, layers: LayerGraph, links: Links, batch: int) -> float:
-    from tf_libra.model_parallel.runtime.predictions import predict_burst
+    from tf_libra.model_parallel.planning.predictions import predict_burst
 
     return predict_burst(strategy, layers, links, batch)
 

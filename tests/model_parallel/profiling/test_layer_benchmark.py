@@ -8,12 +8,12 @@ from tests.model_parallel.job import batches, build_model
 from tests.model_parallel.models import EVERY
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
+from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.model_parallel.profiling.layer_benchmark import (
     averaged,
     measured_layers,
     measured_stages,
 )
-from tf_libra.model_parallel.profiling.link_benchmark import LinkRates
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 

@@ -9,7 +9,7 @@ from tests.model_parallel.models import EVERY
 from tf_libra.model_parallel.capture.step_recorder import StepRecorder
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
-from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.runtime.gradient_buckets import burst_groups_of, groups_of
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph

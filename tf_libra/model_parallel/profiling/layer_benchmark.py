@@ -19,7 +19,7 @@ from tf_libra.model_parallel.execution.stage_tasks import SubgraphFunction, sum_
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
-from tf_libra.model_parallel.profiling.link_benchmark import LinkRates
+from tf_libra.model_parallel.planning.link_rates import LinkRates
 from tf_libra.specs.layer_graph import LayerGraph
 
 # Fewest and most repetitions, and seconds that permit more than the fewest: machine speed varies.

@@ -3,14 +3,14 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_libra.coordination.control_plane import Control
 from tf_libra.model_parallel.execution.transport import Transport
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.specs.cluster import Cluster
 
 _REPEATS = 3
@@ -20,35 +20,6 @@ _FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 25
 _LONG_ENOUGH = 0.04
 # Largest plausible ratio of the average rate of the longest transfer to the rate that lasts.
 _MAX_BUCKET_GAIN = 1.5
-
-
-@dataclass(frozen=True)
-class LinkRates:
-    """Rates and latencies of the links between ranks.
-
-    Attributes:
-        cluster: rates between all pairs of ranks.
-        latency_seconds: latency of a small message, mean over all pairs.
-        sending_seconds: seconds for which sending a message occupies a rank, mean over all ranks.
-        receiving_seconds: the same for receiving a message that has arrived.
-    """
-
-    cluster: Cluster
-    latency_seconds: float
-    sending_seconds: float = 0.0
-    receiving_seconds: float = 0.0
-
-
-class AllReduces(NamedTuple):
-    """Costs of all-reduces among the first g ranks, by g; shape [G] each.
-
-    Attributes:
-        startup_seconds: seconds of an all-reduce without payload.
-        bytes_per_second: rate of the payload; arbitrary for one rank.
-    """
-
-    startup_seconds: tuple[float, ...]
-    bytes_per_second: tuple[float, ...]
 
 
 def measured_links(transport: Transport, control: Control) -> LinkRates:

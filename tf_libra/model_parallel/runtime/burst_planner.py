@@ -15,17 +15,22 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.planning.burst import BurstStrategy, DataParallel, make_burst_plan
+from tf_libra.model_parallel.planning.burst import (
+    BurstStrategy,
+    DataParallel,
+    make_burst_plan,
+    possible_counts,
+)
 from tf_libra.model_parallel.planning.burst.graph_reduction import reduce_graph
+from tf_libra.model_parallel.planning.burst.measured_scaling import MeasuredScaling, crossing
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling.layer_benchmark import shares_of_bytes
 from tf_libra.model_parallel.profiling.link_benchmark import (
-    AllReduces,
-    LinkRates,
     measured_all_reduces,
     measured_links,
 )
-from tf_libra.model_parallel.profiling.scaling_measurement import MeasuredScaling, crossing, flows
+from tf_libra.model_parallel.profiling.scaling_measurement import flows
 from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers as Iteration
 from tf_libra.model_parallel.profiling.step_measurement import Measuring
 from tf_libra.model_parallel.reporting import burst_report
@@ -330,22 +335,6 @@ class BurstPlanner:
                 self._reporter.log.info("burst plan: %s", note)
         self._reporter.write_files(partial(burst_report.write_planned, plan, self._scaling))
         return layout
-
-
-def possible_counts(strategy: BurstStrategy, num_ranks: int, batch: int) -> tuple[int, ...]:
-    """Return the numbers of ranks that layers may have under a strategy.
-
-    Args:
-        strategy: planner with its arguments.
-        num_ranks: number of ranks of the job.
-        batch: number of examples of the joint batch.
-    """
-    if strategy.device_counts is not None:
-        return strategy.device_counts
-    if strategy.num_devices is not None:  # plus 1 rank, the reference for amplification
-        return tuple(sorted({1, strategy.num_devices}))
-    powers = (2**k for k in range(num_ranks.bit_length()))
-    return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)
 
 
 def _computation(

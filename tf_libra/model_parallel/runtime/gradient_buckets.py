@@ -6,12 +6,12 @@ from typing import Any
 
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.stage_partition import StagePartition
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.model_parallel.planning.pipeline.replica_reduction import (
     Reduction,
     plan_reduction,
     worthwhile,
 )
-from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
 from tf_libra.model_parallel.simulation import simulate_pipeline
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelinePlan

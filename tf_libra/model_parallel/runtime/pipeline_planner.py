@@ -14,7 +14,11 @@ from tf_libra.model_parallel.partition.batch_sharding import BatchShards, check_
 from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.resharding import check_resharding
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
-from tf_libra.model_parallel.planning.pipeline import PipelineStrategy, make_pipeline_plans
+from tf_libra.model_parallel.planning.pipeline import (
+    PipelineStrategy,
+    make_pipeline_plans,
+    possible_microbatches,
+)
 from tf_libra.model_parallel.planning.pipeline.partitioning import check_layers_fit
 from tf_libra.model_parallel.planning.results import returns_own
 from tf_libra.model_parallel.profiling import layer_benchmark as profiling
@@ -30,8 +34,6 @@ from tf_libra.specs.pipeline import PipelinePlan
 
 # Most partitions whose stages are measured; planning stops earlier at a measured partition.
 _MOST_CUTS = 3
-# Microbatches for each rank, if the strategy leaves their number open.
-_MICROBATCHES_PER_RANK = 2
 
 
 class PipelinePlanner:
@@ -201,17 +203,6 @@ class _First:
     traces: SizedTraces
     control: Control
     reporter: RunReporter
-
-
-def possible_microbatches(num_ranks: int, batch: int) -> int:
-    """Return the number of microbatches if the strategy leaves it open; it divides the batch.
-
-    Args:
-        num_ranks: number of ranks of the job.
-        batch: number of examples of the joint batch.
-    """
-    counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
-    return next(count for count in counts if not batch % count)
 
 
 Check = Callable[[PipelinePlan], None]

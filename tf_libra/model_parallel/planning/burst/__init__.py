@@ -24,6 +24,7 @@ from tf_libra.model_parallel.planning.burst.strategy import (
     BurstDraft,
     BurstStrategy,
     Limited,
+    possible_counts,
     register,
     resolve,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "data_parallel",
     "given_devices",
     "make_burst_plan",
+    "possible_counts",
     "register",
     "reschedule",
     "resolve",

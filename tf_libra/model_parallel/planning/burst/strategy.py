@@ -121,3 +121,19 @@ REGISTRY: ClassRegistry[BurstStrategy] = ClassRegistry(
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 resolve = REGISTRY.resolve
+
+
+def possible_counts(strategy: BurstStrategy, num_ranks: int, batch: int) -> tuple[int, ...]:
+    """Return the numbers of ranks that layers may have under a strategy.
+
+    Args:
+        strategy: planner with its arguments.
+        num_ranks: number of ranks of the job.
+        batch: number of examples of the joint batch.
+    """
+    if strategy.device_counts is not None:
+        return strategy.device_counts
+    if strategy.num_devices is not None:  # plus 1 rank, the reference for amplification
+        return tuple(sorted({1, strategy.num_devices}))
+    powers = (2**k for k in range(num_ranks.bit_length()))
+    return (*(power for power in powers if power < num_ranks and not batch % power), num_ranks)

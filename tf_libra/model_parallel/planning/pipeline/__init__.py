@@ -20,6 +20,7 @@ from tf_libra.model_parallel.planning.pipeline.strategy import (
     PipelineDraft,
     PipelineStrategy,
     PipelineStrategyBase,
+    possible_microbatches,
     register,
     resolve,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Spp",
     "make_pipeline_plan",
     "make_pipeline_plans",
+    "possible_microbatches",
     "register",
     "resolve",
 ]

@@ -11,6 +11,9 @@ from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.pipeline import PipelineStage
 
+# Microbatches for each rank, if the strategy leaves their number open.
+_MICROBATCHES_PER_RANK = 2
+
 
 @dataclass(frozen=True)
 class PipelineDraft:
@@ -113,3 +116,14 @@ REGISTRY: ClassRegistry[PipelineStrategy] = ClassRegistry(
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 resolve = REGISTRY.resolve
+
+
+def possible_microbatches(num_ranks: int, batch: int) -> int:
+    """Return the number of microbatches if the strategy leaves it open; it divides the batch.
+
+    Args:
+        num_ranks: number of ranks of the job.
+        batch: number of examples of the joint batch.
+    """
+    counts = range(_MICROBATCHES_PER_RANK * num_ranks, 0, -1)
+    return next(count for count in counts if not batch % count)

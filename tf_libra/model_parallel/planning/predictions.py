@@ -5,12 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.model_parallel.planning.burst import BurstStrategy, make_burst_plan
-from tf_libra.model_parallel.planning.pipeline import PipelineStrategy, make_pipeline_plans
-from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
-from tf_libra.model_parallel.profiling.scaling_measurement import ActivationFlow, MeasuredScaling
-from tf_libra.model_parallel.runtime.burst_planner import possible_counts
-from tf_libra.model_parallel.runtime.pipeline_planner import possible_microbatches
+from tf_libra.model_parallel.planning.burst import (
+    BurstStrategy,
+    make_burst_plan,
+    possible_counts,
+)
+from tf_libra.model_parallel.planning.burst.measured_scaling import ActivationFlow, MeasuredScaling
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
+from tf_libra.model_parallel.planning.pipeline import (
+    PipelineStrategy,
+    make_pipeline_plans,
+    possible_microbatches,
+)
 from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tf_libra.model_parallel.planning.burst import data_parallel, make_burst_plan
-from tf_libra.model_parallel.profiling.link_benchmark import AllReduces, LinkRates
-from tf_libra.model_parallel.profiling.scaling_measurement import (
+from tf_libra.model_parallel.planning.burst.measured_scaling import (
     ActivationFlow,
     MeasuredScaling,
     crossing,
     moved_share,
     num_partners,
 )
+from tf_libra.model_parallel.planning.link_rates import AllReduces, LinkRates
 from tf_libra.specs.cluster import Cluster
 
 Array = NDArray[np.float64]
