@@ -17,6 +17,12 @@ from tf_libra.runtime.strategy_kinds import (
     resolve_strategy,
 )
 from tf_libra.specs.one_rank import OneRankPlan
+from tf_libra.specs.pipeline import PipelinePlan, PipelineStage
+from tf_libra.strategies import Spp
+
+PIPELINE = PipelinePlan(
+    (PipelineStage(0, 1, (0,), "F0 B0"), PipelineStage(1, 2, (1,), "F0 B0")), ("a", "b"), 2, "spp"
+)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_options_hold_the_strategy_of_their_kind() -> None:
 @pytest.mark.parametrize(
     ("strategy", "given"),
     [
-        ("spp", {"plan": "plan.json"}),
+        ("spp", {"cache_dir": "somewhere"}),
         ("spp", {"max_tuning_steps": 10}),
         ("deeppool", {"cache_dir": "somewhere"}),
     ],
@@ -95,13 +101,21 @@ def test_every_option_is_listed_once() -> None:
     assert paths[0] == "strategy" and {"check_numerics", "tuning.max_seconds"} < set(paths)
 
 
-def test_plan_of_another_kind_is_followed_by_a_strategy_of_that_kind(tmp_path: Path) -> None:
-    plan = OneRankPlan(1, 2)
+@pytest.mark.parametrize(
+    ("plan", "name", "followed_by"),
+    [
+        (OneRankPlan(1, 2), "steps on one rank", OneRank(results="own")),
+        (PIPELINE, "pipelines", Spp(results="own")),
+    ],
+)
+def test_plan_of_another_kind_is_followed_by_a_strategy_of_that_kind(
+    tmp_path: Path, plan: Any, name: str, followed_by: Any
+) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
     for given in (plan, path, str(path)):
         kind, strategy = resolve_plan(given)
-        assert (kind.name, strategy) == ("steps on one rank", OneRank(results="own"))
+        assert (kind.name, strategy) == (name, followed_by)
         options = tf_libra.optimize(plan=given).keywords["options"]
         assert options.plan == plan
     path.write_text("{}")

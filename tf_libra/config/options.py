@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tf_libra.specs.burst import BurstPlan
     from tf_libra.specs.one_rank import OneRankPlan
+    from tf_libra.specs.pipeline import PipelinePlan
 
 _Options = TypeVar("_Options", bound="Options")
 
@@ -41,7 +42,7 @@ class OptimizeKwargs(TypedDict, total=False):
     """Keyword arguments of `optimize` for static checkers, in the order of the documentation."""
 
     engine: "str"
-    plan: "Plan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None"
+    plan: "Plan | PipelinePlan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None"
     logdir: "str | os.PathLike[str] | None"
     cache_dir: "str | os.PathLike[str] | None"
     broadcast_variables: "bool | str"
@@ -195,7 +196,7 @@ class DataParallelOptions(Options):
     )
     plan: Plan | None = option(
         None,
-        "Plan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None",
+        "Plan | PipelinePlan | BurstPlan | OneRankPlan | str | os.PathLike[str] | None",
         validators.check_plan,
         'plan of the strategy\'s kind, of any kind under "auto", or its JSON file: no tuning.',
     )

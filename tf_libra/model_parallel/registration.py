@@ -17,6 +17,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.specs.one_rank import OneRankPlan
+from tf_libra.specs.pipeline import PipelinePlan
 
 
 def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) -> TrainingStep:
@@ -24,7 +25,7 @@ def _make_pipeline_step(function: Callable[..., Any], options: PipelineOptions) 
     from tf_libra.model_parallel.runtime.pipeline_planner import PipelinePlanner
 
     def make_planner() -> PipelinePlanner:
-        return PipelinePlanner(options.strategy)
+        return PipelinePlanner(options.strategy, options.plan)
 
     return CandidateTraining(function, make_planner, options, options.strategy.release_variables)
 
@@ -88,6 +89,8 @@ PIPELINES = StrategyKind(
     joins_trials=True,
     max_speedup=_max_speedup_of_pipelines,
     predict=_predict_pipeline,
+    plan_type=PipelinePlan,
+    of_plans=pipeline.Spp(results="own"),
 )
 BURSTS = StrategyKind(
     "bursts",

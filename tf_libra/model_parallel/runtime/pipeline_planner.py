@@ -27,6 +27,7 @@ from tf_libra.model_parallel.profiling.step_measurement import MeasuredLayers, M
 from tf_libra.model_parallel.reporting import pipeline_report
 from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
 from tf_libra.model_parallel.runtime.gradient_buckets import groups_of
+from tf_libra.model_parallel.simulation.pipeline import simulate_pipeline
 from tf_libra.reporting.run_reporter import RunReporter
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
@@ -37,19 +38,24 @@ _MOST_CUTS = 3
 
 
 class PipelinePlanner:
-    """See `Planner`. `begin` makes the plan, which then stays fixed."""
+    """See `Planner`. `begin` makes the plan, or adopts the given one, which then stays fixed."""
 
     has_branches = False
 
-    def __init__(self, strategy: PipelineStrategy) -> None:
+    def __init__(self, strategy: PipelineStrategy, given: PipelinePlan | None = None) -> None:
         """Start without a plan.
 
         Args:
             strategy: planner with its arguments.
+            given: plan to follow; None: the strategy plans.
         """
         self.plan: PipelinePlan | None = None
         self.requested = repr(strategy)
         self.num_microbatches = strategy.num_microbatches or 1
+        self._given = given
+        if given is not None:
+            self.requested = f"{strategy!r}, plan {given.fingerprint}"
+            self.num_microbatches = given.num_microbatches
         self.shares_own_results = returns_own(strategy)
         self._strategy = strategy
         self._layers: LayerGraph | None = None
@@ -65,7 +71,13 @@ class PipelinePlanner:
 
     def check_batch(self, examples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`; chooses the number of microbatches if the strategy leaves it open."""
-        if self._strategy.num_microbatches is None:
+        if self._given is not None:
+            if self._given.num_devices != num_ranks:
+                raise ValueError(
+                    f"plan must be made for the job's {num_ranks} ranks, got one for"
+                    f" {self._given.num_devices}"
+                )
+        elif self._strategy.num_microbatches is None:
             self.num_microbatches = possible_microbatches(num_ranks, examples_per_rank * num_ranks)
         check_divisible(examples_per_rank, num_ranks, self.num_microbatches)
 
@@ -87,6 +99,12 @@ class PipelinePlanner:
     ) -> None:
         """Measure on all ranks and plan on rank 0."""
         graph = traces.microbatch_graph
+        names = tuple(layer.name for layer in graph.layers)
+        if self._given is not None and self._given.layer_names != names:
+            raise ValueError(
+                f"plan must be of the layers of {graph.recording.name}, {', '.join(names)}; got one"
+                f" of {', '.join(self._given.layer_names)}"
+            )
         num_stages = self._strategy.num_stages
         limits = {"layers": len(graph.layers), "workers": control.world_size}
         for what, limit in limits.items():
@@ -141,7 +159,10 @@ class PipelinePlanner:
         document: Any = None
         if control.rank == 0:
             try:
-                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+                if self._given is None:
+                    plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+                else:
+                    plan = _follow(self._given, layers, cluster, check)
                 document = [plan.to_json(), None]
             except ValueError as error:  # raised on all ranks
                 document = [None, str(error)]
@@ -241,6 +262,16 @@ def plan_for(
         notes = tuple(f"{what} is not possible: {error}" for what, error in refused)
         return dataclasses.replace(plan, notes=(*plan.notes, *notes))
     raise refused[0][1]
+
+
+def _follow(
+    given: PipelinePlan, layers: LayerGraph, cluster: Cluster, check: Check
+) -> PipelinePlan:
+    """Return the given plan with a new prediction; a plan that cannot run is a `ValueError`."""
+    check_all_ranks(given)
+    check(given)
+    seconds = simulate_pipeline(layers, given, cluster).iteration_seconds
+    return dataclasses.replace(given, predicted_seconds=seconds)
 
 
 def check_all_ranks(plan: PipelinePlan) -> None:

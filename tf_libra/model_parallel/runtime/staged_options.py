@@ -9,6 +9,7 @@ from tf_libra.config.option_spec import option
 from tf_libra.model_parallel.planning import burst, one_rank, pipeline
 from tf_libra.specs.burst import BurstPlan
 from tf_libra.specs.one_rank import OneRankPlan
+from tf_libra.specs.pipeline import PipelinePlan
 
 
 def _check_engine(name: str, value: Any) -> str:
@@ -54,6 +55,12 @@ class PipelineOptions(StagedOptions):
         lambda name, value: pipeline.resolve(value),
         "planner of the pipeline.",
         agreed=True,
+    )
+    plan: PipelinePlan | None = option(
+        None,
+        "PipelinePlan | str | os.PathLike[str] | None",
+        _check_plan(PipelinePlan),
+        "a plan or the path of its JSON, to follow; layers are measured for its report.",
     )
 
 
