@@ -15,6 +15,7 @@ from tf_libra.cli import main
 from tf_libra.cost_model.fit_quality import Evidence
 from tf_libra.cost_model.serialization import encode_cost_model
 from tf_libra.internal import formatting
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]
@@ -127,6 +128,27 @@ def test_compare_ends_with_one_worker_if_the_whole_step_is_known(inputs, tmp_pat
     assert main(["compare", *given]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "whole step" in lines[0] and lines[-1].startswith("one worker")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reported"),
+    [
+        (["--rate=5gbit"], "rate needs families"),
+        (["--batch=48"], "batch needs families"),
+        (["--rate=5gbit", "--link_factor=2"], "rate must be given without link_factor"),
+        (["--families=families.json", "--rate=5tons"], "rate must be a positive number of bytes"),
+        (["--families=families.json", "--rate=1e30"], "rate must be "),
+        (["--families=families.json", "--batch=48"], "batch needs a job that has measured"),
+    ],
+)
+def test_compare_names_flags_that_need_what_training_has_measured(
+    inputs, flags, reported, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    families = FamilyComparison(8, (FamilyRow("data parallelism"),))
+    (tmp_path / "families.json").write_text(families.to_json())
+    assert main(["compare", *inputs, *flags]) == 2
+    assert reported in capsys.readouterr().err
 
 
 def test_simulate_has_backward_and_step_seconds(inputs, tmp_path, capsys):

@@ -199,6 +199,25 @@ def alternating():
     cases.save(**every_value(trained))
 
 
+@contextlib.contextmanager
+def every_family_in_trials(chosen, far_faster=float("inf")):
+    """Lets all families join trials, and `chosen` win: which are fast depends on the machine."""
+    endless = float("inf")
+    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
+    with (
+        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
+        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
+        mock.patch.multiple(family_prediction, **limits),
+        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
+        mock.patch.object(
+            family_step,
+            "choose_fastest",
+            lambda seconds: chosen if chosen in seconds else FIRST,
+        ),
+    ):
+        yield
+
+
 def compared(
     make,
     chosen="one-rank",
@@ -214,23 +233,11 @@ def compared(
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    endless = float("inf")
-    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
-    with (
-        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
-        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
-        mock.patch.multiple(family_prediction, **limits),
-        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
-        mock.patch.object(
-            family_step,
-            "choose_fastest",
-            lambda seconds: chosen if chosen in seconds else FIRST,
-        ),
-    ):
+    phases = []
+    with every_family_in_trials(chosen, far_faster):
         step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
             tf.function(trained.step)
         )
-        phases = []
         num_steps = COMPARED_STEPS * (1 + len(families)) // 2
         for batch in batches(num_steps, SAMPLES):
             result = step(*own(batch))
@@ -260,6 +267,37 @@ def failing_in_a_step():
         return logits * tf.gather(rows, tf.range(tf.shape(logits)[0]))
 
     return dataclasses.replace(trained, call=call)
+
+
+def next_pipeline():
+    """Chooses a pipeline, goes on with it in another job, and follows its plan as `plan=`."""
+    joint = list(batches(3, SAMPLES))
+    strategy = Auto(threads=(1,), streams=(1,), families=("one-rank", "spp"))
+
+    def train(*strategies, most=3, **options):
+        tf.keras.backend.clear_session()  # a job of its own has the same names of layers
+        trained = build_model(without_metric)
+        step = tf_libra.optimize(*strategies, progress=False, **options)(tf.function(trained.step))
+        settled = []
+        while len(settled) < most and not (most > 3 and step.settled):
+            step(*own(joint[len(settled) % 3]))
+            settled.append(step.settled)
+        return step, every_value(trained), settled
+
+    cache = {"cache_dir": harness.FOLDER / "pipeline cache"}
+    with every_family_in_trials("spp"):
+        chosen, _, _ = train(strategy, most=200, logdir=harness.FOLDER / "families", **cache)
+    compared_by_trials = chosen.explain()
+    step, values, settled = train(strategy, **cache)
+    followed, found, _ = train(plan=step.plan)
+    cases.save(**values)
+    return {
+        "settled": settled,
+        "explained": step.explain(),
+        "compared": compared_by_trials,
+        "fingerprints": [one.plan.fingerprint for one in (chosen, step, followed)],
+        "same": all(np.allclose(found[name], values[name], 1e-4, 1e-5) for name in values),
+    }
 
 
 def failed():
@@ -435,6 +473,7 @@ if harness.SIZE == 2:  # more ranks change nothing
             f"compared {chosen}",
             lambda chosen=chosen, make=make: compared(make, chosen, allow=(), families=FAMILIES),
         )
+    cases(next_pipeline)
     cases.add("read on rank 0", lambda: read_alone("first", OneRank(rank=LAST), [0]))
 cases.add("read on the last rank", lambda: read_alone("last", OneRank(rank=0), [LAST]))
 STAGES = Spp(num_microbatches=2, num_stages=2)

@@ -14,7 +14,9 @@ from tests.model_parallel import models
 from tests.model_parallel.job import batches, cached_model, train_alone
 from tests.model_parallel.trained_model import Trained
 from tests.worker_processes import Job, launched
+from tf_libra.cli import main
 from tf_libra.model_parallel.planning.one_rank import OneRank, fastest_rank_plan
+from tf_libra.planning.family_comparison import FamilyComparison
 from tf_libra.specs.one_rank import OneRankPlan
 from tf_libra.strategies import Auto
 
@@ -192,7 +194,7 @@ def test_auto_trains_like_one_process_through_trials(trained: Job, model: str) -
         assert value["loss"] == pytest.approx(trained.value(case, 0)["loss"])
         assert value["number"] == COMPARED_STEPS
         first, *_ = value["explained"].splitlines()
-        assert first.startswith("data parallelism trains ")
+        assert first.startswith("2 workers train ")
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
@@ -273,6 +275,44 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
         assert_close(trained.arrays(case, rank)["result"], logits, f"rank {rank}")
     assert len(set(losses)) == trained.world_size
     assert np.mean(losses) == pytest.approx(expected[-1]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_next_job_goes_on_with_a_pipeline_and_plan_follows_it(trained: Job) -> None:
+    """The same stages, although both measure layers before their first step."""
+    _, variables = train_alone(without_metric, 3, SAMPLES, 1)
+    check_variables(trained, "next_pipeline", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("next_pipeline", rank)
+        assert value["settled"] == [False, True, True]
+        assert len(set(value["fingerprints"])) == 1
+        assert "interleaved steps of an earlier job" in " ".join(value["explained"].split())
+        assert value["same"]
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_saved_families_are_compared_for_the_same_and_for_other_clusters(
+    trained: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logdir = trained.folder / "families"
+    saved = FamilyComparison.from_json((logdir / "families.json").read_text())
+    assert saved.active == "spp" and saved.layers is not None and saved.batch == SAMPLES
+    given = [f"--profile={logdir}", f"--cost={logdir}"]
+    assert main(["compare", *given]) == 0
+    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    explained = trained.value("next_pipeline", 0)["compared"].splitlines()
+    rows = [line for line in table.splitlines() if line.startswith("  ")]
+    assert len(rows) == 4 and rows == [line for line in explained if line in rows]
+    for flags, workers in ((["--rate=1mbit", "--batch=48"], 2), (["--workers=3"], 3)):
+        assert main(["compare", *given, *flags, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        families = FamilyComparison.from_document(found["families"])
+        assert families.num_workers == workers
+        seconds = {row.name: row.predicted_seconds for row in families.rows}
+        assert seconds.keys() == {"data parallelism", "one-rank", "spp"}
+        assert families.active == min(seconds, key=lambda name: seconds[name])
+        fastest = min(row["whole_step_seconds"] for row in found["strategies"][:-2])
+        assert seconds["data parallelism"] == pytest.approx(fastest)
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)

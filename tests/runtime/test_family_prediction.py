@@ -1,6 +1,6 @@
 """Predictions of pipelines and bursts from what data parallelism and one set of layers measured."""
 
-from functools import partial
+import dataclasses
 
 import pytest
 
@@ -10,11 +10,12 @@ from tf_libra.runtime.family_prediction import (
     CALLS_SECONDS,
     MEASURED_SECONDS,
     Reference,
+    correct_speed,
     describe_slow,
-    predict_steps,
+    predict_families,
 )
 from tf_libra.runtime.strategy_kinds import KINDS, Links, StrategyKind
-from tf_libra.strategies import DeepPool, Spp
+from tf_libra.strategies import DeepPool, OneRank, Spp
 
 ALONE, BATCH = "one-rank", 48
 PIPELINES, BURSTS = KINDS["pipelines"], KINDS["bursts"]
@@ -39,18 +40,15 @@ def layers(num_ranks: int) -> tf_libra.LayerGraph:
     )
 
 
-def predict_one(
-    kind: StrategyKind, strategy: object, graph: tf_libra.LayerGraph, links: Links
-) -> float:
-    assert kind.predict is not None
-    return kind.predict(strategy, graph, links, BATCH)
+FAMILIES = {
+    "one-rank": (KINDS["steps on one rank"], OneRank()),
+    "spp": (PIPELINES, Spp()),
+    "deeppool": (BURSTS, DeepPool()),
+}
 
 
 def predicted(made: Reference, graph: tf_libra.LayerGraph) -> dict[str, float]:
-    predict = {}
-    for name, kind, strategy in (("spp", PIPELINES, Spp()), ("deeppool", BURSTS, DeepPool())):
-        predict[name] = partial(predict_one, kind, strategy)
-    found = predict_steps(made, graph, predict, ALONE)
+    found = predict_families(correct_speed(made, graph), made.links, BATCH, FAMILIES)
     assert not any(reason for _, reason in found.values())
     return {name: seconds for name, (seconds, _) in found.items()}
 
@@ -121,5 +119,6 @@ def test_a_strategy_without_a_plan_has_a_reason() -> None:
     def fail(*_: object) -> float:
         raise ValueError("no plan")
 
-    found = predict_steps(reference(2, 1.0), layers(2), {"spp": fail}, ALONE)
-    assert found["spp"] == (0.0, "no plan")
+    families = {"spp": (dataclasses.replace(PIPELINES, predict=fail), Spp())}
+    found = predict_families(layers(2), reference(2, 1.0).links, BATCH, families)
+    assert found == {"spp": (0.0, "no plan")}

@@ -100,12 +100,13 @@ class TuningResult(Document):
         return self.rest_seconds + timeline.step_seconds
 
     def compare_with_one_worker(
-        self, step_seconds: float | None = None
+        self, step_seconds: float | None = None, alone_seconds: float | None = None
     ) -> OneWorkerComparison | None:
         """Compares the plan with one worker on the joint batch; None if a step was not measured.
 
         Args:
           step_seconds: measured step; None: that of the trials, or else the prediction.
+          alone_seconds: measured step of one worker; None: its upper bound.
         """
         if self.profile is None or self.cost_model is None or self.rest_seconds is None:
             return None
@@ -115,7 +116,13 @@ class TuningResult(Document):
         if step_seconds is None and not is_trusted:
             return None
         return compare_with_one_worker(
-            self.profile, self.plan, self.cost_model, self.rest_seconds, step_seconds, is_trusted
+            self.profile,
+            self.plan,
+            self.cost_model,
+            self.rest_seconds,
+            step_seconds,
+            is_trusted,
+            alone_seconds,
         )
 
     def with_prediction(self, plan: Plan) -> Plan:

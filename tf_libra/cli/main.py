@@ -31,6 +31,7 @@ from tf_libra.cli.command import (
     version,
     write,
 )
+from tf_libra.cli.family_flags import define_families, read_families, requested_factors
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
@@ -44,7 +45,10 @@ from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
+from tf_libra.planning.family_comparison import FamilyComparison
 from tf_libra.planning.one_worker import one_worker_seconds
+from tf_libra.reporting.family_table import describe_families
+from tf_libra.runtime.family_prediction import predict_elsewhere
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -157,6 +161,7 @@ def _define_compare(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("exact", False, f"also the optimum of {', '.join(exact)}", flag_values=values)
     for name, what in (("link_factor", "links as fast"), ("batch_factor", "examples per step")):
         flags.DEFINE_float(name, 1.0, f"this many times {what}", 1e-3, 1e3, flag_values=values)
+    define_families(values)
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_arguments(values, compared_kinds(), without=("exact",))
 
@@ -204,8 +209,9 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    profile = profile.with_batch(float(flag_value(values, "batch_factor")))
-    cost = cost.with_link_rate(float(flag_value(values, "link_factor")))
+    families = read_families(values)
+    links, examples = requested_factors(values, families, cost)
+    profile, cost = profile.with_batch(examples), cost.with_link_rate(links)
     chosen: dict[str, strategies.Strategy] = {
         name: kind(**given_arguments(values, kind)) for name, kind in compared_kinds().items()
     }
@@ -227,7 +233,17 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         plans.append(compared.plan)
     if profile.rest_seconds is not None:
         rows.append(_one_worker_row(profile, profile.rest_seconds, cost.num_workers))
-    _print_rows(rows, bool(values["json"].value))
+    as_json = bool(values["json"].value)
+    if families is not None and cost.num_workers > 1:
+        if (links, examples, cost.num_workers) != (1, 1, families.num_workers):
+            families = _predict_elsewhere(families, profile, cost, examples, rows)
+        if as_json:
+            rows_of_families = dataclasses.replace(families, layers=None, batch=0).to_document()
+            print_json({"families": rows_of_families, "strategies": rows})
+        else:
+            print("\n".join([*describe_families(families), ""]))
+    if not as_json or families is None or cost.num_workers == 1:
+        _print_rows(rows, as_json)
     _print_evidence(evidence, plans)
     if profile.rest_seconds is None:
         print(
@@ -235,6 +251,27 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
             " outside backward and the updates",
             file=sys.stderr,
         )
+
+
+def _predict_elsewhere(
+    families: FamilyComparison,
+    profile: BackwardProfile,
+    cost: CostModel,
+    examples: float,
+    rows: list[dict[str, Any]],
+) -> FamilyComparison:
+    """Returns families as predicted for other links, batches or numbers of workers.
+
+    Raises:
+        ValueError: the profile lacks the time outside backward.
+    """
+    rest = profile.rest_seconds
+    if rest is None:
+        raise ValueError("profile needs rest_seconds to predict families, got none")
+    several = {row["strategy"]: row["whole_step_seconds"] for row in rows}
+    alone = several.pop("one worker")
+    step = min(seconds for name, seconds in several.items() if not name.startswith(IDEAL))
+    return predict_elsewhere(families, cost, examples, step, alone)
 
 
 def _with_rest(row: dict[str, Any], rest_seconds: float | None) -> dict[str, Any]:

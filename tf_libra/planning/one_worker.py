@@ -6,10 +6,12 @@ computes N times as much and sends nothing.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from tf_libra.cost_model import CostModel
 from tf_libra.internal import formatting
+from tf_libra.internal.values import Count, NonNegative, Positive, Value, one_of
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
@@ -20,29 +22,35 @@ CLEARLY_SLOWER = 1.03
 _MAX_FACTOR, _PRECISION = 1024.0, 1.01
 
 
+# How the step of one worker is known, with the words for a factor that rests on it.
+_WORDS = {"bound": "train at most", "predicted": "are predicted to train", "measured": "train"}
+
+
 @dataclass(frozen=True)
-class OneWorkerComparison:
+class OneWorkerComparison(Value):
     """Steps of N workers under a plan, and of one worker on their joint batch.
 
     Attributes:
       num_workers: N, at least 2.
       step_seconds: step of N workers.
-      one_worker_seconds: largest step of one worker, if computation grows at most in proportion to
-        the batch.
+      one_worker_seconds: step of one worker; the largest one if it is only a bound.
       link_factor: factor on link rates from which on N workers are faster under this plan; 1 if
         they are now, None if no factor is known.
       batch_factor: the same for the batch size.
+      evidence: "bound" if one worker takes at most as long, as computation grows at most in
+        proportion to the batch; else "predicted" or "measured".
     """
 
-    num_workers: int
-    step_seconds: float
-    one_worker_seconds: float
-    link_factor: float | None = None
-    batch_factor: float | None = None
+    num_workers: Count
+    step_seconds: NonNegative
+    one_worker_seconds: NonNegative
+    link_factor: Positive | None = None
+    batch_factor: Positive | None = None
+    evidence: Annotated[str, one_of(tuple(_WORDS))] = "bound"
 
     @property
     def speedup(self) -> float:
-        """Upper bound of the factor by which N workers are faster than one."""
+        """Factor by which N workers are faster than one, or its upper bound."""
         return self.one_worker_seconds / self.step_seconds
 
     @property
@@ -52,9 +60,10 @@ class OneWorkerComparison:
 
     def describe(self) -> str:
         """Returns the comparison in one sentence, with what would change it if one worker wins."""
+        at_most = " at most" if self.evidence == "bound" else ""
         text = (
-            f"{self.num_workers} workers train at most {_factor(self.speedup)} times as fast as"
-            f" one: a step takes {formatting.time(self.step_seconds)}, one worker at most"
+            f"{self.num_workers} workers {_WORDS[self.evidence]} {_factor(self.speedup)} times as"
+            f" fast as one: a step takes {formatting.time(self.step_seconds)}, one worker{at_most}"
             f" {formatting.time(self.one_worker_seconds)} for the joint batch"
         )
         return f"{text}; {self._remedy()}" if self.is_slower else text
@@ -103,6 +112,7 @@ def compare_with_one_worker(
     rest_seconds: float,
     measured_seconds: float | None = None,
     is_trusted: bool = True,
+    alone_seconds: float | None = None,
 ) -> OneWorkerComparison | None:
     """Compares N workers under a plan with one worker on the joint batch.
 
@@ -113,6 +123,8 @@ def compare_with_one_worker(
       rest_seconds: seconds of a step outside backward and the updates.
       measured_seconds: measured step; None: as predicted.
       is_trusted: False if the model's predictions are too uncertain to say what would help.
+      alone_seconds: measured step of one worker; None: its upper bound. Predictions for other
+        links and batches are scaled to both measured steps.
 
     Returns:
       The comparison; None for one worker, or if the model cannot predict the plan.
@@ -120,24 +132,36 @@ def compare_with_one_worker(
     if cost.num_workers == 1:
         return None
 
-    def gain(rates: float, batch: float) -> float:
-        """Returns the predicted gain of N workers in seconds, with factors on rates and batch."""
+    def predict(rates: float = 1.0, batch: float = 1.0) -> tuple[float, float]:
+        """Returns steps of one worker and of N, with factors on link rates and on the batch."""
         scaled, rest = profile.with_batch(batch), batch * rest_seconds
         step = rest + simulate(scaled, plan, cost.with_link_rate(rates)).step_seconds
-        return one_worker_seconds(scaled, rest, cost.num_workers) - step
+        return one_worker_seconds(scaled, rest, cost.num_workers), step
 
     alone = one_worker_seconds(profile, rest_seconds, cost.num_workers)
+    step, scale, evidence = measured_seconds, 1.0, "bound"
     try:
-        step = alone - gain(1.0, 1.0) if measured_seconds is None else measured_seconds
+        if step is None or alone_seconds is not None:
+            _, predicted = predict()
+            step = predicted if step is None else step
+        if alone_seconds is not None:
+            scale = (alone_seconds / alone) / (step / predicted)
+            alone, evidence = alone_seconds, "measured"
+        compared = OneWorkerComparison(cost.num_workers, step, alone, evidence=evidence)
         if step <= alone:
-            return OneWorkerComparison(cost.num_workers, step, alone, 1.0, 1.0)
+            return replace(compared, link_factor=1.0, batch_factor=1.0)
         if not is_trusted:
-            return OneWorkerComparison(cost.num_workers, step, alone)
-        links = _least_factor(lambda factor: gain(factor, 1.0) > 0)
-        batch = _least_factor(lambda factor: gain(1.0, factor) > 0)
+            return compared
+
+        def is_faster(rates: float = 1.0, batch: float = 1.0) -> bool:
+            one, several = predict(rates, batch)
+            return scale * one > several
+
+        links = _least_factor(lambda factor: is_faster(rates=factor))
+        batch = _least_factor(lambda factor: is_faster(batch=factor))
     except ValueError:
         return None
-    return OneWorkerComparison(cost.num_workers, step, alone, links, batch)
+    return replace(compared, link_factor=links, batch_factor=batch)
 
 
 def _least_factor(is_enough: Callable[[float], bool]) -> float | None:

@@ -21,11 +21,15 @@ from tf_libra.runtime.family_options import (
     last_line,
     option_against,
 )
-from tf_libra.runtime.family_prediction import Reference, describe_slow, predict_steps
+from tf_libra.runtime.family_prediction import (
+    Reference,
+    describe_slow,
+    measure_layers,
+    predict_families,
+)
 from tf_libra.runtime.family_trials import FAR_FASTER, FIRST, HOPELESS
 from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.runtime.strategy_kinds import (
-    Links,
     StrategyKind,
     resolve_options,
     resolve_strategy,
@@ -40,7 +44,12 @@ class FamilyCandidates:
     Attributes:
         steps: steps of the strategies that these options allow, by name.
         left_out: reasons of strategies that do not take part, by name.
-        predicted: predicted steps as text, by name.
+        predicted: predicted seconds of steps, by name.
+        slow: names of strategies that are left out because they are slow.
+        bounds: names of strategies that take at most as long as predicted.
+        reference: data parallelism as measured; None before, or if it was not.
+        layers: measured layers for the joint batch, equal on all ranks; None without.
+        batch: examples of that batch.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class FamilyCandidates:
         self._function, self._first, self._log = function, first, log
         self._options: dict[str, tuple[StrategyKind, dict[str, Any]]] = {}
         self._impossible: dict[str, str] = {}  # reasons, by strategy
+        self._saves_layers = options.logdir is not None
         self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
         self.steps: dict[str, CandidateStep] = {}
         reason = option_against(options)
@@ -96,13 +106,16 @@ class FamilyCandidates:
     def begin_job(self) -> None:
         """Begins a job, before any trial."""
         self.left_out = dict(self._impossible)
-        self.predicted: dict[str, str] = {}
+        self.predicted: dict[str, float] = {}
+        self.bounds: set[str] = set()
+        self.reference: Reference | None = None
+        self.layers: LayerGraph | None = None
+        self.batch = 0
         self._accepted: set[str] = set()  # by their traces
         self._repeated: set[str] = set()  # that have repeated a step
-        self._slow: set[str] = set()  # that are left out because they are slow
+        self.slow: set[str] = set()
         self._largest_speedup = float("inf")  # of data parallelism over one worker, predicted
         self._usual = float("inf")  # seconds of a step of data parallelism
-        self._reference: Reference | None = None
 
     @property
     def eligible(self) -> dict[str, CandidateStep]:
@@ -110,22 +123,32 @@ class FamilyCandidates:
         return {name: step for name, step in self.steps.items() if name not in self.left_out}
 
     @property
+    def names(self) -> list[str]:
+        """Names of all strategies, those that options rule out last."""
+        return [*dict.fromkeys((*self.steps, *self._impossible))]
+
+    @property
+    def alone(self) -> str | None:
+        """The strategy that trains the joint batch on one rank; None if there is none."""
+        return next((name for name in self.steps if self._kind(name).trains_alone), None)
+
+    @property
     def num_others(self) -> int:
         """Number of strategies that may replace data parallelism once step times change."""
-        return len(self.eligible.keys() | self._slow)
+        return len(self.eligible.keys() | self.slow)
 
     def reconsider_slow(self) -> None:
         """Makes strategies that were left out as slow candidates again."""
-        for name in self._slow:
+        for name in self.slow:
             del self.left_out[name]
-        self._accepted -= self._slow
-        self._repeated -= self._slow
-        self._slow = set()
+        self._accepted -= self.slow
+        self._repeated -= self.slow
+        self.slow = set()
 
     def _leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""
         self.left_out[name] = reason
-        self._slow |= {name} if is_slow else set()
+        self.slow |= {name} if is_slow else set()
         self._log(f"{name} is left out of the trials: {reason}")
 
     def leave_out_failed(self, name: str, error: TrialError) -> None:
@@ -146,7 +169,7 @@ class FamilyCandidates:
             seconds = step.predicted_seconds
             if seconds is None:
                 continue
-            self.predicted[name] = formatting.time(seconds)
+            self.predicted.setdefault(name, seconds)
             if seconds > FAR_FASTER * self._usual:
                 usual = formatting.time(self._usual)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
@@ -171,7 +194,7 @@ class FamilyCandidates:
         """
         # The first step under a plan is traced for it.
         everyone = self._first.exchange(list(plan_seconds[1:]))
-        self._reference = Reference.from_result(self._first.state.conclusion, everyone)
+        self.reference = Reference.from_result(self._first.state.conclusion, everyone)
         other = self._reason_against()
         slow = {name: self._reason_slow(name) for name in self._unchecked}
         self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
@@ -202,66 +225,55 @@ class FamilyCandidates:
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
-        kinds = {name: self._kind(name) for name in self.steps}
-        alone = next((name for name, kind in kinds.items() if kind.trains_alone), None)
+        kinds, alone = {name: self._kind(name) for name in self.steps}, self.alone
         names = [name for name in self._unchecked if kinds[name].predict is not None]
-        if not names or alone is None or self._reference is None:
+        if alone is None or self.reference is None:
             return
-        if alone in self.left_out and alone not in self._slow:
+        if alone in self.left_out and (alone not in self.slow or not names):
             # What one rank cannot compute, stages cannot either.
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
-        everyone = self._first.exchange(self._predictions(alone, names, args, kwargs))
-        self._leave_out_everywhere(
-            {
-                name: next((rank[name][1] for rank in everyone if rank[name][1]), "")
-                for name in names
-            }
-        )
-        seconds = {
-            name: sum(rank[name][0] for rank in everyone) / len(everyone)
-            for name in (alone, *names)
-            if name in self.eligible
-        }
-        if not seconds.keys() & {*names}:
+        if not names and not self._saves_layers:
             return
-        self.predicted |= {name: formatting.time(one) for name, one in seconds.items()}
-        slow = describe_slow(seconds, self._reference.compared.step_seconds, alone)
-        self._leave_out_everywhere(slow, slow)
+        reason = self._measure(alone, args, kwargs, self.reference.num_repeats if names else 1)
+        if self.layers is None:
+            self._leave_out_everywhere(dict.fromkeys(names, reason))
+            return
+        families = {name: (kinds[name], self._options[name][1]["strategy"]) for name in self.steps}
+        found = predict_families(self.layers, self.reference.links, self.batch, families)
+        self._leave_out_everywhere({name: found[name][1] for name in names})
+        seconds = {name: taken for name, (taken, problem) in found.items() if not problem}
+        self.predicted |= seconds
+        self.bounds -= seconds.keys()
+        tried = {name: taken for name, taken in seconds.items() if name in self.eligible}
+        if tried.keys() & {*names}:
+            slow = describe_slow(tried, self.reference.compared.step_seconds, alone)
+            self._leave_out_everywhere(slow, slow)
+
+    def _measure(
+        self, alone: str, args: tuple[Any, ...], kwargs: dict[str, Any], repeats: int
+    ) -> str:
+        """Measures layers on all ranks; returns why they are not known, in a clause."""
+        assert self.reference is not None
+        _, num_ranks = self._first.rendezvous.place
+        measure = partial(self.steps[alone].measure_layers, args, kwargs, num_ranks, repeats)
+        layers, self.batch, reason = measure_layers(self.reference, measure)
+        document = None if layers is None else layers.to_document()
+        everyone = self._first.exchange([document, reason])
+        reasons = [theirs for _, theirs in everyone if theirs]
+        if reasons:
+            self.batch = 0
+            return str(reasons[0])
+        self.layers = LayerGraph.mean([LayerGraph.from_document(graph) for graph, _ in everyone])
+        return ""
 
     def _leave_out_late(self, seconds_left: float) -> None:
         """Leaves out strategies whose plans need more time to measure than there is."""
         names = [name for name in self._unchecked if self._kind(name).predict is not None]
-        if self._reference is None or not names:
+        if self.reference is None or not names:
             return
-        late = self._reference.describe_late(seconds_left / len(names))
+        late = self.reference.describe_late(seconds_left / len(names))
         self._leave_out_everywhere(dict.fromkeys(names, late))
-
-    def _predictions(
-        self, alone: str, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, tuple[float, str]]:
-        """Returns what this rank predicts; reaches no other rank."""
-        reference = self._reference
-        assert reference is not None
-        if reference.num_repeats < 1:
-            seconds = formatting.time(reference.compared.one_worker_seconds)
-            reason = f"a step of one worker takes {seconds}, too long to measure its layers"
-        else:
-            _, num_ranks = self._first.rendezvous.place
-            try:
-                layers, batch = self.steps[alone].measure_layers(
-                    args, kwargs, num_ranks, reference.num_repeats
-                )
-                predict = {name: partial(self._predict_one, name, batch) for name in names}
-                return predict_steps(reference, layers, predict, alone)
-            except Exception as error:  # of the script, or of a layer that does not run by itself
-                reason = f"its layers cannot be measured: {describe_error(error)}"
-        return {alone: (0.0, ""), **dict.fromkeys(names, (0.0, reason))}
-
-    def _predict_one(self, name: str, batch: int, layers: LayerGraph, links: Links) -> float:
-        kind, given = self._options[name]
-        assert kind.predict is not None
-        return kind.predict(given["strategy"], layers, links, batch)
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.place
@@ -273,14 +285,15 @@ class FamilyCandidates:
 
     def _reason_slow(self, name: str) -> str:
         """Returns why a strategy is too slow, by predictions; empty if it may be fast."""
-        reference, kind = self._reference, self._kind(name)
+        reference, kind = self.reference, self._kind(name)
         if reference is None:
             return "" if kind.trains_alone else f"nothing predicts its step or one of {FIRST}"
         compared = reference.compared
         self._largest_speedup = compared.speedup
         if not kind.trains_alone:
             return reference.describe_bound(kind)
-        self.predicted[name] = f"at most {formatting.time(compared.one_worker_seconds)}"
+        self.predicted[name] = compared.one_worker_seconds
+        self.bounds.add(name)
         if compared.speedup > HOPELESS:
             return f"it is predicted to be far slower: {compared.describe()}"
         return ""
@@ -314,7 +327,7 @@ class FamilyCandidates:
             self._accepted.add(name)
             self._repeated.add(name)
         others = [family for family in self.eligible if family != name]
-        self._slow |= {*others}
+        self.slow |= {*others}
         self.left_out |= dict.fromkeys(others, f"trials of an earlier job chose {name}")
         return True
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.autotune.drift_detector import STEPS_PER_DRIFT_CHECK, DriftDetector
-from tf_libra.internal import validation
 from tf_libra.internal.codec import Document
-from tf_libra.internal.values import Names, Positive
+from tf_libra.planning.family_comparison import FamilyComparison
 
 
 @dataclass(frozen=True)
@@ -15,22 +14,17 @@ class FamilyChoice(Document):
 
     Attributes:
         name: strategy that goes on.
-        names: strategies in the trials; empty if none but data parallelism was eligible.
-        seconds: their median steps.
+        families: the strategies side by side.
         plan: JSON of the strategy's plan; empty for data parallelism, whose plan is cached apart.
         computation: digest of the step that the plan is for; empty for data parallelism.
     """
 
     name: str
-    names: Names = ()
-    seconds: tuple[Positive, ...] = ()
+    families: FamilyComparison
     plan: str = ""
     computation: str = ""
 
     FORMAT: ClassVar = "tf-libra family choice"
-
-    def _validate(self) -> None:
-        validation.same_length("seconds", self.seconds, "strategy", len(self.names))
 
 
 class FamilyWatch:

@@ -7,16 +7,20 @@ from layers that are measured once, on the scale of the measured steps of data p
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tf_libra.autotune import TuningResult
+from tf_libra.cost_model import CostModel
 from tf_libra.internal import formatting
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
 from tf_libra.planning.one_worker import (
     CLEARLY_SLOWER,
     OneWorkerComparison,
     one_worker_seconds,
 )
+from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.family_trials import FIRST
-from tf_libra.runtime.strategy_kinds import Links, StrategyKind
+from tf_libra.runtime.strategy_kinds import Links, StrategyKind, resolve_strategy
 from tf_libra.specs.layer_graph import LayerGraph
 
 PREDICTION_ERROR = 1.15
@@ -37,6 +41,14 @@ _FORWARD_TO_BACKWARD = 0.5
 _MAX_CORRECTION = 2.0
 
 
+def links_of(cost: CostModel, num_threads: int) -> Links:
+    """Returns the links of a cost model, with their rate at a number of threads."""
+    startup = cost.without_waiting().exclusive_constant_seconds
+    hops = max(2 * (cost.num_workers - 1), 1)
+    rate = float(cost.exclusive_rate(num_threads))
+    return Links(cost.num_workers, rate, startup, startup / hops)
+
+
 @dataclass(frozen=True)
 class Reference:
     """Data parallelism, which other strategies are predicted against.
@@ -45,11 +57,13 @@ class Reference:
         compared: its step, and that of one worker.
         compute_seconds: computation of its step on one rank.
         links: links between the ranks.
+        num_threads: communication threads at which links have their rate.
     """
 
     compared: OneWorkerComparison
     compute_seconds: float
     links: Links
+    num_threads: int = 1
 
     @classmethod
     def from_result(
@@ -74,12 +88,8 @@ class Reference:
             alone = one_worker_seconds(profile, rest, cost.num_workers)
             compared = OneWorkerComparison(cost.num_workers, step, alone)
         threads = max(group.num_threads for group in result.plan.groups)
-        startup = cost.without_waiting().exclusive_constant_seconds
-        hops = max(2 * (cost.num_workers - 1), 1)
-        links = Links(
-            cost.num_workers, float(cost.exclusive_rate(threads)), startup, startup / hops
-        )
-        return cls(compared, one_worker_seconds(profile, rest, 1), links)
+        seconds = one_worker_seconds(profile, rest, 1)
+        return cls(compared, seconds, links_of(cost, threads), threads)
 
     def describe_bound(self, kind: StrategyKind) -> str:
         """Returns why a kind of strategies cannot be faster, in a clause; empty if it may."""
@@ -111,32 +121,59 @@ class Reference:
         )
 
 
-def predict_steps(
-    reference: Reference,
-    layers: LayerGraph,
-    predict: Mapping[str, Callable[[LayerGraph, Links], float]],
-    alone: str,
-) -> dict[str, tuple[float, str]]:
-    """Returns predicted seconds of a step by strategy, and why there are none, in a clause.
+def correct_speed(reference: Reference, layers: LayerGraph) -> LayerGraph:
+    """Returns layers on the scale of steps in training, at most twice as fast or slow.
 
     Args:
         reference: data parallelism in training.
         layers: layers as measured for the joint batch and for one rank's share.
-        predict: predicts a step of a strategy, by name.
-        alone: name of the strategy that trains the joint batch on one rank.
     """
     forward, backward = layers.replica_seconds(reference.links.num_ranks)
     of_share = float((forward + backward + layers.update_seconds).sum())
     correction = reference.compute_seconds / max(of_share, 1e-9)
-    correction = min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
-    layers = layers.with_speed(correction)
+    return layers.with_speed(min(max(correction, 1 / _MAX_CORRECTION), _MAX_CORRECTION))
+
+
+def measure_layers(
+    reference: Reference, measure: Callable[[], tuple[LayerGraph, int]]
+) -> tuple[LayerGraph | None, int, str]:
+    """Returns layers at the speed of training, their batch, and why there are none, in a clause.
+
+    Args:
+        reference: data parallelism in training.
+        measure: measures the layers, and returns them with the batch; reaches no other rank.
+    """
+    if reference.num_repeats < 1:
+        seconds = formatting.time(reference.compared.one_worker_seconds)
+        return None, 0, f"a step of one worker takes {seconds}, too long to measure its layers"
+    try:
+        layers, batch = measure()
+        return correct_speed(reference, layers), batch, ""
+    except Exception as error:  # of the script, or of a layer that does not run by itself
+        return None, 0, f"its layers cannot be measured: {describe_error(error)}"
+
+
+def predict_families(
+    layers: LayerGraph, links: Links, batch: int, families: Mapping[str, tuple[StrategyKind, Any]]
+) -> dict[str, tuple[float, str]]:
+    """Returns predicted seconds of a step by family, and why there are none, in a clause.
+
+    Args:
+        layers: layers for the joint batch, on the scale of steps in training.
+        links: links between the ranks.
+        batch: number of examples of the joint batch.
+        families: kind and strategy by name; those that nothing predicts are left out.
+    """
     whole = layers.forward_seconds + layers.backward_seconds + layers.update_seconds
-    found: dict[str, tuple[float, str]] = {alone: (float(whole.sum()), "")}
-    for name, function in predict.items():
-        try:
-            found[name] = function(layers, reference.links), ""
-        except ValueError as error:
-            found[name] = 0.0, str(error)
+    found: dict[str, tuple[float, str]] = {}
+    for name, (kind, strategy) in families.items():
+        if kind.trains_alone:
+            found[name] = float(whole.sum()), ""
+        elif kind.predict is not None:
+            try:
+                found[name] = kind.predict(strategy, layers, links, batch), ""
+            except ValueError as error:  # there is no plan
+                found[name] = 0.0, str(error)
     return found
 
 
@@ -159,3 +196,64 @@ def describe_slow(seconds: Mapping[str, float], step_seconds: float, alone: str)
         for name, taken in seconds.items()
         if name != alone and taken > PREDICTION_ERROR * every[fastest]
     }
+
+
+def predict_elsewhere(
+    measured: FamilyComparison,
+    cost: CostModel,
+    batch_factor: float,
+    step_seconds: float,
+    alone_seconds: float,
+) -> FamilyComparison:
+    """Returns the families as predicted for other links, batches or workers than measured ones.
+
+    Args:
+        measured: the families as measured.
+        cost: cost model of the other cluster.
+        batch_factor: factor on the examples of each worker.
+        step_seconds: predicted step of data parallelism there.
+        alone_seconds: largest step of one worker there, which counts without measured layers.
+    """
+    num_workers = cost.num_workers
+    factor = batch_factor * num_workers / measured.num_workers
+    batch, layers, found = max(round(factor * measured.batch), 1), None, {}
+    others = [row for row in measured.rows if row.name != FIRST]
+    possible = {row.name: row for row in others if row.is_slow or not row.left_out}
+    kinds = {name: resolve_strategy(name) for name in possible}
+    if measured.layers is not None:
+        layers = measured.layers.with_batch(factor, num_workers)
+        links = links_of(cost, measured.num_threads)
+        found = predict_families(layers, links, batch, kinds)
+    rows = [FamilyRow(FIRST, step_seconds)]
+    for row in others:
+        seconds, problem = found.get(row.name, (0.0, "its layers were not measured in training"))
+        if row.name not in possible:
+            rows.append(FamilyRow(row.name, left_out=row.left_out))
+        elif not problem:
+            rows.append(FamilyRow(row.name, seconds))
+        elif kinds[row.name][0].trains_alone:
+            rows.append(FamilyRow(row.name, alone_seconds, is_bound=True))
+        else:
+            rows.append(FamilyRow(row.name, left_out=problem))
+    alone = next((row for row in rows[1:] if _trains_alone(row.name) and not row.left_out), None)
+    is_known = alone is not None and not alone.is_bound
+    compared = OneWorkerComparison(
+        num_workers,
+        min(row.seconds for row in rows if row is not alone),
+        alone.seconds if alone is not None else alone_seconds,
+        evidence="predicted" if is_known else "bound",
+    )
+    return FamilyComparison(
+        num_workers,
+        tuple(rows),
+        min(rows, key=lambda row: row.seconds).name,
+        compared,
+        measured.num_threads,
+        batch if layers is not None else 0,
+        layers,
+    )
+
+
+def _trains_alone(name: str) -> bool:
+    kind, _ = resolve_strategy(name)
+    return kind.trains_alone

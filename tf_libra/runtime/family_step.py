@@ -8,7 +8,6 @@ All strategies train the same variables, which each synchronizes when its turn b
 """
 
 import dataclasses
-import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,10 +19,13 @@ import tensorflow as tf
 from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource
 from tf_libra.capture.gradient_weight import is_joined
-from tf_libra.internal import formatting, log_utils
+from tf_libra.internal import log_utils
+from tf_libra.planning.family_comparison import FamilyComparison
+from tf_libra.reporting.family_table import describe_families
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
+from tf_libra.runtime.family_report import compare_families, show_families
 from tf_libra.runtime.family_trials import (
     FIRST,
     MAX_MEASURED_PER_RANK,
@@ -74,6 +76,7 @@ class FamilyStep:
         self._number_steps_from(0)
         self._candidates.begin_job()
         self._medians: dict[str, float] = {}
+        self._families: FamilyComparison | None = None  # once one of them is chosen
         self._is_cache_read = False
         self._source = ""  # of the medians, if it is an earlier job
         self._watch = FamilyWatch(self._options.tuning.retune_overhead)
@@ -149,38 +152,20 @@ class FamilyStep:
 
     def explain(self) -> str:
         """Returns the facts known so far, as text of at most 100 columns."""
-        lines = [self._compared()] if self._medians else []
-        lines += [
-            f"{name} is left out: {reason}" for name, reason in self._candidates.left_out.items()
-        ]
-        wrapped = [part for line in lines for part in textwrap.wrap(line, formatting.COLUMNS)]
-        return "\n".join([*wrapped, *self._table(), self._step.explain()])
+        families = self._families or self._compare_families()
+        return "\n".join([*describe_families(families, self._remark), self._step.explain()])
 
-    def _table(self) -> list[str]:
-        """Returns a line per strategy that was measured: its median step, and the ratio to it."""
-        if not self._medians:
-            return []
-        best = self._medians[self._chosen]
-        width = max(map(len, self._medians))
-        lines = [f"  {'':<{width}}  {'step':>9}  ratio  {'predicted':>17}"]
-        for name, seconds in self._medians.items():
-            mark = "  active" if name == self._chosen else ""
-            measured = f"{formatting.time(seconds):>9}  {seconds / best:5.2f}"
-            predicted = self._candidates.predicted.get(name, "-")
-            lines.append(f"  {name:<{width}}  {measured}  {predicted:>17}{mark}")
-        return lines
+    @property
+    def _remark(self) -> str:
+        """Clause that follows the comparison with one worker."""
+        if not self._is_chosen:
+            return ""
+        trials = f"in interleaved steps{self._source}; " if self._medians else ""
+        return f"{trials}active: {self._chosen}"
 
-    def _compared(self) -> str:
-        times = ", ".join(
-            f"{name} {formatting.time(seconds)}" for name, seconds in self._medians.items()
-        )
-        others = {name: seconds for name, seconds in self._medians.items() if name != FIRST}
-        other = min(others, key=lambda name: others[name])
-        ratio = others[other] / self._medians[FIRST]
-        return (
-            f"{FIRST} trains {ratio:.2f} times as fast as {other} in interleaved steps"
-            f"{self._source} ({times}); active: {self._chosen}"
-        )
+    def _compare_families(self) -> FamilyComparison:
+        chosen = self._chosen if self._is_chosen else ""
+        return compare_families(self._first, self._candidates, self._medians, chosen)
 
     def record(self, make_record: Callable[[str, int], Record]) -> None:
         """See `TrainingStep`."""
@@ -261,7 +246,7 @@ class FamilyStep:
             self._candidates.leave_out_failed(self._active, error)
         if self._chosen == self._active:
             self._chosen = FIRST
-        self._active = FIRST
+        self._active, self._families = FIRST, None
         self._schedule, self._num_timed = (), 0
         self._seconds.clear()
         return self._first.step(args, kwargs)
@@ -352,20 +337,25 @@ class FamilyStep:
         """Goes on with a strategy."""
         self._active = self._chosen = name
         self._is_chosen = True
+        self._show_families(self._compare_families())
         if self._medians:
             self._watch.on_chosen(self._medians[name])
-            self._log(self._compared())
-        if self._first.cache is not None and not self._source:
+        if self._first.cache is not None:
             self._first.cache.store_family(self._choice)
+
+    def _show_families(self, families: FamilyComparison) -> None:
+        self._families = families
+        step = max(self._num_steps, 1)
+        show_families(self._first, families, step, self._remark, bool(self._medians))
 
     @property
     def _choice(self) -> FamilyChoice:
         """The outcome of trials, for later jobs."""
-        names, seconds = tuple(self._medians), tuple(self._medians.values())
+        assert self._families is not None
         if self._chosen == FIRST:
-            return FamilyChoice(FIRST, names, seconds)
+            return FamilyChoice(FIRST, self._families)
         step = self._candidates.steps[self._chosen]
-        return FamilyChoice(self._chosen, names, seconds, step.plan.to_json(), step.computation)
+        return FamilyChoice(self._chosen, self._families, step.plan.to_json(), step.computation)
 
     def _use_cached(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Goes on with the strategy that has won the trials of an earlier job."""
@@ -376,10 +366,19 @@ class FamilyStep:
         if document is None:
             return
         choice = FamilyChoice.from_document(document)
-        if self._candidates.follow(choice, args, kwargs):
-            self._source = " of an earlier job"
-            self._medians = dict(zip(choice.names, choice.seconds, strict=True))
-            self._choose(choice.name)
+        if not self._candidates.follow(choice, args, kwargs):
+            return
+        self._source = " of an earlier job"
+        self._medians = {
+            row.name: row.measured_seconds
+            for row in choice.families.rows
+            if row.measured_seconds is not None
+        }
+        self._active = self._chosen = choice.name
+        self._is_chosen = True
+        if self._medians:
+            self._watch.on_chosen(self._medians[choice.name])
+        self._show_families(choice.families)
 
     def _log(self, message: str) -> None:
         rank, _ = self._first.rendezvous.place

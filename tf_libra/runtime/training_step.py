@@ -4,8 +4,10 @@ A step goes one way: the ranks meet (`rendezvous.py`), the call gets a trace (`s
 and the session of the trace's gradients (`tuning_session.py`) executes the call under its plan.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -131,6 +133,10 @@ class TrainingFunction:
     def record(self, make_record: Callable[[str, int], Record]) -> None:
         """Writes a record, made from the function's name and the rank, to the log directory."""
         self._sessions.reporter.record(make_record)
+
+    def write_files(self, write_files: Callable[[Path, str, logging.Logger], None]) -> None:
+        """See `RunReporter`."""
+        self._sessions.reporter.write_files(write_files)
 
     def close(self) -> None:
         """Reports the summary, and stops recording."""

@@ -192,6 +192,73 @@ class LayerGraph(Document):
             tuple(layers), validation.sequence("activation_bytes", activation_bytes), tuple(shares)
         )
 
+    @classmethod
+    def mean(cls, graphs: Sequence["LayerGraph"]) -> "LayerGraph":
+        """Returns the mean of measurements of the same layers, with the names of the first.
+
+        Shares that a measurement lacks are left out.
+        """
+        num_shares = min(max(len(graph.input_shares), 1) for graph in graphs)
+        first = graphs[0]
+
+        def column(name: str) -> ArrayLike:
+            means = np.mean([graph._by_share(name)[:, -num_shares:] for graph in graphs], axis=0)
+            return means if num_shares > 1 else means[:, 0]
+
+        return cls.chain(
+            column("forward_seconds"),
+            column("backward_seconds"),
+            first.parameter_bytes,
+            first.activation_bytes,
+            first.names,
+            input_shares=first.input_shares if num_shares > 1 else (),
+            update_seconds=np.mean([graph.update_seconds for graph in graphs], axis=0),
+        )
+
+    def with_batch(self, factor: float, num_replicas: int) -> "LayerGraph":
+        """Returns the layers for a batch `factor` times as large, and for a replica's share of it.
+
+        Computation is as in `seconds_of_shares`, activations grow with the batch, updates stay.
+        """
+        shares = [1 / num_replicas, 1.0] if num_replicas > 1 else []
+        forward, backward = self.seconds_of_shares([factor * share for share in shares or [1.0]])
+        return type(self).chain(
+            forward if shares else forward[:, 0],
+            backward if shares else backward[:, 0],
+            self.parameter_bytes,
+            factor * self.cut_bytes,
+            self.names,
+            input_shares=shares,
+            update_seconds=self.update_seconds,
+        )
+
+    def seconds_of_shares(
+        self, shares: Sequence[float]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns forward and backward seconds for shares of the batch, each of shape [L, shares].
+
+        Time is linear in the share, through the least measured share and the whole batch. A share
+        takes at least its proportion of the whole, and a share above 1 at least the whole.
+        """
+        start = self.input_shares[0] if self.input_shares else 0.0
+
+        def at_shares(name: str) -> NDArray[np.float64]:
+            seconds = self._by_share(name)
+            least, whole = (seconds[:, 0] if start else 0.0), seconds[:, -1]
+            slope = (whole - least) / (1 - start) if start < 1 else whole
+            columns = [
+                np.maximum(whole + slope * (share - 1), min(share, 1.0) * whole) for share in shares
+            ]
+            return np.stack(columns, axis=1)
+
+        return at_shares("forward_seconds"), at_shares("backward_seconds")
+
+    def _by_share(self, name: str) -> NDArray[np.float64]:
+        """Returns seconds by layer and input share, shape [L, G]; G is 1 without shares."""
+        return np.array(
+            [getattr(layer, f"{name}_by_share") or (getattr(layer, name),) for layer in self.layers]
+        )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names in the order of forward computation."""

@@ -67,6 +67,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logdir = written(folder / "<run> & 'quotes'")
     writer = RecordWriter(logdir, 0)
     writer.record(12, examples.burst_record("other_step", names=examples.HOSTILE[:1]))
+    writer.record(90, examples.family_record(examples.HOSTILE[0]))
     writer.close()
     assert main(["report", str(logdir), "--out", str(folder / "report.html")]) == 0
     return folder / "report.html"
@@ -128,6 +129,10 @@ def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
     for name in VIEWS:
         tab.view(name)
     assert len(tab.find(".burst .gantt")) == 2
+    first, *_ = tab.find(".card")
+    assert "families" in first.get_attribute("class")
+    assert "1.4 times as fast as one" in first.text
+    assert len(tab.find(".families [data-family]")) == 3
     assert tab.trouble() == []
     assert tab.script("return performance.getEntriesByType('resource').map((e) => e.name)") == []
 

@@ -17,8 +17,11 @@ from tf_libra.model_parallel.reporting.pipeline_record import PipelineRecord
 from tf_libra.model_parallel.simulation import simulate_pipeline
 from tf_libra.model_parallel.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.model_parallel.simulation.pipeline_gantt import Bar, bars_of
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
+from tf_libra.planning.one_worker import OneWorkerComparison
 from tf_libra.planning.strategy import REGISTRY, Draft, FixedThreads, groups_from_stops
 from tf_libra.profiling.overlap_samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.reporting.records.families import FamilyRecord
 from tf_libra.reporting.records.plan import PlanRecord
 from tf_libra.reporting.records.step import AllReduceSpan, StepRecord
 from tf_libra.reporting.records.timeline import TimelineRecord
@@ -160,6 +163,17 @@ def pipeline_record(
     )
     seconds = 1.5 * timeline.iteration_seconds
     return PipelineRecord(function, 4, plan, layers, cluster, bars, seconds)
+
+
+def family_record(reason: str = "its step is predicted to take 80 ms") -> FamilyRecord:
+    """Returns families of which data parallelism goes on, and one is left out."""
+    rows = (
+        FamilyRow("data parallelism", 0.024, 0.023),
+        FamilyRow("one-rank", 0.035, 0.033, is_bound=True),
+        FamilyRow("spp", left_out=reason),
+    )
+    compared = OneWorkerComparison(2, 0.023, 0.033, 1.0, 1.0, evidence="measured")
+    return FamilyRecord("train_step", 90, FamilyComparison(2, rows, "data parallelism", compared))
 
 
 def burst_record(

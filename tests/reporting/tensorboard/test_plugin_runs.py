@@ -52,6 +52,7 @@ def test_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     assert [one["name"] for one in known.pop("strategies")] == list(strategies.BY_NAME)
     assert known == {
         "plans": [],
+        "families": [],
         "pipelines": [],
         "bursts": [],
         "backgrounds": [],
@@ -83,6 +84,18 @@ def test_runs_list_pipelines(tmp_path: Path) -> None:
             assert 0 < row["idle_share"] < 1
             assert row["longest"]["seconds"] > 0
     assert shown["bottleneck"].startswith("the bottleneck is stage")
+
+
+def test_runs_list_families(tmp_path: Path) -> None:
+    write_alone(tmp_path, examples.family_record(examples.HOSTILE[0]))
+    listed = Backend(tmp_path).answer("runs")
+    assert (listed["plans"], listed["problems"]) == ([], [])
+    [shown] = listed["families"]
+    assert (shown["function"], shown["active"]) == ("train_step", "data parallelism")
+    assert shown["compared"].startswith("2 workers train 1.4 times as fast as one: ")
+    assert [row["name"] for row in shown["rows"]] == ["data parallelism", "one-rank", "spp"]
+    assert [row["measured_seconds"] for row in shown["rows"]] == [0.023, 0.033, None]
+    assert shown["rows"][2]["left_out"] == examples.HOSTILE[0]
 
 
 def test_runs_list_bursts_and_background_jobs(tmp_path: Path) -> None:

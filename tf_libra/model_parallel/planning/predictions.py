@@ -1,9 +1,6 @@
 """Predicted steps of pipelines and bursts, from layers that were measured once for all of them."""
 
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tf_libra.model_parallel.planning.burst import (
     BurstStrategy,
@@ -20,9 +17,10 @@ from tf_libra.model_parallel.planning.pipeline import (
 from tf_libra.runtime.strategy_kinds import Links
 from tf_libra.specs.cluster import Cluster
 from tf_libra.specs.layer_graph import LayerGraph
+from tf_libra.specs.scaling_profile import ScalingProfile
 
-# Typical seconds of the call of a stage from Python, which adds to its computation.
-_CALL_SECONDS = 3e-4
+CALL_SECONDS = 3e-4
+"""Typical seconds of the call of a stage from Python, which adds to its computation."""
 
 
 def predict_pipeline(
@@ -39,9 +37,19 @@ def predict_pipeline(
     Raises:
         ValueError: there is no plan.
     """
+    microbatch, count = predict_microbatch(strategy, layers, links, batch)
+    plans = make_pipeline_plans(microbatch, _cluster(links), strategy, num_microbatches=count)
+    assert plans[0].predicted_seconds is not None
+    return plans[0].predicted_seconds + 2 * count * CALL_SECONDS
+
+
+def predict_microbatch(
+    strategy: PipelineStrategy, layers: LayerGraph, links: Links, batch: int
+) -> tuple[LayerGraph, int]:
+    """Return the layers for one microbatch, and the number of microbatches."""
     count = strategy.num_microbatches or possible_microbatches(links.num_ranks, batch)
     share = 1 / count
-    forward, backward = _seconds(layers, links.num_ranks, (share / links.num_ranks, share))
+    forward, backward = layers.seconds_of_shares((share / links.num_ranks, share))
     microbatch = LayerGraph.chain(
         forward,
         backward,
@@ -51,20 +59,26 @@ def predict_pipeline(
         input_shares=(1 / links.num_ranks, 1.0),
         update_seconds=layers.update_seconds,
     )
-    plans = make_pipeline_plans(microbatch, _cluster(links), strategy, num_microbatches=count)
-    assert plans[0].predicted_seconds is not None
-    return plans[0].predicted_seconds + 2 * count * _CALL_SECONDS
+    return microbatch, count
 
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:
     """Return the predicted seconds of a step; see `predict_pipeline`."""
+    scaling = predict_scaling(strategy, layers, links, batch)
+    return make_burst_plan(scaling, strategy).iteration_seconds
+
+
+def predict_scaling(
+    strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int
+) -> ScalingProfile:
+    """Return the predicted scaling profile of the layers; see `predict_pipeline`."""
     counts = possible_counts(strategy, links.num_ranks, batch)
-    forward, backward = _seconds(layers, links.num_ranks, [1 / count for count in counts])
+    forward, backward = layers.seconds_of_shares([1 / count for count in counts])
     # The payload of an all-reduce of c bytes is 2(g-1)/g c per rank.
     rates = (links.bytes_per_second * g / max(2 * (g - 1), 1) for g in counts)
     startups = (links.startup_seconds if g > 1 else 0.0 for g in counts)
     flows = [ActivationFlow(2 * size, num_messages=2) for size in layers.activation_bytes]
-    scaling = MeasuredScaling(
+    return MeasuredScaling(
         counts,
         layers.names,
         forward + backward + layers.update_seconds[:, None],
@@ -72,29 +86,9 @@ def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, bat
         AllReduces(tuple(startups), tuple(rates)),
         LinkRates(_cluster(links), links.latency_seconds),
         batch,
-        2 * _CALL_SECONDS,
+        2 * CALL_SECONDS,
     ).profile({(i, i + 1): flow for i, flow in enumerate(flows)})
-    return make_burst_plan(scaling, strategy).iteration_seconds
 
 
 def _cluster(links: Links) -> Cluster:
     return Cluster.from_bandwidth(np.full([links.num_ranks] * 2, links.bytes_per_second))
-
-
-def _seconds(
-    layers: LayerGraph, num_ranks: int, shares: Sequence[float]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return forward and backward seconds for shares of the joint batch, each of shape [L, shares].
-
-    Time is linear in the share, through one rank's share and the joint batch, and never less than
-    in proportion to it.
-    """
-    start = 1 / num_ranks
-
-    def at_shares(least: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
-        slope = (whole - least) / (1 - start)
-        columns = [np.maximum(least + slope * (share - start), share * whole) for share in shares]
-        return np.stack(columns, axis=1)
-
-    forward, backward = layers.replica_seconds(num_ranks)
-    return at_shares(forward, layers.forward_seconds), at_shares(backward, layers.backward_seconds)

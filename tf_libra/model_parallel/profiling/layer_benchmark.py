@@ -291,16 +291,8 @@ def crossing_bytes(cut: StagePartition) -> list[float]:
 
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """Return the mean of all ranks' measurements; all ranks call this."""
-    forward, backward = _rows(layers)
-    mine = [forward.tolist(), backward.tolist(), layers.update_seconds.tolist()]
-    forwards, backwards, updates = zip(*control.all_gather(mine), strict=True)
-    # A rank without a measured share has times of whole microbatches only.
-    num_shares = min(len(rows[0]) for rows in forwards)
-    forward, backward = (
-        np.mean([[row[-num_shares:] for row in rows] for rows in everyone], axis=0)
-        for everyone in (forwards, backwards)
-    )
-    return _with_seconds(layers, forward, backward, np.mean(updates, axis=0))
+    everyone = control.all_gather(layers.to_document())
+    return LayerGraph.mean([LayerGraph.from_document(document) for document in everyone])
 
 
 def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:

@@ -4,6 +4,7 @@ import {get, stylesheet} from './api.js';
 import {backgroundCards, burstCard} from './burst.js';
 import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
+import {familiesCard} from './families.js';
 import {origin, plural, short, strategy} from './format.js';
 import {onReturn} from './graph.js';
 import {historyView} from './history.js';
@@ -23,6 +24,7 @@ const VIEWS = [
 ];
 // Cards above every view: from a list in the answer of `runs` to its elements.
 const CARDS = {
+  families: (all) => all.map(familiesCard),
   pipelines: (all) => all.map(pipelineCard),
   bursts: (all) => all.map(burstCard),
   backgrounds: backgroundCards,

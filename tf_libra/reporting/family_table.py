@@ -1,0 +1,63 @@
+"""Families of strategies as text for readers, the same in every output."""
+
+import logging
+import math
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from tf_libra.internal import formatting
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
+from tf_libra.reporting.logdir_files import documents, write
+
+
+def describe_families(families: FamilyComparison, remark: str = "") -> list[str]:
+    """Returns the comparison with one worker, a table, and reasons, of at most 100 columns.
+
+    Args:
+        families: the families.
+        remark: what follows the comparison with one worker, in a clause; may be empty.
+    """
+    lines = []
+    if families.one_worker is not None:
+        lines += _wrapped(families.one_worker.describe() + (f"; {remark}" if remark else ""))
+    if any(row.seconds < math.inf for row in families.rows):
+        lines += _table(families)
+    for row in families.rows:
+        if row.left_out:
+            lines += _wrapped(f"{row.name} is left out: {row.left_out}")
+    return lines
+
+
+def write_families(
+    families: FamilyComparison, logdir: Path, function: str, log: logging.Logger
+) -> None:
+    """Writes the comparison as JSON; a failure is logged, as training goes on."""
+    paths, message = documents(logdir, function, ("families",))
+    if message:
+        log.info("%s", message)
+    write({paths["families"]: families.to_json()}, log)
+
+
+def describe_prediction(row: FamilyRow) -> str:
+    """Returns a predicted step for readers."""
+    at_most = "at most " if row.is_bound and row.predicted_seconds is not None else ""
+    return at_most + formatting.time(row.predicted_seconds)
+
+
+def _table(families: FamilyComparison) -> Iterator[str]:
+    """Yields a line per family: predicted and measured step, and the ratio to the active one."""
+    width = max(len(row.name) for row in families.rows)
+    yield f"  {'':<{width}}  {'predicted':>17}  {'in trials':>10}  ratio"
+    active = next((row for row in families.rows if row.name == families.active), None)
+    for row in families.rows:
+        ratio = formatting.NONE
+        if active is not None and row.is_comparable_to(active):
+            ratio = f"{row.seconds / active.seconds:.2f}"
+        measured = formatting.time(row.measured_seconds)
+        line = f"  {row.name:<{width}}  {describe_prediction(row):>17}  {measured:>10}  {ratio:>5}"
+        yield line + ("  active" if row is active else "")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, formatting.COLUMNS)

@@ -1,0 +1,100 @@
+"""Strategies that trials have compared, as users see them: one value for text, tab and files."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from tf_libra.internal import log_utils
+from tf_libra.planning.family_comparison import FamilyComparison, FamilyRow
+from tf_libra.planning.one_worker import OneWorkerComparison
+from tf_libra.reporting.family_table import write_families
+from tf_libra.reporting.records.families import FamilyRecord
+from tf_libra.runtime.family_candidates import FamilyCandidates
+from tf_libra.runtime.family_trials import FIRST
+from tf_libra.runtime.training_step import TrainingFunction
+
+
+def compare_families(
+    first: TrainingFunction,
+    candidates: FamilyCandidates,
+    medians: Mapping[str, float],
+    chosen: str,
+) -> FamilyComparison:
+    """Returns all strategies side by side, as known so far.
+
+    Args:
+        first: the step under data parallelism.
+        candidates: the other strategies.
+        medians: measured steps, by name.
+        chosen: name of the strategy that goes on; empty before it is known.
+    """
+    reference, conclusion = candidates.reference, first.state.conclusion
+    predicted: dict[str, float | None] = {**candidates.predicted}
+    if conclusion is not None:
+        predicted[FIRST] = conclusion.predicted_step(conclusion.plan)
+    rows = [
+        FamilyRow(
+            name,
+            predicted.get(name),
+            medians.get(name),
+            candidates.left_out.get(name, ""),
+            name in candidates.bounds,
+            name in candidates.slow,
+        )
+        for name in (FIRST, *candidates.names)
+    ]
+    _, num_workers = first.rendezvous.place
+    return FamilyComparison(
+        max(num_workers, 1),
+        tuple(rows),
+        chosen,
+        _compare_with_one_worker(first, candidates, medians),
+        1 if reference is None else reference.num_threads,
+        candidates.batch,
+        candidates.layers,
+    )
+
+
+def _compare_with_one_worker(
+    first: TrainingFunction, candidates: FamilyCandidates, medians: Mapping[str, float]
+) -> OneWorkerComparison | None:
+    """Returns the fastest strategy of several workers against one; None if unknown."""
+    reference, alone = candidates.reference, candidates.alone
+    several = [seconds for name, seconds in medians.items() if name != alone]
+    if alone is None or alone not in medians:
+        if reference is None:
+            return None
+        step = min(several, default=reference.compared.step_seconds)
+        return dataclasses.replace(reference.compared, step_seconds=step)
+    # What would help data parallelism helps the fastest of all at least as much.
+    step, conclusion, compared = min(several), first.state.conclusion, None
+    if conclusion is not None:
+        compared = conclusion.compare_with_one_worker(medians[FIRST], medians[alone])
+    if compared is None:
+        _, num_workers = first.rendezvous.place
+        return OneWorkerComparison(num_workers, step, medians[alone], evidence="measured")
+    return dataclasses.replace(compared, step_seconds=step)
+
+
+def show_families(
+    first: TrainingFunction, families: FamilyComparison, step: int, remark: str, is_tried: bool
+) -> None:
+    """Logs how strategies compare, and writes it to the log directory, on rank 0.
+
+    Args:
+        first: the step under data parallelism, which reports.
+        families: the strategies.
+        step: number of steps that trials have taken.
+        remark: what follows the comparison with one worker, in a clause.
+        is_tried: whether trials have measured it; else one worker may be faster, a warning.
+    """
+    rank, _ = first.rendezvous.place
+    if rank > 0:
+        return
+    compared = families.one_worker
+    if compared is not None:
+        level = logging.WARNING if compared.is_slower and not is_tried else logging.INFO
+        log_utils.logger(rank).log(level, "strategies: %s; %s", compared.describe(), remark)
+    first.record(lambda function, _: FamilyRecord(function, step, families))
+    first.write_files(partial(write_families, families))
