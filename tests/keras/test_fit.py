@@ -250,6 +250,18 @@ def test_xla_that_keras_has_switched_on_by_itself_is_switched_off(
     assert "is trained without XLA, which cannot call the all-reduce" in caplog.text
 
 
+def test_explain_says_why_no_other_family_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowing = strategies.Auto(allow=("joint_results",))
+    for strategy, is_noted in (("auto", True), ("wfbp", False), (allowing, False)):
+        model = compiled()
+        fitting = tf_libra.keras.optimize(model, strategy)
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+        assert fitting.explain().startswith("note: fit compares data-parallel plans") is is_noted
+        with monkeypatch.context() as patched:
+            patched.setattr(fit.multi_worker_fit, "is_of_workers", lambda model: True)
+            assert ("MultiWorkerMirroredStrategy" in fitting.explain()) is is_noted
+
+
 def test_model_that_was_never_compiled_is_keras_to_reject() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     fitting = tf_libra.keras.optimize(model)

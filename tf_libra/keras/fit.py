@@ -1,6 +1,7 @@
 """`optimize`: one line between `compile` and `fit`."""
 
 import contextlib
+import textwrap
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ from tf_libra.autotune import Phase, TuningResult
 from tf_libra.capture.mirrored_strategy_ops import reject_several_replicas
 from tf_libra.coordination.launcher_environment import launched_rank
 from tf_libra.cost_model import CostModel
-from tf_libra.internal import log_utils
+from tf_libra.internal import formatting, log_utils
 from tf_libra.keras import multi_worker_fit
 from tf_libra.keras.multi_worker_fit import take, without_optionals
 from tf_libra.keras.uneven_fit import UnevenEpochs
@@ -44,6 +45,7 @@ class OptimizedFit:
         decorate: Callable[..., decorator.Optimized],
         is_staged: bool = False,
         shards_updates: bool = False,
+        leaves_out_families: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
 
@@ -52,11 +54,13 @@ class OptimizedFit:
             decorate: returns the optimized step of a step.
             is_staged: whether ranks run stages of the model.
             shards_updates: whether ranks may hold parts of optimizer slots between steps.
+            leaves_out_families: whether the strategy would compare other families elsewhere.
         """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
         self._is_staged, self._shards_updates = is_staged, shards_updates
+        self._leaves_out_families = leaves_out_families
         on_epoch_end = self.synchronize_variables if shards_updates else lambda: None
         self._uneven = None if is_staged else UnevenEpochs(model, on_epoch_end)
         multi_worker_fit.prepare(model)
@@ -85,7 +89,26 @@ class OptimizedFit:
 
     def explain(self) -> str:
         """Returns model, plan and times, as known so far: text of at most 100 columns."""
-        return "fit has not been called yet" if self._steps is None else self._steps.explain()
+        if self._steps is None:
+            return "fit has not been called yet"
+        note = self._note_on_families()
+        lines = textwrap.wrap(f"note: {note}", formatting.COLUMNS) if note else []
+        return "\n".join([*lines, self._steps.explain()])
+
+    def _note_on_families(self) -> str:
+        """Returns why strategies of other families are not compared, in a sentence."""
+        if not self._leaves_out_families:
+            return ""
+        if multi_worker_fit.is_of_workers(self._model):
+            return (
+                "fit compares data-parallel plans alone: MultiWorkerMirroredStrategy has every"
+                " worker compute the whole step"
+            )
+        return (
+            "fit compares data-parallel plans alone: metrics accumulate in variables of each rank,"
+            " which a rank that computes for others cannot change;"
+            " Auto(allow=('joint_results',)) accepts metrics of the joint batch"
+        )
 
     @property
     def tuned(self) -> TuningResult | None:
@@ -191,7 +214,7 @@ def optimize(
             or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy.
             If the model is not compiled yet, `fit` raises the error.
     """
-    strategy = without_metrics(strategy)
+    given, strategy = strategy, without_metrics(strategy)
     requested: config.OptimizeKwargs = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **requested)
     if not isinstance(model, keras.Model):
@@ -214,7 +237,8 @@ def optimize(
     if isinstance(before, OptimizedFit):
         before._leave()
     shards_updates = bool(options.get("shard_updates"))
-    return OptimizedFit(model, decorate, is_staged(strategy), shards_updates)
+    leaves_out_families = strategy is not given
+    return OptimizedFit(model, decorate, is_staged(strategy), shards_updates, leaves_out_families)
 
 
 def _check(model: keras.Model) -> None:
