@@ -89,6 +89,7 @@ class FamilyStep:
         self._active = FIRST
         self._is_checked = False
         self._schedule: tuple[str, ...] = ()
+        self._turn_steps = STEPS_PER_TURN
         self._num_timed = 0  # steps of the schedule so far
         self._timed_seconds = 0.0
         self._num_steps = 0  # of these trials, tuning included
@@ -290,7 +291,7 @@ class FamilyStep:
             self._plan_seconds.append(seconds)
         if is_timed and self._schedule:
             self._timed_seconds += seconds
-            if self._num_timed % STEPS_PER_TURN:
+            if self._num_timed % self._turn_steps:
                 self._seconds[self._active].append(seconds)
             self._num_timed += 1
         return result
@@ -319,8 +320,8 @@ class FamilyStep:
             if len(members) == 1:
                 self._choose(FIRST)
                 return False
-            self._schedule = make_schedule(tuple(members), self._num_steps)
-        turn, step_of_turn = divmod(self._num_timed, STEPS_PER_TURN)
+            self._schedule, self._turn_steps = make_schedule(tuple(members), self._num_steps)
+        turn, step_of_turn = divmod(self._num_timed, self._turn_steps)
         is_new_round = turn > 0 and step_of_turn == 0 and turn % len(members) == 0
         if is_new_round:
             is_late = self._timed_seconds > MAX_SECONDS or self._seconds_left < 0

@@ -26,20 +26,24 @@ MAX_MEASURED_PER_RANK = 50
 """Steps per rank after which a strategy that still measures is left out."""
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
+_LEAST_STEPS_PER_TURN = 3
 
 
-def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[str, ...]:
-    """Returns the strategy of each turn; every other round is in reverse order.
+def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, ...], int]:
+    """Returns the strategy of each turn, every other round in reverse order, and a turn's steps.
 
     Args:
       names: the strategies.
       num_steps: steps that tuning and measurements have taken.
     """
-    fitting = (MAX_STEPS - num_steps) // (STEPS_PER_TURN * len(names))
+    left, steps_per_turn = MAX_STEPS - num_steps, STEPS_PER_TURN
+    if left < MIN_ROUNDS * STEPS_PER_TURN * len(names):
+        steps_per_turn = _LEAST_STEPS_PER_TURN
+    fitting = left // (steps_per_turn * len(names))
     turns: list[str] = []
     for number in range(min(max(fitting, MIN_ROUNDS), NUM_ROUNDS)):
         turns += names if number % 2 == 0 else reversed(names)
-    return tuple(turns)
+    return tuple(turns), steps_per_turn
 
 
 def count_trials(num_strategies: int) -> int:

@@ -1,5 +1,6 @@
 """Strategy that lets one rank train the joint batch of all, and its choice of the rank."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -65,8 +66,9 @@ def fastest_rank_plan(seconds: Sequence[float]) -> OneRankPlan:
     """Returns the plan for the fastest rank; rank 0 if none is clearly faster.
 
     Args:
-      seconds: by rank, the measured computation of one step.
+      seconds: by rank, the measured computation of one step; infinite for ranks without one.
     """
     fastest = min(range(len(seconds)), key=lambda rank: seconds[rank])
     rank = fastest if seconds[0] > CLEARLY_LONGER * seconds[fastest] else 0
-    return OneRankPlan(rank, len(seconds), tuple(seconds))
+    measured = tuple(seconds) if all(map(math.isfinite, seconds)) else ()
+    return OneRankPlan(rank, len(seconds), measured)

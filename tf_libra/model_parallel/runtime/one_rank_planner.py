@@ -1,5 +1,6 @@
-"""Planner of steps on one rank: training steps measure every rank in turn, unless one is given."""
+"""Planner of steps on one rank: training steps measure ranks in turn, unless one is given."""
 
+import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from tf_libra.specs.one_rank import OneRankPlan
 
 # Steps of each rank, of which the first instantiates functions and is not measured.
 _STEPS = 3
+# Most ranks that are measured, so that measurements do not grow with the job.
+_MOST_RANKS = 4
 
 
 class OneRankPlanner:
@@ -41,7 +44,7 @@ class OneRankPlanner:
         self._rank, self._has_own_results = strategy.rank, strategy.results == "own"
         self._layout: Layout | None = None
         self._steps = 0
-        self._seconds = float("inf")  # least computation of this rank
+        self._seconds = math.inf  # least computation of this rank
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -84,15 +87,18 @@ class OneRankPlanner:
             reporter.on_activity(Phase.MEASURE)
 
     def next_layout(self) -> Layout:
-        """See `Planner`. Rank 0, which is preferred, is the last that is measured."""
+        """See `Planner`. The last ranks are measured, and then rank 0, which is preferred."""
         if self._layout is not None:
             return self._layout
         world_size = self._control.world_size
-        number = self._steps // _STEPS
-        if number < world_size:
-            return self._layout_on(world_size - 1 - number, world_size)
+        number, count = self._steps // _STEPS, min(world_size, _MOST_RANKS)
+        if number < count:
+            rank = 0 if number == count - 1 else world_size - 1 - number
+            return self._layout_on(rank, world_size)
         self._reporter.on_idle()
-        return self._adopt(fastest_rank_plan(self._control.all_gather(self._seconds)))
+        mine = self._seconds if math.isfinite(self._seconds) else None
+        everyone = [math.inf if one is None else one for one in self._control.all_gather(mine)]
+        return self._adopt(fastest_rank_plan(everyone))
 
     def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
