@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
+import tf_libra
 from tf_libra.runtime.family_options import describe_error
+from tf_libra.strategies import Auto
 
 
 def of_a_layer() -> None:
@@ -34,3 +36,15 @@ def test_error_is_described_in_one_line(fails: Callable[[], None], begins: str, 
         fails()
     text = describe_error(caught.value)
     assert text.startswith(begins) and text.endswith(ends), text
+
+
+@pytest.mark.parametrize("allow", [("metrics",), ("joint_results", "x")])
+def test_other_differences_that_auto_may_allow_are_an_error(allow: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^allow must be of 'joint_results', got"):
+        Auto(allow=allow)
+
+
+@pytest.mark.parametrize("families", [("libra",), ("unknown",)])
+def test_other_families_of_auto_are_an_error(families: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^families must be of .*, one-rank, got"):
+        tf_libra.optimize(Auto(families=families))(lambda: None)

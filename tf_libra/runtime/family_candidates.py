@@ -5,6 +5,7 @@ its trace, and then repeats one step of data parallelism, which is undone (`same
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -98,24 +99,23 @@ class FamilyCandidates:
     def _make_step(self, name: str, **more: Any) -> CandidateStep:
         kind, given = self._options[name]
         assert kind.make_step is not None
-        step: Any = kind.make_step(self._function, resolve_options(kind, {**given, **more}))
+        made: Any = kind.make_step(self._function, resolve_options(kind, {**given, **more}))
+        step: CandidateStep = made
         step.is_method, step.is_tried = self._first.is_method, True
-        made: CandidateStep = step
-        return made
+        return step
 
     def begin_job(self) -> None:
         """Begins a job, before any trial."""
         self.left_out = dict(self._impossible)
         self.predicted: dict[str, float] = {}
-        self.bounds: set[str] = set()
+        self.bounds, self.slow = set[str](), set[str]()
         self.reference: Reference | None = None
         self.layers: LayerGraph | None = None
         self.batch = 0
-        self._accepted: set[str] = set()  # by their traces
-        self._repeated: set[str] = set()  # that have repeated a step
-        self.slow: set[str] = set()
-        self._largest_speedup = float("inf")  # of data parallelism over one worker, predicted
-        self._usual = float("inf")  # seconds of a step of data parallelism
+        # By their traces, and by a repeated step.
+        self._accepted, self._repeated = set[str](), set[str]()
+        self._largest_speedup = math.inf  # of data parallelism over one worker, predicted
+        self._usual = math.inf  # seconds of a step of data parallelism
 
     @property
     def eligible(self) -> dict[str, CandidateStep]:
@@ -229,13 +229,15 @@ class FamilyCandidates:
         names = [name for name in self._unchecked if kinds[name].predict is not None]
         if alone is None or self.reference is None:
             return
-        if alone in self.left_out and (alone not in self.slow or not names):
+        if not names and (alone in self.left_out or not self._saves_layers):
+            return
+        is_possible = alone not in self.left_out or alone in self.slow
+        if not is_possible and not any(self._first.exchange(self.steps[alone].exceeds_memory)):
             # What one rank cannot compute, stages cannot either.
             self._leave_out_everywhere(dict.fromkeys(names, self.left_out[alone]))
             return
-        if not names and not self._saves_layers:
-            return
-        reason = self._measure(alone, args, kwargs, self.reference.num_repeats if names else 1)
+        most = self.reference.num_repeats if names else 1
+        reason = self._measure(alone, (args, kwargs), most, is_possible)
         if self.layers is None:
             self._leave_out_everywhere(dict.fromkeys(names, reason))
             return
@@ -243,25 +245,20 @@ class FamilyCandidates:
         found = predict_families(self.layers, self.reference.links, self.batch, families)
         self._leave_out_everywhere({name: found[name][1] for name in names})
         seconds = {name: taken for name, (taken, problem) in found.items() if not problem}
-        self.predicted |= seconds
-        self.bounds -= seconds.keys()
+        self.predicted, self.bounds = self.predicted | seconds, self.bounds - seconds.keys()
         tried = {name: taken for name, taken in seconds.items() if name in self.eligible}
         if tried.keys() & {*names}:
             slow = describe_slow(tried, self.reference.compared.step_seconds, alone)
             self._leave_out_everywhere(slow, slow)
 
-    def _measure(
-        self, alone: str, args: tuple[Any, ...], kwargs: dict[str, Any], repeats: int
-    ) -> str:
+    def _measure(self, alone: str, given: tuple[Any, Any], repeats: int, is_joint: bool) -> str:
         """Measures layers on all ranks; returns why they are not known, in a clause."""
         assert self.reference is not None
         _, num_ranks = self._first.rendezvous.place
-        measure = partial(self.steps[alone].measure_layers, args, kwargs, num_ranks, repeats)
+        measure = partial(self.steps[alone].measure_layers, *given, num_ranks, repeats, is_joint)
         layers, self.batch, reason = measure_layers(self.reference, measure)
-        document = None if layers is None else layers.to_document()
-        everyone = self._first.exchange([document, reason])
-        reasons = [theirs for _, theirs in everyone if theirs]
-        if reasons:
+        everyone = self._first.exchange([layers and layers.to_document(), reason])
+        if reasons := [theirs for _, theirs in everyone if theirs]:
             self.batch = 0
             return str(reasons[0])
         self.layers = LayerGraph.mean([LayerGraph.from_document(graph) for graph, _ in everyone])

@@ -63,7 +63,7 @@ def _compare_with_one_worker(
     reference, alone = candidates.reference, candidates.alone
     several = [seconds for name, seconds in medians.items() if name != alone]
     if alone is None or alone not in medians:
-        if reference is None:
+        if reference is None or (alone is not None and candidates.steps[alone].exceeds_memory):
             return None
         step = min(several, default=reference.compared.step_seconds)
         return dataclasses.replace(reference.compared, step_seconds=step)

@@ -103,12 +103,14 @@ class CandidateStep(TrainingStep, Protocol):
 
     Attributes:
         computation: digest of the step that `rejects` has accepted, the same in every job.
+        exceeds_memory: whether `rejects` has rejected the step for lack of memory alone.
         is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
             `TrialError` on every rank, so that the caller goes on with another strategy.
         step_number: number of the last step, which messages name.
     """
 
     computation: str
+    exceeds_memory: bool
     is_tried: bool
     step_number: int
 
@@ -130,7 +132,12 @@ class CandidateStep(TrainingStep, Protocol):
         ...
 
     def measure_layers(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int, repeats: int
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        num_ranks: int,
+        repeats: int,
+        is_joint: bool,
     ) -> tuple[LayerGraph, int]:
         """Returns measured costs of the layers for the joint batch, and its number of examples.
 
@@ -142,6 +149,8 @@ class CandidateStep(TrainingStep, Protocol):
             kwargs: of the step.
             num_ranks: number of ranks of the job.
             repeats: how often each layer runs.
+            is_joint: False to run one rank's share at most, and to scale its costs to the joint
+                batch, which need not fit into memory then.
 
         Raises:
             ValueError: the step cannot be cut into layers.

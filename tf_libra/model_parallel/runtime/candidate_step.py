@@ -32,6 +32,7 @@ class CandidateTraining(StagedTraining):
     """See `CandidateStep`. It is a `StagedTraining` unless `is_tried`."""
 
     computation = ""
+    exceeds_memory = False
     _is_agreeing = _is_tried = False
 
     def _forget(self) -> None:
@@ -77,22 +78,35 @@ class CandidateTraining(StagedTraining):
         self._traced_ahead = {step_arguments.trace_key(given): traces}
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
-        return find_difference(graph) or find_shortage(graph)
+        difference, shortage = find_difference(graph), find_shortage(graph)
+        self.exceeds_memory = shortage is not None and difference is None
+        return difference or shortage
 
     def measure_layers(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int, repeats: int
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        num_ranks: int,
+        repeats: int,
+        is_joint: bool,
     ) -> tuple[LayerGraph, int]:
         """See `CandidateStep`."""
         given = step_arguments.convert_arguments(self._name, (args, kwargs))
-        samples = step_arguments.batch_size(self._name, given)
-        traces = self._trace(given, samples, samples * num_ranks, num_ranks)
-        self._traced_ahead = {step_arguments.trace_key(given): traces}
+        key, samples = step_arguments.trace_key(given), step_arguments.batch_size(self._name, given)
+        if not is_joint:
+            self._traced_ahead.pop(key, None)  # of the joint batch
+        size = samples * num_ranks if is_joint else samples
+        traces = self._trace(given, samples, size, num_ranks)
+        if is_joint:
+            self._traced_ahead = {key: traces}
         if len(traces.microbatch_graph.layers) == 1:
             raise ValueError(
                 f"the step cannot be cut: {traces.microbatch_graph.explain_single_layer()}"
             )
         layers = layer_benchmark.measured_layers(traces, given, 1, repeats)
-        return layers, traces.microbatch_size
+        if not is_joint:
+            layers = layers.with_batch(num_ranks, num_ranks)
+        return layers, samples * num_ranks
 
     # Steps.
 

@@ -1,0 +1,256 @@
+"""Trials of `auto` for the cases of `one_rank.py`: all families, failures, and next jobs."""
+
+import contextlib
+import dataclasses
+from unittest import mock
+
+import harness
+import numpy as np
+import staged  # noqa: F401 (lets modules of the tests be found)
+import tensorflow as tf
+
+import tf_libra
+from tests.model_parallel import models
+from tests.model_parallel.job import batches, build_model
+from tf_libra.autotune.drift_detector import DriftDetector
+from tf_libra.model_parallel.capture import joint_memory
+from tf_libra.model_parallel.execution.stage_executor import StageExecutor
+from tf_libra.model_parallel.partition.guarded_calls import CallGuard
+from tf_libra.model_parallel.runtime import burst_planner
+from tf_libra.runtime import family_candidates, family_prediction, family_step
+from tf_libra.specs.one_rank import OneRankPlan
+from tf_libra.strategies import Auto
+
+cases = harness.Cases()
+SAMPLES, LAST = 24, harness.SIZE - 1
+COMPARED_STEPS, FIRST = 90, "data parallelism"
+FAMILIES = ("one-rank", "spp", "deeppool")
+
+
+def own(batch):
+    return [harness.own(part) for part in batch]
+
+
+def every_value(trained):
+    every = map(tf.convert_to_tensor, trained.every_variable)
+    return {str(i): value.numpy() for i, value in enumerate(every)}
+
+
+@contextlib.contextmanager
+def every_family_in_trials(chosen, far_faster=float("inf")):
+    """Lets all families join trials, and `chosen` win: which are fast depends on the machine."""
+    endless = float("inf")
+    limits = {"PREDICTION_ERROR": endless, "MEASURED_SECONDS": 1e9}
+    with (
+        mock.patch.object(family_candidates, "FAR_FASTER", far_faster),
+        mock.patch.object(family_candidates.FamilyCandidates, "_reason_slow", lambda *_: ""),
+        mock.patch.multiple(family_prediction, **limits),
+        mock.patch.object(family_step, "MAX_SECONDS_OF_ALL", endless),
+        mock.patch.object(
+            family_step,
+            "choose_fastest",
+            lambda seconds: chosen if chosen in seconds else FIRST,
+        ),
+    ):
+        yield
+
+
+def compared(
+    make,
+    chosen="one-rank",
+    allow=("joint_results",),
+    far_faster=float("inf"),
+    families=("one-rank",),
+    **options,
+):
+    """Trains through trials of data parallelism and other families; `chosen` wins.
+
+    Which of them is faster depends on the machine, and so does whether one is far faster.
+    """
+    trained = build_model(make)
+    strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
+    steady = tf_libra.Tuning(retune_overhead=0.0)
+    phases = []
+    with every_family_in_trials(chosen, far_faster):
+        step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
+            tf.function(trained.step)
+        )
+        num_steps = COMPARED_STEPS * (1 + len(families)) // 2
+        for batch in batches(num_steps, SAMPLES):
+            result = step(*own(batch))
+            phases.append(step.phase)
+    at_once = every_value(trained)
+    step.synchronize_variables()
+    values = every_value(trained)
+    cases.save(**values, result=result["logits"])
+    return {
+        "phases": phases,
+        "settled": step.settled,
+        "plan": type(step.plan).__name__,
+        "number": step._training._step.step_number,
+        "explained": step.explain(),
+        "loss": float(result["loss"]),
+        "was_current": all(np.array_equal(values[name], at_once[name]) for name in values),
+    }
+
+
+def failing_in_a_step():
+    """Looks up a row per example, of which there are enough for one rank alone."""
+    trained = without_metric()
+    rows = tf.Variable(tf.ones([SAMPLES // harness.SIZE, 1]), trainable=False)
+
+    def call(images):
+        logits = trained.call(images)
+        return logits * tf.gather(rows, tf.range(tf.shape(logits)[0]))
+
+    return dataclasses.replace(trained, call=call)
+
+
+def large():
+    """Trains through trials of a joint batch that exceeds the memory of a rank."""
+    seen, count = [], joint_memory.output_bytes
+
+    def record(graph):
+        seen.append(count(graph))
+        return seen[-1]
+
+    available = mock.Mock(side_effect=lambda: seen[0] - 1)  # the joint batch is checked first
+    with (
+        mock.patch.object(joint_memory, "output_bytes", record),
+        mock.patch.object(joint_memory.host_memory, "available_bytes", available),
+    ):
+        return compared(without_metric, "spp", allow=(), families=("one-rank", "spp"))
+
+
+def next_pipeline():
+    """Chooses a pipeline, goes on with it in another job, and follows its plan as `plan=`."""
+    joint = list(batches(3, SAMPLES))
+    strategy = Auto(threads=(1,), streams=(1,), families=("one-rank", "spp"))
+
+    def train(*strategies, most=3, **options):
+        tf.keras.backend.clear_session()  # a job of its own has the same names of layers
+        trained = build_model(without_metric)
+        step = tf_libra.optimize(*strategies, progress=False, **options)(tf.function(trained.step))
+        settled = []
+        while len(settled) < most and not (most > 3 and step.settled):
+            step(*own(joint[len(settled) % 3]))
+            settled.append(step.settled)
+        return step, every_value(trained), settled
+
+    cache = {"cache_dir": harness.FOLDER / "pipeline cache"}
+    with every_family_in_trials("spp"):
+        chosen, _, _ = train(strategy, most=200, logdir=harness.FOLDER / "families", **cache)
+    compared_by_trials = chosen.explain()
+    step, values, settled = train(strategy, **cache)
+    followed, found, _ = train(plan=step.plan)
+    cases.save(**values)
+    return {
+        "settled": settled,
+        "explained": step.explain(),
+        "compared": compared_by_trials,
+        "fingerprints": [one.plan.fingerprint for one in (chosen, step, followed)],
+        "same": all(np.allclose(found[name], values[name], 1e-4, 1e-5) for name in values),
+    }
+
+
+def failed():
+    """Trains through trials of families that fail on the last rank alone, or measure too long."""
+    broken = mock.Mock(side_effect=RuntimeError("broken here"))
+    run_step, call = StageExecutor.step, CallGuard.call
+
+    def fail_after(guard, run, outputs):
+        def run_and_fail():
+            run()
+            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+        return call(guard, run_and_fail, outputs)
+
+    def step(executor, arguments):
+        with mock.patch.object(CallGuard, "call", fail_after):
+            return run_step(executor, arguments)
+
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1))
+        if harness.RANK == LAST:
+            patches.enter_context(mock.patch.object(StageExecutor, "step", step))
+            patches.enter_context(mock.patch.object(burst_planner, "flows", broken))
+        return compared(without_metric, FIRST, allow=(), families=FAMILIES)
+
+
+def next_job():
+    """Tunes, and goes on as another job of the same step does, from the cache, until drift."""
+    options = {"cache_dir": harness.FOLDER / "cache", "progress": False}
+    strategy = Auto(threads=(1,), streams=(1,))
+    settled_after, kinds, explained = [], [], []
+
+    def train(step, number):
+        step(*own(joint[number % len(joint)]))
+
+    joint = list(batches(4, SAMPLES))
+    with (
+        mock.patch.multiple(family_candidates, FAR_FASTER=float("inf"), HOPELESS=float("inf")),
+        mock.patch.object(family_step, "choose_fastest", lambda seconds: [*seconds][-1]),
+    ):
+        for _ in range(2):
+            trained = build_model(without_metric)
+            step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+            number = 0
+            while not step.settled and number < 200:
+                train(step, number)
+                number += 1
+            settled_after.append(number)
+            kinds.append(type(step.plan).__name__)
+            explained.append(step.explain())
+    followed = step.plan.to_json()
+    for number in range(2, 4):
+        train(step, number)
+    step.check_variables()
+    saved = every_value(trained)
+    cases.save(**saved)
+    # A batch that is smaller on one rank, as at the end of an epoch.
+    inputs, labels = own(joint[0])
+    size = len(labels) - (harness.RANK == LAST)
+    step(inputs[:size], labels[:size])
+    kinds.append(type(step.plan).__name__)
+    train(step, 0)
+    kinds.append(type(step.plan).__name__)
+    # Labels of another type on one rank, which traces the step again.
+    step(inputs, tf.cast(labels, tf.int64 if harness.RANK == LAST else labels.dtype))
+    kinds.append(type(step.plan).__name__)
+    train(step, 0)
+    with (
+        mock.patch.object(DriftDetector, "has_drifted", True),
+        mock.patch.object(DriftDetector, "affords", lambda *_: True),
+        mock.patch.object(family_step, "choose_fastest", lambda seconds: FIRST),
+    ):
+        for number in range(90):
+            train(step, number)
+            if number > 40 and step.settled:
+                break
+    kinds.append(type(step.plan).__name__)
+    given = build_model(without_metric)
+    step = tf_libra.optimize(plan=OneRankPlan.from_json(followed))(tf.function(given.step))
+    for number in range(4):
+        train(step, number)
+    found = every_value(given)
+    same = [np.allclose(found[name], saved[name], 1e-3, 1e-4) for name in saved]
+    return {
+        "settled_after": settled_after,
+        "kinds": kinds,
+        "explained": explained[1],
+        "given": [type(step.plan).__name__, all(same)],
+    }
+
+
+def without_metrics():
+    return dataclasses.replace(models.convolutional(), metric=None, norms=None)
+
+
+def without_metric():
+    return dataclasses.replace(models.mlp(), metric=None)
+
+
+def summed():
+    """A model whose loss is no mean, so that its gradients grow with the batch."""
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    return dataclasses.replace(without_metric(), loss=loss)
