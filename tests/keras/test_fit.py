@@ -251,6 +251,7 @@ def test_xla_that_keras_has_switched_on_by_itself_is_switched_off(
 
 
 def test_explain_says_why_no_other_family_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_LIBRA_LAUNCHER", "none")  # also if a test has imported Horovod
     allowing = strategies.Auto(allow=("joint_results",))
     for strategy, is_noted in (("auto", True), ("wfbp", False), (allowing, False)):
         model = compiled()

@@ -77,7 +77,14 @@ def ranks_group_differently() -> Any:
 
     def register(plan: Plan) -> None:
         groups = (TensorGroup(0, len(plan.tensor_names), 1),)
-        fields = ("short_id", "fingerprint", "tensor_names", "num_bytes", "after_backward")
+        fields = (
+            "short_id",
+            "fingerprint",
+            "tensor_names",
+            "num_bytes",
+            "after_backward",
+            "gathers",
+        )
         of_plan = {name: getattr(plan, name) for name in (*fields, "wire_dtype")}
         parts = replace(plan, groups=groups).parts
         other = SimpleNamespace(groups=groups, parts=parts, **of_plan)
