@@ -242,7 +242,7 @@ class DataParallelOptions(Options):
         "bool | str",
         validators.boolean_or("overlap"),
         """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
-        while the next forward pass runs, as strategy "dear" and plans with gathers require.""",
+        while the next forward pass runs, as "dear" does.""",
         agreed=True,
     )
     max_tuning_steps: int = option(
@@ -275,7 +275,7 @@ class DataParallelOptions(Options):
             raise ValueError(
                 "error_feedback must be False without wire_dtype, as nothing is rounded, got True"
             )
-        if self.strategy.gathers_weights or (self.plan is not None and self.plan.gathers):
+        if self._gathers_weights:
             if self.shard_updates is True:
                 raise ValueError(
                     'shard_updates must be "overlap", or left out, with a plan that gathers weights'
@@ -301,21 +301,28 @@ class DataParallelOptions(Options):
                     f"threads of strategy {self.strategy.name!r} must be {allowed}, got {count}"
                 )
 
+    @property
+    def _gathers_weights(self) -> bool:
+        """True if weights are gathered under the next forward pass."""
+        return self.strategy.gathers_weights or (self.plan is not None and bool(self.plan.gathers))
+
     def _check_shards(self) -> None:
+        got = repr(self.shard_updates)
+        if self._gathers_weights:
+            got += f", as strategy {self.strategy.name!r} and its plan require"
         if not self.backend.shards_updates:
             raise ValueError(
                 f"shard_updates must be False with engine={self.engine!r}, whose ranks own no parts"
-                f" of gradients, got {self.shard_updates!r}"
+                f" of gradients, got {got}"
             )
         if self.wire_dtype is not None:
             raise ValueError(
-                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got"
-                f" {self.shard_updates!r}"
+                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got {got}"
             )
         if self.check_numerics != "off":
             raise ValueError(
                 f"shard_updates must be False with check_numerics={self.check_numerics!r}, which"
-                f" reads whole gradients, got {self.shard_updates!r}"
+                f" reads whole gradients, got {got}"
             )
 
     @property

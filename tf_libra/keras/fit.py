@@ -44,7 +44,6 @@ class OptimizedFit:
         model: keras.Model,
         decorate: Callable[..., decorator.Optimized],
         is_staged: bool = False,
-        shards_updates: bool = False,
         leaves_out_families: bool = False,
     ) -> None:
         """Makes `fit` and `train_on_batch` of `model` train under a plan.
@@ -53,16 +52,14 @@ class OptimizedFit:
             model: model to train.
             decorate: returns the optimized step of a step.
             is_staged: whether ranks run stages of the model.
-            shards_updates: whether ranks may hold parts of optimizer slots between steps.
             leaves_out_families: whether the strategy would compare other families elsewhere.
         """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
-        self._is_staged, self._shards_updates = is_staged, shards_updates
+        self._is_staged = is_staged
         self._leaves_out_families = leaves_out_families
-        on_epoch_end = self.synchronize_variables if shards_updates else lambda: None
-        self._uneven = None if is_staged else UnevenEpochs(model, on_epoch_end)
+        self._uneven = None if is_staged else UnevenEpochs(model, self.synchronize_variables)
         multi_worker_fit.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
@@ -146,7 +143,7 @@ class OptimizedFit:
         Raises:
             HorovodInternalError: a rank is gone, late, or has aborted.
         """
-        if self._steps is not None and (self._is_staged or self._shards_updates):
+        if self._steps is not None:
             self._steps.synchronize_variables()
 
     def close(self) -> None:
@@ -236,9 +233,8 @@ def optimize(
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
         before._leave()
-    shards_updates = bool(options.get("shard_updates"))
     leaves_out_families = strategy is not given
-    return OptimizedFit(model, decorate, is_staged(strategy), shards_updates, leaves_out_families)
+    return OptimizedFit(model, decorate, is_staged(strategy), leaves_out_families)
 
 
 def _check(model: keras.Model) -> None:

@@ -1,5 +1,6 @@
 """Training in which each rank updates the parts that it owns, against whole updates."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ from sharded_cases.common import (
     num_unreadable,
 )
 from tf_libra.runtime import grappler
+from tf_libra.specs.plan import TensorGroup
 from tf_libra.variable_sync.owned_slots import held_bytes
 
 # Cases whose gathers go on after a call.
@@ -185,7 +187,7 @@ def keras_model() -> Any:
 def fit() -> Any:
     """Trains by Keras' fit, which saves the model on rank 0 after each epoch."""
     bits, unreadable, totals = [], [], []
-    for shard in ("overlap", False):
+    for gathers in ((TensorGroup(1, 2, 1), TensorGroup(0, 1, 1)), ()):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.layers.Dense(models.CLASSES, name="only")])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -197,8 +199,9 @@ def fit() -> Any:
             [0, 2],
             [1],
         )
-        optimized = tf_libra.keras.optimize(model, plan=plan, shard_updates=shard)
-        path = FOLDER / f"fit.{shard}.keras"
+        plan = dataclasses.replace(plan, gathers=gathers)
+        optimized = tf_libra.keras.optimize(model, plan=plan)
+        path = FOLDER / f"fit.{len(gathers)}.keras"
         saving = [keras.callbacks.ModelCheckpoint(path)] if RANK == 0 else []
         data = [np.concatenate(parts) for parts in zip(*map(inputs_of, range(4)), strict=True)]
         # The last rank has fewer batches.
