@@ -214,6 +214,7 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
         (["plan", "extra"], 2, "only flags are allowed"),
         (["plan", "--unknown=1"], 2, "unknown"),
         (["simulate"], 2, "exactly one of plan and strategy"),
+        (["simulate", "--plan=x", "--gathers"], 2, "gathers must be left out with plan"),
         (["simulate", "--plan=x", "--max_groups=3"], 2, "max_groups is an argument of strategies"),
         (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
         (["explain"], 2, "arguments must be PLAN.json|LOGDIR, got 0 arguments"),

@@ -23,8 +23,8 @@ def define_families(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "families",
         None,
-        f"JSON file of the families that training has compared; by default {_FILE} of the"
-        " profile's log directory, if there is one",
+        f"JSON file of the families that training has compared; by default {_FILE} of"
+        " `profile` if that is a log directory and has one",
         flag_values=values,
     )
     flags.DEFINE_string(

@@ -32,6 +32,7 @@ from tf_libra.cli.command import (
     write,
 )
 from tf_libra.cli.family_flags import define_families, read_families, requested_factors
+from tf_libra.cli.step_table import one_worker_row, plan_row, print_rows, with_rest
 from tf_libra.cli.strategy_flags import (
     define_arguments,
     define_strategy,
@@ -40,13 +41,12 @@ from tf_libra.cli.strategy_flags import (
     named_strategy,
 )
 from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
-from tf_libra.internal import formatting, validation
+from tf_libra.internal import validation
 from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.arguments import arguments_of
 from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
 from tf_libra.planning.family_comparison import FamilyComparison
-from tf_libra.planning.one_worker import one_worker_seconds
 from tf_libra.reporting.family_table import describe_families
 from tf_libra.runtime.family_prediction import predict_elsewhere
 from tf_libra.simulation import Timeline, simulate
@@ -188,6 +188,8 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     strategy = None if is_plan_given(values) else named_strategy(values, strategies.BY_NAME)
     fixed = None
     if strategy is None:
+        if values["gathers"].value:
+            raise ValueError("gathers must be left out with plan, which has its own, got True")
         fixed = read_flag(values, "plan", Plan.from_json, in_folder="plan.json")
     workers = integers("workers", values["workers"].value) or [cost.num_workers]
     rows, plan, timeline = [], fixed, None
@@ -199,9 +201,9 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
             plan = make_plan(profile, model, strategy, gathers=bool(values["gathers"].value))
         assert plan is not None
         timeline = simulate(profile, plan, model)
-        rows.append(_row(plan, timeline, {"workers": count}))
+        rows.append(plan_row(plan, timeline, {"workers": count}))
         plans.append(plan)
-    _print_rows(rows, bool(values["json"].value))
+    print_rows(rows, bool(values["json"].value))
     _print_evidence(evidence, plans)
     if plan is not None and timeline is not None:
         _plot(values, plan, timeline)
@@ -228,11 +230,11 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         if compared.plan is None or compared.timeline is None:
             raise ValueError(f"{compared.name}: {compared.problem}")
         name = f"{compared.name} (ideal)" if compared.name == IDEAL else compared.name
-        row = _row(compared.plan, compared.timeline, {"strategy": name})
-        rows.append(_with_rest(row, profile.rest_seconds))
+        row = plan_row(compared.plan, compared.timeline, {"strategy": name})
+        rows.append(with_rest(row, profile.rest_seconds))
         plans.append(compared.plan)
     if profile.rest_seconds is not None:
-        rows.append(_one_worker_row(profile, profile.rest_seconds, cost.num_workers))
+        rows.append(one_worker_row(profile, profile.rest_seconds, cost.num_workers))
     as_json = bool(values["json"].value)
     if families is not None and cost.num_workers > 1:
         if (links, examples, cost.num_workers) != (1, 1, families.num_workers):
@@ -243,7 +245,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         else:
             print("\n".join([*describe_families(families), ""]))
     if not as_json or families is None or cost.num_workers == 1:
-        _print_rows(rows, as_json)
+        print_rows(rows, as_json)
     _print_evidence(evidence, plans)
     if profile.rest_seconds is None:
         print(
@@ -270,32 +272,14 @@ def _predict_elsewhere(
         raise ValueError("profile needs rest_seconds to predict families, got none")
     several = {row["strategy"]: row["whole_step_seconds"] for row in rows}
     alone = several.pop("one worker")
-    step = min(seconds for name, seconds in several.items() if not name.startswith(IDEAL))
+    # "auto" runs no plan with gathers, and no ideal one.
+    gathering = {row["strategy"] for row in rows if "forward_delay_seconds" in row}
+    step = min(
+        seconds
+        for name, seconds in several.items()
+        if name not in gathering and not name.startswith(IDEAL)
+    )
     return predict_elsewhere(families, cost, examples, step, alone)
-
-
-def _with_rest(row: dict[str, Any], rest_seconds: float | None) -> dict[str, Any]:
-    """Returns a row with the seconds of the whole step, if they are known."""
-    if rest_seconds is None:
-        return row
-    return row | {"whole_step_seconds": rest_seconds + row["step_seconds"]}
-
-
-def _one_worker_row(
-    profile: BackwardProfile, rest_seconds: float, num_workers: int
-) -> dict[str, Any]:
-    """Returns the row of one worker on the joint batch, whose times are upper bounds."""
-    backward = num_workers * float(profile.compute_after[0])
-    return {
-        "strategy": "one worker",
-        "backward_seconds": backward,
-        "step_seconds": backward + float(profile.updates_before[-1]),
-        "computation_end_seconds": backward,
-        "residual_communication_seconds": 0.0,
-        "groups": 0,
-        "threads": [],
-        "whole_step_seconds": one_worker_seconds(profile, rest_seconds, num_workers),
-    }
 
 
 def _explain(values: flags.FlagValues, rest: list[str]) -> None:
@@ -355,48 +339,6 @@ def _print_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
 def _has_optimum(kind: type[strategies.Strategy]) -> bool:
     """Returns True for a strategy with an argument `exact`."""
     return any(argument.name == "exact" for argument in arguments_of(kind))
-
-
-def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:
-    threads = sorted({group.num_threads for group in (*plan.groups, *plan.gathers)})
-    return (
-        first
-        | {
-            "backward_seconds": timeline.backward_seconds,
-            "step_seconds": timeline.step_seconds,
-            "computation_end_seconds": timeline.computation_end_seconds,
-            "residual_communication_seconds": sum(
-                stage.residual_communication_seconds for stage in timeline.stages
-            ),
-            "groups": len(plan.groups),
-            "threads": threads,
-        }
-        | ({"forward_delay_seconds": timeline.forward_delay_seconds} if plan.gathers else {})
-    )
-
-
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
-    key = next(iter(rows[0]))
-    columns = {
-        "backward": "backward_seconds",
-        "with updates": "step_seconds",
-        "computation": "computation_end_seconds",
-        "residual": "residual_communication_seconds",
-        "forward delay": "forward_delay_seconds",
-        "whole step": "whole_step_seconds",
-    }
-    columns = {title: name for title, name in columns.items() if any(name in row for row in rows)}
-    titles = "".join(f"{title:>14}" for title in columns)
-    print(f"{key:<16}{titles}{'groups':>8}  threads")
-    for row in rows:
-        times = "".join(
-            f"{formatting.time(row[name]) if name in row else '':>14}" for name in columns.values()
-        )
-        threads = ",".join(map(str, row["threads"]))
-        print(f"{row[key]!s:<16}{times}{row['groups']:>8}  {threads}")
 
 
 def _plot(values: flags.FlagValues, plan: Plan, timeline: Timeline) -> None:
