@@ -76,7 +76,9 @@ class FamilyCandidates:
         self._function, self._first, self._log = function, first, log
         self._options: dict[str, tuple[StrategyKind, dict[str, Any]]] = {}
         self._impossible: dict[str, str] = {}  # reasons, by strategy
-        self._saves_layers = options.logdir is not None
+        self._followed = ""  # strategy whose step follows the plan of an earlier job
+        self._has_logdir = options.logdir is not None
+        self._saves_layers = False  # for `tf-libra compare`, if a rank has a log directory
         self._allows_joint = JOINT_RESULTS in getattr(options.strategy, "allow", ())
         self.steps: dict[str, CandidateStep] = {}
         reason = option_against(options)
@@ -106,6 +108,9 @@ class FamilyCandidates:
 
     def begin_job(self) -> None:
         """Begins a job, before any trial."""
+        if self._followed:  # by a plan for the ranks of the last job
+            self.steps[self._followed] = self._make_step(self._followed)
+            self._followed = ""
         self.left_out = dict(self._impossible)
         self.predicted: dict[str, float] = {}
         self.bounds, self.slow = set[str](), set[str]()
@@ -144,6 +149,7 @@ class FamilyCandidates:
         self._accepted -= self.slow
         self._repeated -= self.slow
         self.slow = set()
+        self._usual = math.inf
 
     def _leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""
@@ -192,9 +198,11 @@ class FamilyCandidates:
             plan_seconds: seconds of steps under the plan of data parallelism, on this rank.
             seconds_left: seconds in which trials may go on.
         """
-        # The first step under a plan is traced for it.
-        everyone = self._first.exchange(list(plan_seconds[1:]))
-        self.reference = Reference.from_result(self._first.state.conclusion, everyone)
+        # The first step under a plan is traced for it. Ranks may have different log directories.
+        everyone = self._first.exchange([list(plan_seconds[1:]), self._has_logdir])
+        seconds = [theirs for theirs, _ in everyone]
+        self._saves_layers = any(has_logdir for _, has_logdir in everyone)
+        self.reference = Reference.from_result(self._first.state.conclusion, seconds)
         other = self._reason_against()
         slow = {name: self._reason_slow(name) for name in self._unchecked}
         self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
@@ -321,6 +329,7 @@ class FamilyCandidates:
             if not all(self._first.exchange(fits)):
                 self.steps[name] = usual
                 return False
+            self._followed = name
             self._accepted.add(name)
             self._repeated.add(name)
         others = [family for family in self.eligible if family != name]
@@ -368,11 +377,14 @@ class FamilyCandidates:
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> same_step.UndoneStep:
         candidate = self.steps[name]
-        return same_step.run_undone(
+        number = candidate.step_number
+        undone = same_step.run_undone(
             partial(candidate.step, args, kwargs),
             candidate.synchronize_variables,
             candidate.bound_variables.values(),
         )
+        candidate.step_number = number  # the script does not count it
+        return undone
 
     def _time_repeated(self, name: str, usual: float, args: Any, kwargs: Any) -> str:
         """Returns why trials of a strategy would only cost time; empty if they may pay.

@@ -40,8 +40,8 @@ class FamilyWatch:
         self._drift: DriftDetector | None = None
         self._num_steps = 0
 
-    def on_chosen(self, seconds: float) -> None:
-        """Begins to watch a strategy whose step took this long in trials."""
+    def on_chosen(self, seconds: float | None) -> None:
+        """Begins to watch a strategy whose step took this long in trials; None if none ran."""
         self._num_steps = 0
         if self._drift is None:
             self._drift = DriftDetector(self._max_overhead, seconds)

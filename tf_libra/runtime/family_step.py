@@ -75,10 +75,7 @@ class FamilyStep:
         """Begins a job, before any trial."""
         self._number_steps_from(0)
         self._candidates.begin_job()
-        self._medians: dict[str, float] = {}
-        self._families: FamilyComparison | None = None  # once one of them is chosen
         self._is_cache_read = False
-        self._source = ""  # of the medians, if it is an earlier job
         self._watch = FamilyWatch(self._options.tuning.retune_overhead)
         self._chosen = FIRST
         self._begin_trials()
@@ -86,6 +83,9 @@ class FamilyStep:
     def _begin_trials(self) -> None:
         """Begins trials, the first of a job, or others after step times have changed."""
         self._candidates.reconsider_slow()
+        self._medians: dict[str, float] = {}
+        self._source = ""  # of the medians, if it is an earlier job
+        self._families: FamilyComparison | None = None  # once one of them is chosen
         self._active = FIRST
         self._is_checked = False
         self._schedule: tuple[str, ...] = ()
@@ -192,6 +192,7 @@ class FamilyStep:
     def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
         """See `TrainingStep`. Several steps in one graph are no trial."""
         if self._first.rendezvous.is_over:
+            self._first.leave_job()
             self._begin()
         if self._is_alone:
             return self._first.step(args, kwargs, num_steps)
@@ -222,10 +223,9 @@ class FamilyStep:
         is_tuning = not (self._is_chosen or self._schedule or self._first.settled)
         if is_tuning or (self._is_chosen and self._chosen == FIRST):
             return True
-        control = self._first.rendezvous.control
-        assert control is not None
         leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-        first, *others = control.all_gather([_kind_of_argument(leaf) for leaf in leaves])
+        kinds = [_kind_of_argument(leaf) for leaf in leaves]
+        first, *others = self._first.exchange_in_step(kinds)
         return all(other == first for other in others)
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -329,7 +329,6 @@ class FamilyStep:
         if turn < len(self._schedule):
             self._active = self._schedule[turn]
             return True
-        self._source = ""
         self._medians = combine_ranks(self._first.exchange(dict(self._seconds)))
         self._choose(choose_fastest(self._medians))
         return False
@@ -339,8 +338,7 @@ class FamilyStep:
         self._active = self._chosen = name
         self._is_chosen = True
         self._show_families(self._compare_families())
-        if self._medians:
-            self._watch.on_chosen(self._medians[name])
+        self._watch.on_chosen(self._medians.get(name))
         if self._first.cache is not None:
             self._first.cache.store_family(self._choice)
 
@@ -377,8 +375,7 @@ class FamilyStep:
         }
         self._active = self._chosen = choice.name
         self._is_chosen = True
-        if self._medians:
-            self._watch.on_chosen(self._medians[choice.name])
+        self._watch.on_chosen(self._medians.get(choice.name))
         self._show_families(choice.families)
 
     def _log(self, message: str) -> None:

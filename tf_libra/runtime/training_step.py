@@ -178,6 +178,18 @@ class TrainingFunction:
         assert control is not None
         return list(self._between_steps("an exchange", partial(control.all_gather, value)))
 
+    def exchange_in_step(self, value: Any) -> list[Any]:
+        """Returns the JSON values of all ranks, which call it as the same step begins.
+
+        Unlike `exchange`, it does not check that all ranks are between steps, and is cheaper.
+
+        Raises:
+            HorovodInternalError: a rank is gone, late, or gave up.
+        """
+        control = self._rendezvous.control
+        assert control is not None
+        return list(self._during(partial(control.all_gather, value)))
+
     @property
     def rendezvous(self) -> Rendezvous:
         """The ranks of the last step."""
@@ -200,8 +212,12 @@ class TrainingFunction:
             self._rendezvous.check_sync_point(between_steps(what))
             return call()
 
+        return self._during(call_together)
+
+    def _during(self, call: Callable[[], Any]) -> Any:
+        """Makes a call during which other ranks may wait for this one."""
         try:
-            return step_interrupts().during(call_together)
+            return step_interrupts().during(call)
         except BaseException as error:
             self._fail(error, error)
             raise
@@ -225,7 +241,7 @@ class TrainingFunction:
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         if self._rendezvous.is_over:
-            self._leave_job()
+            self.leave_job()
         self._rendezvous.check()
         if self._rendezvous.is_alone:
             return self._call_alone(args, kwargs)
@@ -254,7 +270,7 @@ class TrainingFunction:
     def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return instrumented_function.call_plain(self._alone, self.is_method, args, kwargs)
 
-    def _leave_job(self) -> None:
+    def leave_job(self) -> None:
         """Ends the job whose ranks have changed; the next step begins another."""
         self._rendezvous.end()
         self._sessions.close()

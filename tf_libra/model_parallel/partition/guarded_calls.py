@@ -38,17 +38,23 @@ class CallGuard:
         Args:
             run: the computation, which exchanges nothing with other ranks.
             outputs: symbolic tensors of its results.
+
+        Raises:
+            Exception: the computation fails, and the shape of a result is not known.
         """
         try:
             return run()
         except _FAILURES as error:
-            if any(tensor.dtype in (tf.variant, tf.resource) for tensor in outputs):
+            if not all(_has_zeros(tensor) for tensor in outputs):
                 raise
             self.error = self.error or error
-        shapes = [[size or 0 for size in tensor.shape] for tensor in outputs]
-        return [
-            tf.zeros(shape, tensor.dtype) for shape, tensor in zip(shapes, outputs, strict=True)
-        ]
+        return [tf.zeros(tensor.shape, tensor.dtype) for tensor in outputs]
+
+
+def _has_zeros(tensor: Any) -> bool:
+    """Returns whether zeros can take the place of a symbolic tensor."""
+    is_opaque = tensor.dtype in (tf.variant, tf.resource)
+    return tensor.shape.is_fully_defined() and not is_opaque
 
 
 @dataclass
