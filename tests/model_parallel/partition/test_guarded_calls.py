@@ -34,12 +34,17 @@ def test_results_of_failed_computations_are_zeros_and_the_first_error_is_kept() 
 
 
 @pytest.mark.parametrize(
-    ("error", "dtype"), [(RuntimeError(), tf.float32), (ValueError(), tf.variant)]
+    ("error", "spec"),
+    [
+        (RuntimeError(), tf.TensorSpec([])),
+        (ValueError(), tf.TensorSpec([], tf.variant)),
+        (TypeError(), tf.TensorSpec(None)),
+    ],
 )
 def test_other_errors_and_results_without_zeros_are_not_guarded(
-    error: Exception, dtype: tf.DType
+    error: Exception, spec: tf.TensorSpec
 ) -> None:
     """A signal handler of the script may raise anything."""
     with guarded_calls() as guard, pytest.raises(type(error)):
-        guard.call(lambda: fail(error), outputs_of(tf.TensorSpec([], dtype)))
+        guard.call(lambda: fail(error), outputs_of(spec))
     assert guard.error is None and active_guard() is None

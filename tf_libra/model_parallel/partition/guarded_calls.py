@@ -40,7 +40,7 @@ class CallGuard:
             outputs: symbolic tensors of its results.
 
         Raises:
-            Exception: the computation fails, and the shape of a result is not known.
+            Exception: the computation fails, and zeros cannot take the place of a result.
         """
         try:
             return run()
@@ -48,13 +48,15 @@ class CallGuard:
             if not all(_has_zeros(tensor) for tensor in outputs):
                 raise
             self.error = self.error or error
-        return [tf.zeros(tensor.shape, tensor.dtype) for tensor in outputs]
+        shapes = [[size or 0 for size in tensor.shape] for tensor in outputs]
+        return [
+            tf.zeros(shape, tensor.dtype) for shape, tensor in zip(shapes, outputs, strict=True)
+        ]
 
 
 def _has_zeros(tensor: Any) -> bool:
-    """Returns whether zeros can take the place of a symbolic tensor."""
-    is_opaque = tensor.dtype in (tf.variant, tf.resource)
-    return tensor.shape.is_fully_defined() and not is_opaque
+    """Returns whether zeros can take the place of a symbolic tensor; sizes may be unknown."""
+    return tensor.shape.rank is not None and tensor.dtype not in (tf.variant, tf.resource)
 
 
 @dataclass
