@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tf_libra.cost_model import CostModel
 from tf_libra.planning.data_parallel.exact_pruning import ByteLoss, ParetoFront
+from tf_libra.planning.data_parallel.search_states import SearchStates, groups_before
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import TensorGroup
 
@@ -75,25 +76,6 @@ class _Found:
     lost: float
     stops: tuple[int, ...]
     threads: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _States:
-    """States of one level, sorted by l; every array has shape [n].
-
-    Attributes:
-      gathered: l, in forward order.
-      computed: d.
-      lost: sigma.
-      parent: index of the state before in the level before.
-      threads: index into R of the gather's threads.
-    """
-
-    gathered: _Indices
-    computed: _Array
-    lost: _Array
-    parent: _Indices
-    threads: _Indices
 
 
 class _RestBound:
@@ -167,43 +149,34 @@ class _Search:
     def run(self) -> _Found:
         """Returns the best gathers of all searches so far."""
         count = len(self._bytes) - 1
-        none = np.zeros(1, np.int64)
-        levels = [_States(none, np.zeros(1), np.zeros(1), none, none)]
+        levels = [SearchStates.root(0.0)]
         fronts = [ParetoFront() for _ in range(count)]
         for groups in range(1, self._max_groups + 1):
             stops = range(1, count) if groups < self._max_groups else ()
             self._expand(levels, count, None)  # the incumbent bounds what follows
-            found = [self._expand(levels, stop, fronts[stop]) for stop in stops]
-            level = [states for states in found if states is not None]
-            if not level:
+            states = SearchStates.joined(self._expand(levels, stop, fronts[stop]) for stop in stops)
+            if states is None:
                 break
-            levels.append(
-                _States(
-                    *(
-                        np.concatenate([getattr(states, name) for states in level])
-                        for name in _States.__dataclass_fields__
-                    )
-                )
-            )
+            levels.append(states)
         return self._found
 
     def _expand(
-        self, levels: list[_States], stop: int, front: ParetoFront | None
-    ) -> _States | None:
+        self, levels: list[SearchStates], stop: int, front: ParetoFront | None
+    ) -> SearchStates | None:
         """Add a gather that ends at `stop`; return the states, or enter the complete plans."""
         before = levels[-1]
-        parents = np.arange(np.searchsorted(before.gathered, stop))
+        parents = np.arange(np.searchsorted(before.tensors, stop))
         if parents.size == 0:
             return None
-        first = before.gathered[parents]
-        ready = np.maximum(0.0, self._ready[first] - before.computed[parents])
+        first, done = before.tensors[parents], before.computation[parents]
+        ready = np.maximum(0.0, self._ready[first] - done)
         busy, used, alone = self._costs(self._bytes[stop] - self._bytes[first])
         share = np.divide(ready, used, out=np.ones_like(used), where=used > ready)
         lost = before.lost[parents] + share * (busy - used) + (1 - share) * alone
         if front is None:
             self._enter(levels, parents, lost)
             return None
-        computed = np.where(used > ready, self._ready[first], before.computed[parents] + used)
+        computed = np.where(used > ready, self._ready[first], done + used)
         j, at = np.nonzero(lost + self._rest(stop, computed) < self._limit)
         lost, computed = lost[j, at], computed[j, at]
         if lost.size == 0:
@@ -214,7 +187,7 @@ class _Search:
         stay = front.enter(lost - self._rising * computed, time)
         if stay.size == 0:
             return None
-        return _States(
+        return SearchStates(
             np.full(stay.size, stop), computed[stay], lost[stay], parents[at[stay]], j[stay]
         )
 
@@ -222,15 +195,11 @@ class _Search:
     def _limit(self) -> float:
         return self._found.lost - _TIE * (abs(self._found.lost) + float(self._ready[-1]))
 
-    def _enter(self, levels: list[_States], parents: _Indices, lost: _Array) -> None:
+    def _enter(self, levels: list[SearchStates], parents: _Indices, lost: _Array) -> None:
         """Keep the plan with the least loss [J, states] that ends with one more gather."""
         j, place = divmod(int(lost.argmin()), lost.shape[1])
         if self._found.stops and not lost[j, place] < self._limit:
             return
-        stops, chosen = [len(self._bytes) - 1], [int(self._threads[j, 0])]
-        parent = int(parents[place])
-        for level in levels[:0:-1]:
-            stops.append(int(level.gathered[parent]))
-            chosen.append(int(self._threads[level.threads[parent], 0]))
-            parent = int(level.parent[parent])
-        self._found = _Found(float(lost[j, place]), tuple(stops[::-1]), tuple(chosen[::-1]))
+        stops, chosen = groups_before(levels, int(parents[place]))
+        threads = self._threads[[*chosen, j], 0].tolist()
+        self._found = _Found(float(lost[j, place]), (*stops, len(self._bytes) - 1), tuple(threads))

@@ -30,7 +30,6 @@ States are dropped in two ways, neither of which loses the optimum:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +38,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.planning.data_parallel.chunked_costs import ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.exact_pruning import LossBound, ParetoFront
+from tf_libra.planning.data_parallel.search_states import SearchStates, groups_before
 from tf_libra.planning.strategy import Draft, groups_from_stops
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -69,25 +69,6 @@ def plan_libra_exact(
         chunks: Z of the dynamic program whose plans are the first incumbents.
     """
     return _Search(profile, cost, threads, max_groups, chunks).run()
-
-
-@dataclass(frozen=True)
-class _States:
-    """States of one level, sorted by l; every array has shape [n].
-
-    Attributes:
-        tensors: l.
-        left: s.
-        lost: sigma.
-        parent: index of the state before in the level before.
-        threads: index into R of the group's threads.
-    """
-
-    tensors: _Indices
-    left: _Array
-    lost: _Array
-    parent: _Indices
-    threads: _Indices
 
 
 @dataclass(frozen=True)
@@ -140,7 +121,7 @@ class _Search:
         self._plan_threads: list[int] = []
         self._enter_chunked(min(chunks, _CHUNKS))
         self._tie = _TIE * (self._lost + float(profile.compute_after[0]))
-        self._levels: list[_States] = []
+        self._levels: list[SearchStates] = []
 
     def _slopes(self) -> tuple[float, float]:
         """Returns m and M; slopes are monotone in the group's size, so its extremes suffice."""
@@ -224,49 +205,44 @@ class _Search:
     def _search(self, beam: bool) -> bool:
         """Search all levels, optionally as a beam; return True if no state was dropped."""
         after = self._profile.compute_after
-        none = np.zeros(1, np.int64)
-        root = _States(none, np.minimum(after[:1], after[1]), np.zeros(1), none, none)
-        self._levels = [root]
+        self._levels = [SearchStates.root(min(after[0], after[1]))]
         fronts = [ParetoFront() for _ in self._profile.tensors]
         complete = True
         for groups in range(1, self._max_groups):
             groups_left = self._max_groups - groups
             reach = self._reach(self._levels[-1])
-            found = [
+            states = SearchStates.joined(
                 self._expand(stop, np.flatnonzero(reach >= stop), fronts[stop], groups_left)
                 for stop in range(1, len(fronts))
-            ]
-            level = [_columns(states) for states in found if states is not None]
-            if not level:
+            )
+            if states is None:
                 break
-            states = _States(*(np.concatenate(column) for column in zip(*level, strict=True)))
-            if beam and states.left.size > _BEAM:
+            if beam and states.lost.size > _BEAM:
                 complete = False
                 least = states.lost + np.maximum(
-                    self._bound(states.tensors, states.left),
+                    self._bound(states.tensors, states.computation),
                     self._rest[groups_left, states.tensors],
                 )
-                chosen = np.sort(np.argpartition(least, _BEAM)[:_BEAM])
-                states = _States(*(column[chosen] for column in _columns(states)))
+                states = states.chosen(np.sort(np.argpartition(least, _BEAM)[:_BEAM]))
             self._levels.append(states)
         return complete
 
-    def _reach(self, states: _States) -> _Indices:
+    def _reach(self, states: SearchStates) -> _Indices:
         """Return, for each state, the last l at which its next group may end, by the bound.
 
         The group waits for its last tensor, which reduces the computation left to overlap.
         """
-        low, high = states.tensors.copy(), np.full(len(states.left), len(self._ending) - 2)
+        low, high = states.tensors.copy(), np.full(len(states.lost), len(self._ending) - 2)
         while np.any(low < high):
             middle = (low + high + 1) // 2
-            left = np.minimum(states.left, self._profile.compute_after[middle])
+            left = np.minimum(states.computation, self._profile.compute_after[middle])
             promising = states.lost + self._bound(states.tensors, left) < self._lost - self._tie
             low, high = np.where(promising, middle, low), np.where(promising, high, middle - 1)
         return low
 
     def _expand(
         self, stop: int, reaching: _Indices, front: ParetoFront, groups_left: int
-    ) -> _States | None:
+    ) -> SearchStates | None:
         """Add a group that ends at `stop`; return the states and record the complete plans."""
         states = self._levels[-1]
         bytes_before = self._profile.bytes_before
@@ -277,7 +253,7 @@ class _Search:
             return None
         added = self._added(
             bytes_before[stop] - bytes_before[states.tensors[parents]],
-            np.minimum(states.left[parents], self._profile.compute_after[stop]),
+            np.minimum(states.computation[parents], self._profile.compute_after[stop]),
         )
         lost = states.lost[parents]
         self._enter(stop, parents, lost + added.residual)
@@ -297,7 +273,7 @@ class _Search:
         stay = front.enter(lost - (1 - self._m) * left, lost + (self._M - 1) * left)
         if stay.size == 0:
             return None
-        return _States(
+        return SearchStates(
             np.full(stay.size, stop), left[stay], lost[stay], parents[parent[stay]], j[stay]
         )
 
@@ -308,14 +284,10 @@ class _Search:
         if not total < self._lost - self._tie:
             return
         self._lost = total
-        stops = [len(self._profile.tensors), stop]
-        threads = [int(self._ending_threads[stop]), int(self._threads[j])]
-        parent = int(parents[place])
-        for level in self._levels[:0:-1]:
-            stops.append(int(level.tensors[parent]))
-            threads.append(int(self._threads[level.threads[parent]]))
-            parent = int(level.parent[parent])
-        self._stops, self._plan_threads = stops[::-1], threads[::-1]
+        stops, chosen = groups_before(self._levels, int(parents[place]))
+        self._stops = [*stops, stop, len(self._profile.tensors)]
+        threads = [*self._threads[[*chosen, j]], self._ending_threads[stop]]
+        self._plan_threads = list(map(int, threads))
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -330,7 +302,3 @@ class _Search:
                 f"(Assumption 3 does not hold): pruned with {self._M:.3g} instead of 1 (Lemma 4)"
             )
         return tuple(notes)
-
-
-def _columns(states: _States) -> tuple[NDArray[Any], ...]:
-    return states.tensors, states.left, states.lost, states.parent, states.threads
