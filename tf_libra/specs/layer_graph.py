@@ -199,20 +199,38 @@ class LayerGraph(Document):
         Shares that a measurement lacks are left out.
         """
         num_shares = min(max(len(graph.input_shares), 1) for graph in graphs)
-        first = graphs[0]
+        forward, backward = (
+            np.mean([seconds[:, -num_shares:] for seconds in measured], axis=0)
+            for measured in zip(*(graph.seconds_by_share() for graph in graphs), strict=True)
+        )
+        update = np.mean([graph.update_seconds for graph in graphs], axis=0)
+        shares = graphs[0].input_shares[-num_shares:]
+        return graphs[0].with_seconds(forward, backward, update, shares)
 
-        def column(name: str) -> ArrayLike:
-            means = np.mean([graph._by_share(name)[:, -num_shares:] for graph in graphs], axis=0)
-            return means if num_shares > 1 else means[:, 0]
+    def with_seconds(
+        self,
+        forward_seconds: NDArray[np.float64],
+        backward_seconds: NDArray[np.float64],
+        update_seconds: NDArray[np.float64],
+        input_shares: Sequence[float],
+    ) -> "LayerGraph":
+        """Returns the layers with other times, and the same names and bytes.
 
-        return cls.chain(
-            column("forward_seconds"),
-            column("backward_seconds"),
-            first.parameter_bytes,
-            first.activation_bytes,
-            first.names,
-            input_shares=first.input_shares if num_shares > 1 else (),
-            update_seconds=np.mean([graph.update_seconds for graph in graphs], axis=0),
+        Args:
+          forward_seconds: by layer and input share, shape [L, G]; G is 1 without shares.
+          backward_seconds: the same, for backward computation.
+          update_seconds: shape [L].
+          input_shares: the G shares; the whole microbatch alone counts as none.
+        """
+        has_shares = len(input_shares) > 1
+        return type(self).chain(
+            forward_seconds if has_shares else forward_seconds[:, 0],
+            backward_seconds if has_shares else backward_seconds[:, 0],
+            self.parameter_bytes,
+            self.activation_bytes,
+            self.names,
+            input_shares=input_shares if has_shares else (),
+            update_seconds=update_seconds,
         )
 
     def with_batch(self, factor: float, num_replicas: int) -> "LayerGraph":
@@ -220,17 +238,10 @@ class LayerGraph(Document):
 
         Computation is as in `seconds_of_shares`, activations grow with the batch, updates stay.
         """
-        shares = [1 / num_replicas, 1.0] if num_replicas > 1 else []
-        forward, backward = self.seconds_of_shares([factor * share for share in shares or [1.0]])
-        return type(self).chain(
-            forward if shares else forward[:, 0],
-            backward if shares else backward[:, 0],
-            self.parameter_bytes,
-            factor * self.cut_bytes,
-            self.names,
-            input_shares=shares,
-            update_seconds=self.update_seconds,
-        )
+        shares = [1 / num_replicas, 1.0] if num_replicas > 1 else [1.0]
+        seconds = self.seconds_of_shares([factor * share for share in shares])
+        scaled = self.with_seconds(*seconds, self.update_seconds, shares)
+        return replace(scaled, activation_bytes=tuple((factor * self.cut_bytes).tolist()))
 
     def seconds_of_shares(
         self, shares: Sequence[float]
@@ -242,8 +253,7 @@ class LayerGraph(Document):
         """
         start = self.input_shares[0] if self.input_shares else 0.0
 
-        def at_shares(name: str) -> NDArray[np.float64]:
-            seconds = self._by_share(name)
+        def at_shares(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
             least, whole = (seconds[:, 0] if start else 0.0), seconds[:, -1]
             slope = (whole - least) / (1 - start) if start < 1 else whole
             columns = [
@@ -251,13 +261,24 @@ class LayerGraph(Document):
             ]
             return np.stack(columns, axis=1)
 
-        return at_shares("forward_seconds"), at_shares("backward_seconds")
+        forward, backward = self.seconds_by_share()
+        return at_shares(forward), at_shares(backward)
 
-    def _by_share(self, name: str) -> NDArray[np.float64]:
-        """Returns seconds by layer and input share, shape [L, G]; G is 1 without shares."""
-        return np.array(
-            [getattr(layer, f"{name}_by_share") or (getattr(layer, name),) for layer in self.layers]
+    def seconds_by_share(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns forward and backward seconds by layer and input share, each of shape [L, G].
+
+        G is 1 without shares.
+        """
+        forward, backward = (
+            np.array(
+                [
+                    getattr(layer, f"{name}_by_share") or (getattr(layer, name),)
+                    for layer in self.layers
+                ]
+            )
+            for name in ("forward_seconds", "backward_seconds")
         )
+        return forward, backward
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -48,18 +48,7 @@ def predict_microbatch(
 ) -> tuple[LayerGraph, int]:
     """Return the layers for one microbatch, and the number of microbatches."""
     count = strategy.num_microbatches or possible_microbatches(links.num_ranks, batch)
-    share = 1 / count
-    forward, backward = layers.seconds_of_shares((share / links.num_ranks, share))
-    microbatch = LayerGraph.chain(
-        forward,
-        backward,
-        layers.parameter_bytes,
-        layers.cut_bytes * share,
-        layers.names,
-        input_shares=(1 / links.num_ranks, 1.0),
-        update_seconds=layers.update_seconds,
-    )
-    return microbatch, count
+    return layers.with_batch(1 / count, links.num_ranks), count
 
 
 def predict_burst(strategy: BurstStrategy, layers: LayerGraph, links: Links, batch: int) -> float:

@@ -25,8 +25,6 @@ from tf_libra.specs.layer_graph import LayerGraph
 # Fewest and most repetitions, and seconds that permit more than the fewest: machine speed varies.
 _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 
-_Seconds = NDArray[np.float64]
-
 
 class _Repeats(NamedTuple):
     """Fewest and most repetitions; up to `_LONG_ENOUGH` seconds permit more than the fewest."""
@@ -123,14 +121,14 @@ def measured_stages(
         seconds[message.send_phase] += links.sending_seconds
         seconds[message.receive_phase] += links.receiving_seconds
     count = len(starts)
-    forward, backward = _rows(layers)
+    forward, backward = layers.seconds_by_share()
     for rows, measured in ((forward, seconds[:count]), (backward, seconds[: count - 1 : -1])):
         for (start, stop), taken in zip(
             itertools.pairwise([*starts, len(layers.layers)]), measured, strict=True
         ):
             known = rows[start:stop, -1].sum()
             rows[start:stop] *= taken / known if known > 0 else 1.0
-    return _with_seconds(layers, forward, backward, layers.update_seconds)
+    return layers.with_seconds(forward, backward, layers.update_seconds, layers.input_shares)
 
 
 def _of_share(traces: SizedTraces, given: Any, adds: bool, repeats: _Repeats) -> list[float] | None:
@@ -293,27 +291,3 @@ def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """Return the mean of all ranks' measurements; all ranks call this."""
     everyone = control.all_gather(layers.to_document())
     return LayerGraph.mean([LayerGraph.from_document(document) for document in everyone])
-
-
-def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
-    """Return forward and backward seconds by layer and share of a microbatch."""
-    rows = layers.layers
-    forward = [row.forward_seconds_by_share or (row.forward_seconds,) for row in rows]
-    backward = [row.backward_seconds_by_share or (row.backward_seconds,) for row in rows]
-    return np.array(forward), np.array(backward)
-
-
-def _with_seconds(
-    layers: LayerGraph, forward: _Seconds, backward: _Seconds, update: _Seconds
-) -> LayerGraph:
-    """Return the layers with other times, in the form that `_rows` returns."""
-    has_shares = forward.shape[1] > 1
-    return LayerGraph.chain(
-        forward if has_shares else forward[:, 0],
-        backward if has_shares else backward[:, 0],
-        layers.parameter_bytes,
-        layers.activation_bytes,
-        layers.names,
-        input_shares=layers.input_shares if has_shares else (),
-        update_seconds=update,
-    )
