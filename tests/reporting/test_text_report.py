@@ -75,6 +75,20 @@ def test_table_has_a_row_per_gather() -> None:
     assert timelines[0].forward_delay_seconds < timelines[1].forward_delay_seconds
 
 
+def test_explanation_and_table_predict_the_same_gathers() -> None:
+    """Both take the time outside backward for the forward pass, which gathers overlap."""
+    gathers = (TensorGroup(1, 3, 2), TensorGroup(0, 1, 1))
+    result = TuningResult(replace(PLAN, gathers=gathers), PROFILE, MODEL, rest_seconds=0.1)
+    timeline = result.predicted(result.plan)
+    assert timeline is not None
+    alone = simulate(PROFILE, result.plan, MODEL)
+    assert timeline.forward_delay_seconds < alone.forward_delay_seconds
+    run = RunSnapshot("step", conclusion=result)
+    assert f"takes {formatting.time(timeline.forward_delay_seconds)} longer" in describe(
+        run
+    ).replace("\n", " ")
+
+
 def test_table_without_a_model_predicts_nothing() -> None:
     for table in (
         plan_table(TuningResult(PLAN, PROFILE)),

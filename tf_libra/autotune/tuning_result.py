@@ -76,17 +76,22 @@ class TuningResult(Document):
 
     FORMAT: ClassVar = "tf-libra conclusion"
 
+    @property
+    def whole_profile(self) -> BackwardProfile | None:
+        """The profile with `rest_seconds`, a part of which is the forward pass under gathers."""
+        if self.profile is None or self.profile.rest_seconds is not None:
+            return self.profile
+        return dataclasses.replace(self.profile, rest_seconds=self.rest_seconds)
+
     def predicted(self, plan: Plan) -> Timeline | None:
         """Returns the predicted timeline of a plan; None if nothing can be predicted.
 
         A prediction needs a profile and a model, and threads that leave some computation under the
         model. All-reduces on several streams have more threads in sum than the model was fitted to.
         """
-        if self.profile is None or self.cost_model is None:
+        profile = self.whole_profile
+        if profile is None or self.cost_model is None:
             return None
-        profile = self.profile
-        if profile.rest_seconds is None:  # gathers overlap the forward pass, a part of the rest
-            profile = dataclasses.replace(profile, rest_seconds=self.rest_seconds)
         try:
             return simulate(profile, plan, self.cost_model)
         except ValueError:
@@ -108,7 +113,8 @@ class TuningResult(Document):
           step_seconds: measured step; None: that of the trials, or else the prediction.
           alone_seconds: measured step of one worker; None: its upper bound.
         """
-        if self.profile is None or self.cost_model is None or self.rest_seconds is None:
+        profile = self.whole_profile
+        if profile is None or self.cost_model is None or self.rest_seconds is None:
             return None
         if step_seconds is None and self.race is not None:
             step_seconds = self.race.winner.median_seconds
@@ -116,7 +122,7 @@ class TuningResult(Document):
         if step_seconds is None and not is_trusted:
             return None
         return compare_with_one_worker(
-            self.profile,
+            profile,
             self.plan,
             self.cost_model,
             self.rest_seconds,

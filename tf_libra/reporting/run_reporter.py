@@ -7,7 +7,6 @@ it. Rank 0 logs and writes files; other ranks log warnings and write their own r
 import atexit
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,10 +253,7 @@ class RunReporter:
     def _write_logdir(self, conclusion: TuningResult) -> None:
         if self._options.logdir is None:
             return
-        model = conclusion.cost_model
-        profile = conclusion.profile
-        if profile is not None:
-            profile = replace(profile, rest_seconds=conclusion.rest_seconds)
+        model, profile = conclusion.cost_model, conclusion.whole_profile
         texts = {
             "plan": conclusion.plan.to_json(),
             "profile": None if profile is None else profile.to_json(),

@@ -19,11 +19,13 @@ from tf_libra.internal import formatting
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.overlap_samples import MeasuredTimeline
 from tf_libra.reporting.run_history import RunSnapshot
+from tf_libra.simulation import GroupSpan
 
 # Names for readers, by the values of `PlanSource`.
 ORIGIN_NAMES = {"made": "tuned", "kept": "cached", "given": "user-provided"}
 # A rate by which the largest sample takes less than this share of the startup overhead is noise.
 _MEASURABLE_SHARE = 0.01
+_NO_SPAN = (formatting.NONE, formatting.NONE)
 
 
 def describe(run: RunSnapshot) -> str:
@@ -66,7 +68,7 @@ def describe(run: RunSnapshot) -> str:
 
 def _prediction(conclusion: TuningResult) -> list[str]:
     """Returns the model's explanation of the plan, or the plan's notes without a prediction."""
-    plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
+    plan, profile, model = conclusion.plan, conclusion.whole_profile, conclusion.cost_model
     texts = (plan.loss, *plan.notes)
     notes = [line for note in texts if note for line in _wrapped(f"note: {note}")]
     if profile is None or model is None:
@@ -196,36 +198,32 @@ def plan_table(conclusion: TuningResult, timelines: Sequence[MeasuredTimeline] =
     ]
     timeline = conclusion.predicted(plan)
     for index, group in enumerate(plan.groups):
-        predicted = ("-", "-")
-        if timeline is not None:
-            span = timeline.groups[index]
-            predicted = (formatting.time(span.start_seconds), formatting.time(span.end_seconds))
         rows.append(
             (
                 str(index),
                 f"{group.stop - group.start} ({group.start}..{group.stop - 1})",
                 formatting.size(plan.group_bytes[index]),
                 str(group.num_threads),
-                *(measured.get(index, ("-", "-")) if measured else ()),
-                *predicted,
+                *(measured.get(index, _NO_SPAN) if measured else ()),
+                *(_NO_SPAN if timeline is None else _span_cells(timeline.groups[index])),
             )
         )
     for index, gather in enumerate(plan.gathers):
-        times = ("-", "-")
-        if timeline is not None:
-            span = timeline.gathers[index]
-            times = (formatting.time(span.start_seconds), formatting.time(span.end_seconds))
         rows.append(
             (
                 f"gather {index}",
                 f"{gather.stop - gather.start} ({gather.stop - 1}..{gather.start})",
                 formatting.size(plan.gather_bytes[index]),
                 str(gather.num_threads),
-                *(("-", "-") if measured else ()),
-                *times,
+                *(_NO_SPAN if measured else ()),
+                *(_NO_SPAN if timeline is None else _span_cells(timeline.gathers[index])),
             )
         )
     return _aligned(rows)
+
+
+def _span_cells(span: GroupSpan) -> tuple[str, str]:
+    return formatting.time(span.start_seconds), formatting.time(span.end_seconds)
 
 
 def _measured(timelines: Sequence[MeasuredTimeline]) -> dict[int, tuple[str, str]]:

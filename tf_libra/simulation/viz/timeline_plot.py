@@ -4,9 +4,9 @@ import os
 from typing import Any
 
 from tf_libra.internal import formatting
-from tf_libra.simulation.timeline import Timeline
+from tf_libra.simulation.timeline import GroupSpan, Timeline
 from tf_libra.simulation.viz.figure_io import save
-from tf_libra.specs.plan import Plan
+from tf_libra.specs.plan import Plan, TensorGroup
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
 _GATHERS = "#72b7b2"
@@ -31,15 +31,9 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
         axes.broken_barh(bars, (0.1, 0.8), facecolors=(_OVERLAPPED, _ALONE), edgecolor="white")
     rows = {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
     for index, (group, span) in enumerate(zip(plan.groups, timeline.groups, strict=True)):
-        begin, length = 1e3 * span.start_seconds, 1e3 * (span.end_seconds - span.start_seconds)
-        row = 1 + rows[group.stream]
         color = _STREAMS[rows[group.stream] % len(_STREAMS)]
-        axes.broken_barh([(begin, length)], (row + 0.1, 0.8), color=color, edgecolor="white")
-        if length > 0.03e3 * timeline.backward_seconds:
-            axes.text(
-                begin + length / 2, row + 0.5, f"{index}\nr={group.num_threads}",
-                ha="center", va="center", fontsize=7,
-            )  # fmt: skip
+        _plot_span(axes, span, 1 + rows[group.stream], color)
+        _label_span(axes, span, 1 + rows[group.stream], index, group, timeline)
     operation = "reduce-scatter" if plan.gathers else "all-reduce"
     names = [operation] if len(rows) == 1 else [f"{operation}, stream {i}" for i in rows]
     if plan.gathers:
@@ -58,14 +52,23 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
 
 def _plot_gathers(axes: Any, plan: Plan, timeline: Timeline, row: int) -> None:
     """Plot the gathers in a row, the next forward pass, and the boundary between both steps."""
-    for index, gather in enumerate(plan.gathers):
-        spans = (timeline.forward[index], 0, _ALONE), (timeline.gathers[index], row, _GATHERS)
-        for span, at, color in spans:
-            begin, length = 1e3 * span.start_seconds, 1e3 * (span.end_seconds - span.start_seconds)
-            axes.broken_barh([(begin, length)], (at + 0.1, 0.8), color=color, edgecolor="white")
-        if length > 0.03e3 * timeline.backward_seconds:
-            axes.text(
-                begin + length / 2, row + 0.5, f"{index}\nr={gather.num_threads}",
-                ha="center", va="center", fontsize=7,
-            )  # fmt: skip
+    for index, (gather, span) in enumerate(zip(plan.gathers, timeline.gathers, strict=True)):
+        _plot_span(axes, timeline.forward[index], 0, _ALONE)
+        _plot_span(axes, span, row, _GATHERS)
+        _label_span(axes, span, row, index, gather, timeline)
     axes.axvline(1e3 * timeline.boundary_seconds, color="black", linewidth=1, linestyle="--")
+
+
+def _plot_span(axes: Any, span: GroupSpan, row: int, color: str) -> None:
+    begin, length = 1e3 * span.start_seconds, 1e3 * (span.end_seconds - span.start_seconds)
+    axes.broken_barh([(begin, length)], (row + 0.1, 0.8), color=color, edgecolor="white")
+
+
+def _label_span(
+    axes: Any, span: GroupSpan, row: int, index: int, group: TensorGroup, timeline: Timeline
+) -> None:
+    """Write a group's index and threads into its span, if that is wide enough."""
+    if span.end_seconds - span.start_seconds > 0.03 * timeline.backward_seconds:
+        middle = 1e3 * (span.start_seconds + span.end_seconds) / 2
+        text = f"{index}\nr={group.num_threads}"
+        axes.text(middle, row + 0.5, text, ha="center", va="center", fontsize=7)

@@ -79,10 +79,11 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
         view["compute_seconds"] = float(record.conclusion.profile.compute_after[0])
     if timeline is None:
         return view
-    assert record.conclusion.profile is not None and record.conclusion.cost_model is not None
-    view["summary"] = explain_summary(record.conclusion.profile, plan, record.conclusion.cost_model)
+    profile, model = record.conclusion.whole_profile, record.conclusion.cost_model
+    assert profile is not None and model is not None
+    view["summary"] = explain_summary(profile, plan, model)
     view["predicted_seconds"] = timeline.backward_seconds
-    costs = _costs(record.plan, timeline, record.conclusion.cost_model)
+    costs = _costs(record.plan, timeline, model)
     for row, cost in zip(view["groups"], costs, strict=True):
         row.update(cost)
     view["totals"] = {
@@ -94,7 +95,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
             stage.residual_communication_seconds for stage in timeline.stages
         ),
     }
-    view["bottleneck"] = bottleneck(group_costs(plan, timeline, record.conclusion.cost_model))
+    view["bottleneck"] = bottleneck(group_costs(plan, timeline, model))
     return view
 
 
@@ -129,7 +130,7 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
     if not 0 <= index < len(plan.groups):
         raise ValueError(f"group must be from 0 to {len(plan.groups) - 1}, got {index}")
     group = plan.groups[index]
-    profile = record.conclusion.profile
+    profile = record.conclusion.whole_profile
     seconds = None
     if profile is not None:
         order = {tensor.name: tensor.compute_seconds for tensor in profile.tensors}

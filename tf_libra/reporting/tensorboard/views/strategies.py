@@ -70,7 +70,7 @@ def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, An
     """Returns the rows of one strategy, one per thread count."""
 
     def plan() -> tuple[dict[str, Any], ...]:
-        profile, cost = record.conclusion.profile, record.conclusion.cost_model
+        profile, cost = record.conclusion.whole_profile, record.conclusion.cost_model
         assert profile is not None and cost is not None
         model = cost.with_workers(num_workers)
         if name == IDEAL:

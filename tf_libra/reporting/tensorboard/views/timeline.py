@@ -23,7 +23,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 
     None without a model.
     """
-    profile, cost = record.conclusion.profile, record.conclusion.cost_model
+    profile, cost = record.conclusion.whole_profile, record.conclusion.cost_model
     if profile is None or cost is None:
         return None
     plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
