@@ -44,10 +44,10 @@ def optimize(
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
     "auto" tries data-parallel strategies, one rank for all, pipelines and bursts
-    (docs/one_rank.md). Under a pipeline
-    strategy, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank runs a stage
-    (docs/pipeline.md), under a burst strategy, such as
-    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, layers on some ranks (docs/burst.md).
+    (docs/one_rank.md). Under a pipeline strategy, such as
+    `tf_libra.strategies.Spp(num_microbatches=4)`, each rank runs a stage (docs/pipeline.md), under
+    a burst strategy, such as `tf_libra.strategies.DeepPool(max_amplification=1.5)`, layers on some
+    ranks (docs/burst.md).
 
     Args:
         strategy: a name or an object of `tf_libra.strategies`.

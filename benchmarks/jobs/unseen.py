@@ -199,7 +199,7 @@ def _measured(
         for some in (timed, timed[:half], timed[half:])
     )
     all_reduces = {
-        fingerprint: _all_reduces(step, [one[fingerprint] for one in halves], conclusion, drift)
+        fingerprint: _all_reduces(step, [steps[fingerprint] for steps in halves], conclusion, drift)
         for fingerprint, step in whole.items()
         if step.plan.num_streams == 1
     }

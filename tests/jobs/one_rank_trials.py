@@ -148,7 +148,7 @@ def next_pipeline():
         "settled": settled,
         "explained": step.explain(),
         "compared": compared_by_trials,
-        "fingerprints": [one.plan.fingerprint for one in (chosen, step, followed)],
+        "fingerprints": [trained.plan.fingerprint for trained in (chosen, step, followed)],
         "same": all(np.allclose(found[name], values[name], 1e-4, 1e-5) for name in values),
     }
 

@@ -235,16 +235,17 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         plans.append(compared.plan)
     if profile.rest_seconds is not None:
         rows.append(one_worker_row(profile, profile.rest_seconds, cost.num_workers))
+    if cost.num_workers == 1:
+        families = None
+    elif families and (links, examples, cost.num_workers) != (1, 1, families.num_workers):
+        families = _predict_elsewhere(families, profile, cost, examples, rows)
     as_json = bool(values["json"].value)
-    if families is not None and cost.num_workers > 1:
-        if (links, examples, cost.num_workers) != (1, 1, families.num_workers):
-            families = _predict_elsewhere(families, profile, cost, examples, rows)
-        if as_json:
-            rows_of_families = dataclasses.replace(families, layers=None, batch=0).to_document()
-            print_json({"families": rows_of_families, "strategies": rows})
-        else:
+    if families is not None and as_json:
+        document = dataclasses.replace(families, layers=None, batch=0).to_document()
+        print_json({"families": document, "strategies": rows})
+    else:
+        if families is not None:
             print("\n".join([*describe_families(families), ""]))
-    if not as_json or families is None or cost.num_workers == 1:
         print_rows(rows, as_json)
     _print_evidence(evidence, plans)
     if profile.rest_seconds is None:

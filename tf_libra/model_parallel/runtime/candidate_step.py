@@ -78,8 +78,9 @@ class CandidateTraining(StagedTraining):
         self._traced_ahead = {step_arguments.trace_key(given): traces}
         graph = traces.microbatch_graph
         self.computation = batch_axes.computation_digest(graph)
-        difference, shortage = find_difference(graph), find_shortage(graph)
-        self.exceeds_memory = shortage is not None and difference is None
+        difference = find_difference(graph)
+        shortage = None if difference else find_shortage(graph)
+        self.exceeds_memory = shortage is not None
         return difference or shortage
 
     def measure_layers(

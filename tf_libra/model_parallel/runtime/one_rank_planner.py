@@ -97,8 +97,9 @@ class OneRankPlanner:
             return self._layout_on(rank, world_size)
         self._reporter.on_idle()
         mine = self._seconds if math.isfinite(self._seconds) else None
-        everyone = [math.inf if one is None else one for one in self._control.all_gather(mine)]
-        return self._adopt(fastest_rank_plan(everyone))
+        everyone = self._control.all_gather(mine)
+        measured = [math.inf if seconds is None else seconds for seconds in everyone]
+        return self._adopt(fastest_rank_plan(measured))
 
     def during(self, traces: SizedTraces, execution: StepExecutor, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
