@@ -86,8 +86,8 @@ std::vector<Gather> GathersOf(const std::vector<const ShardedGroup*>& groups,
   std::vector<Gather> gathers(planned.empty() ? groups.size() : planned.size(), Gather{-1, {}});
   for (size_t i = 0; i < groups.size(); ++i) {
     for (const OwnedAssign& assign : groups[i]->assigns) {
-      const auto found = gather_of.find(groups[i]->reported->tensors[assign.tensor].name);
-      Gather& gather = gathers[found == gather_of.end() ? i : found->second];
+      const std::string& name = groups[i]->reported->tensors[assign.tensor].name;
+      Gather& gather = gathers[planned.empty() ? i : gather_of.at(name)];
       if (gather.root < 0) gather.root = groups[i]->root;
       gather.assigns.push_back(assign.node);
     }
