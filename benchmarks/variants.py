@@ -3,7 +3,7 @@
 "aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`, and
 "spp:num_microbatches=4" is `Spp(num_microbatches=4)`. "libra:wire_dtype=bfloat16" is `Libra()` with
 that option of `optimize`, "libra:wire_dtype=bfloat16:error_feedback=1" with both, and
-"libra:shard_updates=1" with that option, or "libra:shard_updates=overlap". Ranks of
+"libra:shard_updates=1" with that option, or "libra:shard_updates=overlap" or "=auto". Ranks of
 "libra:zero_blocks=send" leave no blocks of zeros out of what they send.
 """
 
@@ -17,7 +17,7 @@ from tf_libra.runtime.strategy_kinds import KINDS, is_staged, resolve_strategy
 NAMES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.strategies.by_name))
 _WIRE = "wire_dtype"
 _FLAGS = ("error_feedback", "shard_updates")
-_FLAG_VALUES = {"0": False, "1": True, "overlap": "overlap"}
+_FLAG_VALUES = {"0": False, "1": True, "overlap": "overlap", "auto": "auto"}
 _ZEROS = "zero_blocks"
 
 
@@ -66,7 +66,7 @@ def strategy_of(text: str) -> Any:
             validators.check_wire_dtype(_WIRE, value)
             continue
         if key in _FLAGS and not is_staged(name):
-            allowed = ("0", "1", "overlap") if key == "shard_updates" else ("0", "1")
+            allowed = tuple(_FLAG_VALUES) if key == "shard_updates" else ("0", "1")
             if value not in allowed:
                 raise ValueError(f"{text}: {key} must be {' or '.join(allowed)}, got {value!r}")
             continue

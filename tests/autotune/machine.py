@@ -38,7 +38,8 @@ class Machine:
     While two all-reduces are concurrent, a byte takes `gamma` times as long, whatever the plan
     says. Every `whiles` seconds on average, the machine becomes a third slower or recovers. An
     all-reduce starts `waiting` seconds late, since its lanes wait for a core. On the clock a step
-    takes `step_seconds`, and `first_seconds` more for a new plan.
+    takes `step_seconds`, and `first_seconds` more for a new plan. Gathers overlap with the next
+    step under the same plan, up to `forward_seconds`; before a step under another plan they end.
     """
 
     _kept: ClassVar[dict[Any, Any]] = {}  # of all machines
@@ -54,6 +55,7 @@ class Machine:
         seed: int = 0,
         step_seconds: float = 0.05,
         first_seconds: float = 0.0,
+        forward_seconds: float = 0.0,
     ) -> None:
         self.profile = profile
         self.model = model
@@ -61,6 +63,8 @@ class Machine:
         self.step_seconds = step_seconds
         self._first_seconds = first_seconds
         self._known: set[str] = set()
+        self._forward_seconds = forward_seconds
+        self._gathering = ""  # fingerprint of the plan of the last step, if it gathers
         self._noise = noise
         self._gamma = gamma
         self._waiting = waiting
@@ -114,11 +118,13 @@ class Machine:
             inferred={},
             backward_start_ns=start_ns,
         )
+        delay = self._delay(plan) if plan.fingerprint == self._gathering else 0.0
+        self._gathering = plan.fingerprint if plan.gathers else ""
         # What comes before and after backward, and updates that nothing overlaps.
         last_ns = max(
             [*(record.finished_ns for record in records), *production.produced_ns.tolist()]
         )
-        called_ns = (start_ns - round(BEFORE * 1e9), last_ns + round(AFTER * 1e9))
+        called_ns = (start_ns - round((BEFORE + delay) * 1e9), last_ns + round(AFTER * 1e9))
         return at_pace(TrialResult(production, records, called_ns=called_ns), self._pace)
 
     def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
@@ -131,6 +137,11 @@ class Machine:
             found = self._simulate(plan)
             self._kept[key] = *found, self.profile, self.model  # so that these ids stay theirs
         return self._kept[key][:2]
+
+    def _delay(self, plan: Plan) -> float:
+        """Returns the seconds that the gathers of the step before add to a forward pass."""
+        profile = replace(self._reordered(plan), rest_seconds=self._forward_seconds)
+        return simulate(profile, plan, slower(self.model, self._waiting)).forward_delay_seconds
 
     def _simulate(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
         # In the order of production, whatever the plan's.
@@ -166,6 +177,16 @@ class Machine:
             [t.compute_seconds for t in tensors],
             [t.name for t in tensors],
         )
+
+
+def linked(factor: float) -> ContentionModel:
+    """Returns the model with links scaled by a factor."""
+    rates = (
+        (factor * gamma1, factor * gamma2, gamma3)
+        for gamma1, gamma2, gamma3 in (MODEL.overlapped, MODEL.exclusive)
+    )
+    overlapped, exclusive = rates
+    return replace(MODEL, overlapped=overlapped, exclusive=exclusive)
 
 
 def mover(start_ns: int, pace: float) -> Callable[[int], int]:

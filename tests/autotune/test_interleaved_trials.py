@@ -84,6 +84,30 @@ def test_known_plans_need_no_first_step() -> None:
     assert len(experiments) == 4 and not any(experiment.is_first for experiment in experiments[2:])
 
 
+@pytest.mark.parametrize("slower", [False, True])
+def test_steps_with_gathers_are_measured_after_another_of_the_plan(slower: bool) -> None:
+    """The first step under the plan waits for nothing."""
+    proposed = [(plan(index), None) for index in range(2)]
+    known = [each.fingerprint for each, _ in proposed]
+    racing = race(proposed, BudgetTracker(Budget()), known=known, overlapping=known[1:])
+    experiments: list[Trial] = []
+    observation = None
+    while True:
+        try:
+            experiments.append(racing.send(observation))
+        except StopIteration as finished:
+            result: Race = finished.value
+            break
+        took = 100 if experiments[-1].plan == plan(0) else 50
+        if experiments[-1].is_consecutive:
+            assert experiments[-2].plan == experiments[-1].plan
+            took = 120 if slower else 80
+        observation = TrialResult(None, (), called_ns=(10**18, 10**18 + took * 10**6))
+    assert winners(result)[0] == (not slower)
+    measured = {round(seconds, 3) for each in result.candidates for seconds in each.seconds}
+    assert measured == ({0.1, 0.12} if slower else {0.1, 0.08})
+
+
 def test_unobserved_step_is_repeated() -> None:
     """A data set may end during a race: that step fails, and the next one succeeds."""
     random = np.random.default_rng(0)

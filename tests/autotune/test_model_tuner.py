@@ -6,9 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, SIZES, Machine, drive
+from tests.autotune.machine import (
+    BEFORE,
+    MODEL,
+    NUM_WORKERS,
+    PROFILE,
+    SIZES,
+    Machine,
+    drive,
+    linked,
+)
 from tf_libra import strategies
-from tf_libra.autotune import Phase, TrialResult
+from tf_libra.autotune import Budget, Phase, TrialResult
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -117,6 +126,34 @@ def test_race_winner_is_the_plan_with_its_measurements(noise: float) -> None:
     )
     found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
     assert found <= 1.03 * best
+
+
+@pytest.mark.parametrize("forward_seconds", [0.0, BEFORE])
+@pytest.mark.parametrize("strategy", ["libra", "auto"])
+def test_plan_with_gathers_is_active_only_if_it_is_faster(
+    strategy: str, forward_seconds: float
+) -> None:
+    """Each measured step follows another one under the plan, whose gathers it waits for."""
+    machine = Machine(forward_seconds=forward_seconds, model=linked(0.5), noise=0.02)
+    tuned, experiments = drive(machine, strategy, Budget(max_steps=100), tries_gathers=True)
+    assert tuned.race is not None
+    tried = [candidate.plan for candidate in tuned.race.candidates if candidate.plan.gathers]
+    assert len(tried) == 1
+    assert bool(tuned.plan.gathers) == bool(forward_seconds)
+    for before, experiment in itertools.pairwise(experiments):
+        assert not (experiment.is_consecutive and before.plan != experiment.plan)
+        assert experiment.phase is Phase.RACE or not experiment.plan.gathers
+    pairs = [experiment.plan for experiment in experiments if experiment.is_consecutive]
+    assert {plan.fingerprint for plan in pairs} == {tried[0].fingerprint}
+
+
+def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
+    machine = Machine(forward_seconds=BEFORE, model=linked(0.5))
+    options = {"tries_gathers": True, "overlaps_calls": True}
+    tuned, experiments = drive(machine, budget=Budget(max_steps=100), **options)
+    raced = [one for one in experiments if one.phase is Phase.RACE and not one.is_first]
+    assert [one.is_consecutive for one in raced] == [False, True] * (len(raced) // 2)
+    assert tuned.plan.gathers
 
 
 def test_strategy_without_a_race_gets_none() -> None:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, Machine, drive
+from tests.autotune.machine import MODEL, NUM_WORKERS, PROFILE, Machine, drive, linked
 from tf_libra import strategies
 from tf_libra.autotune import (
     RETUNE_STEPS_PER_CHECK,
     STEPS_PER_DRIFT_CHECK,
     Budget,
     DriftVerdict,
+    Phase,
     Retuner,
+    Trial,
     TrialResult,
     Tuner,
     TuningResult,
@@ -25,17 +27,6 @@ from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.specs.backward_profile import BackwardProfile
 from tf_libra.specs.plan import Plan
-
-
-def linked(factor: float) -> ContentionModel:
-    """Returns the machine with links scaled by a factor."""
-    rates = (
-        (factor * gamma1, factor * gamma2, gamma3)
-        for gamma1, gamma2, gamma3 in (MODEL.overlapped, MODEL.exclusive)
-    )
-    overlapped, exclusive = rates
-    return replace(MODEL, overlapped=overlapped, exclusive=exclusive)
-
 
 SLOW = linked(0.1)
 
@@ -166,6 +157,27 @@ def test_cached_plan_on_a_slower_link_is_retuned_without_pauses() -> None:
     assert run.found.count(DriftVerdict.CACHE_STALE) == run.found.count(DriftVerdict.DRIFTED) == 1
     assert run.num_trials > before and is_good(run.conclusion.plan, MODEL)
     assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_burst_does_not_end_before_a_trial_that_has_to_follow() -> None:
+    plan = tuned().plan
+
+    def trials(active_plan: Plan) -> Tuner:
+        while True:
+            yield Trial(Phase.RACE, plan, traced=False)
+            yield Trial(Phase.RACE, plan, traced=False)
+            yield Trial(Phase.RACE, plan, traced=False, is_consecutive=True)
+
+    retuner = Retuner(1.0, tuned(), trials)
+    for _ in range(2):
+        retuner.drift.record_step(1e3)
+        retuner.check()
+    bursts = [retuner.next_trial(None) for _ in range(RETUNE_STEPS_PER_CHECK + 3)]
+    assert RETUNE_STEPS_PER_CHECK % 3 == 2  # the last one is unmeasured
+    *burst, extra, after, later = bursts
+    assert len(burst) == RETUNE_STEPS_PER_CHECK and None not in burst
+    assert isinstance(extra, Trial) and extra.is_consecutive
+    assert (after, later) == (None, None)
 
 
 def test_cached_plan_on_its_network_is_kept() -> None:

@@ -35,7 +35,7 @@ def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
         ("libra:wire_dtype=float8", "wire_dtype must be one of"),
         ("deeppool:wire_dtype=float16", "deeppool has the arguments"),
         ("libra:wire_dtype=float16:error_feedback=yes", "error_feedback must be 0 or 1"),
-        ("libra:shard_updates=2", "shard_updates must be 0 or 1 or overlap"),
+        ("libra:shard_updates=2", "shard_updates must be 0 or 1 or overlap or auto"),
         ("libra:zero_blocks=maybe", "zero_blocks must be omit or send"),
     ],
 )

@@ -77,7 +77,7 @@ def test_defaults() -> None:
         ({"error_feedback": 1, "wire_dtype": "float16"}, "error_feedback must be"),
         ({"wire_dtype": "bfloat16", "engine": "horovod"}, "wire_dtype must be None with engine"),
         ({"shard_updates": 1}, "shard_updates must be"),
-        ({"shard_updates": "always"}, "shard_updates must be True, False or 'overlap'"),
+        ({"shard_updates": "always"}, "shard_updates must be True, False, 'overlap' or 'auto'"),
         ({"shard_updates": True, "engine": "horovod"}, "shard_updates must be False with engine"),
         ({"shard_updates": True, "wire_dtype": "float16"}, "shard_updates must be False with wire"),
         ({"shard_updates": True, "check_numerics": "skip"}, "shard_updates must be False with che"),

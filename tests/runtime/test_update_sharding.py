@@ -135,3 +135,23 @@ def test_tuning_measures_whole_updates(sharded: Job) -> None:
         assert value["unreadable"] == [0, NUM_WEIGHTS * SLOTS["adam"]]
         assert value["gathers"] > 1
         assert f"its part of {NUM_WEIGHTS} gradients" in value["explained"]
+
+
+def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
+    parts = NUM_WEIGHTS * SLOTS["adam"]
+    for rank in range(NUM_WORKERS):
+        value = sharded.value("tuned_with_gathers", rank)
+        assert value["different"] == []
+        assert sum(count > 0 for count in value["tried"]) == 1
+        assert value["unreadable"] == (parts if value["gathers"] else 0)
+
+
+@pytest.mark.parametrize("shard", [True, "overlap", "auto"])
+def test_trials_shard_updates_as_steps_under_the_plan_do(sharded: Job, shard: bool | str) -> None:
+    parts = NUM_WEIGHTS * SLOTS["adam"]
+    expected = [0, *[parts] * 9]
+    if shard == "auto":  # only plans with gathers do
+        expected = [parts * with_gathers for with_gathers in (0, 0, 1, 1, 0, 0, 1, 1, 1, 1)]
+    for rank in range(NUM_WORKERS):
+        value = sharded.value(f"tried_{shard}", rank)
+        assert value == {"different": [], "unreadable": expected}

@@ -41,11 +41,13 @@ def select_candidates(
     active_plan: Plan | None = None,
     warm_start: WarmStart | None = None,
     wire_dtypes: Sequence[str | None] = (None,),
+    tries_gathers: bool = False,
 ) -> list[tuple[Plan, float | None]]:
     """Selects the result's plan and the best plans of other planners, with predicted steps.
 
     One all-reduce of everything is always a candidate: it is the simplest plan, and the model
-    predicts it best. With several wire dtypes, so is the strategy's plan for each of them.
+    predicts it best. With several wire dtypes, so is the strategy's plan for each of them, and with
+    `tries_gathers` its plan with gathers.
 
     Args:
         result: result of tuning, with a profile and a cost model.
@@ -54,6 +56,7 @@ def select_candidates(
         active_plan: plan that is always a candidate; None if there is none.
         warm_start: warm start whose plan is always a candidate; None if there is none.
         wire_dtypes: wire dtypes that plans may have.
+        tries_gathers: whether plans may have gathers.
     """
     profile, model = result.profile, result.cost_model
     assert profile is not None and model is not None
@@ -64,7 +67,7 @@ def select_candidates(
     # Or the model was not trusted with the user's strategy.
     if len(wire_dtypes) > 1 or result.plan.strategy != strategy.name:
         others.insert(0, strategy)
-    formats: list[str] = []  # the first strategy's plan in each
+    variants: list[str] = []  # the first strategy's plan in each format, and its gathers
     for other, dtype in itertools.product(others, wire_dtypes):
         try:
             planned = make_plan(profile, model, with_measured_contention(other, gamma), dtype)
@@ -73,7 +76,11 @@ def select_candidates(
             continue
         found.setdefault(plan.fingerprint, plan)
         if other is others[0] and len(wire_dtypes) > 1:
-            formats.append(plan.fingerprint)
+            variants.append(plan.fingerprint)
+    gathering = plan_with_gathers(result, strategy) if tries_gathers else None
+    if gathering is not None:
+        found[gathering.fingerprint] = gathering
+        variants.append(gathering.fingerprint)
     if active_plan is not None:
         # Its gamma and prediction are those of an earlier model.
         active_plan = result.with_prediction(with_contention(active_plan, gamma))
@@ -83,19 +90,34 @@ def select_candidates(
         warm_plan = found.setdefault(warm_plan.fingerprint, warm_plan)
     found.pop(result.plan.fingerprint, None)
     ranked = sorted(found.values(), key=partial(step_seconds, result))
-    simplest = [plan for plan in ranked if len(plan.groups) == 1][:1]
+    simplest = [plan for plan in ranked if plan.is_one_all_reduce][:1]
     required = [
         plan
         for plan in ranked
         if plan is active_plan
         or plan is warm_plan
         or plan in simplest
-        or plan.fingerprint in formats
+        or plan.fingerprint in variants
     ]
     selected = _add_diverse([result.plan, *required], ranked)
     # The most promising first: a race without a complete round keeps this order.
     selected = [result.plan, *(plan for plan in ranked if plan in selected)]
     return [(plan, result.predicted_step(plan)) for plan in selected]
+
+
+def plan_with_gathers(result: TuningResult, strategy: strategies.Strategy) -> Plan | None:
+    """Returns the strategy's plan of reduce-scatters and gathers; None if it finds none.
+
+    Args:
+        result: result of tuning, with a profile and a cost model.
+        strategy: strategy that plans reduce-scatters; gathers may use its threads.
+    """
+    profile, model = result.whole_profile, result.cost_model
+    assert profile is not None and model is not None
+    try:
+        return make_plan(profile, model, strategy, gathers=True)
+    except ValueError:  # the planner finds no plan under this model
+        return None
 
 
 def step_seconds(result: TuningResult, plan: Plan) -> float:

@@ -51,6 +51,7 @@ def race(
     error: float | None = None,
     known: Collection[str] = (),
     preferred: Sequence[str] = (),
+    overlapping: Collection[str] = (),
 ) -> Generator[Trial, TrialResult | None, Race]:
     """Yields trials in rounds until one plan is left or the budget is spent; sent their results.
 
@@ -65,6 +66,8 @@ def race(
       known: fingerprints of plans whose graphs are instantiated already.
       preferred: fingerprints of candidates. The first one wins that no other candidate is
         significantly faster than.
+      overlapping: fingerprints of plans whose gathers overlap with the next step. An unmeasured
+        step precedes each of their measured steps, which so overlaps with gathers, too.
     """
     if not candidates:
         raise ValueError("candidates must hold at least one plan, got none")
@@ -74,6 +77,7 @@ def race(
     steps: list[tuple[int, float]] = []  # candidate and seconds, of complete rounds in time order
     running = list(range(len(candidates)))
     new = [index for index in running if fingerprints[index] not in known]
+    pairs = {index for index in running if fingerprints[index] in overlapping}
     over = len(running) == 1 or (yield from _round(candidates, new, budget, is_first=True)) is None
     order: list[int] = []
     num_rounds = 0
@@ -82,7 +86,7 @@ def race(
             order = random.permutation(running).tolist()
         else:
             order = [index for index in reversed(order) if index in running]
-        measured = yield from _round(candidates, order, budget)
+        measured = yield from _round(candidates, order, budget, pairs)
         if measured is None:
             break
         steps += measured.items()
@@ -121,18 +125,31 @@ def _round(
     candidates: Sequence[tuple[Plan, float | None]],
     order: Sequence[int],
     budget: BudgetTracker,
+    pairs: Collection[int] = (),
     is_first: bool = False,
 ) -> Generator[Trial, TrialResult | None, dict[int, float] | None]:
     """Yields one trial of each plan; returns None if the budget ended the round.
 
     A step without a result is repeated, such as the step in which a data set ended.
+
+    Args:
+      candidates: plans with their predicted steps.
+      order: plans of the round.
+      budget: grants every step.
+      pairs: plans of which an unmeasured step precedes each measured one.
+      is_first: whether these are the first steps of the plans.
     """
     measured: dict[int, float] = {}
     for index in order:
+        plan, is_pair = candidates[index][0], index in pairs
         while index not in measured:
+            if is_pair:
+                if not budget.take_step():
+                    return None
+                yield Trial(Phase.RACE, plan, traced=False)
             if not budget.take_step(is_first):
                 return None
-            result = yield Trial(Phase.RACE, candidates[index][0], False, is_first)
+            result = yield Trial(Phase.RACE, plan, False, is_first, is_consecutive=is_pair)
             if is_first:
                 break
             if result is not None and result.seconds > 0:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tf_libra.autotune.candidates import select_candidates
+from tf_libra.autotune.candidates import MAX_CANDIDATES, select_candidates
 from tf_libra.autotune.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.autotune.interleaved_trials import race
 from tf_libra.autotune.observations import Observations
@@ -50,6 +50,7 @@ class ModelTuner:
             problem.active_plan,
             warm_start,
             problem.wire_dtypes,
+            problem.tries_gathers,
         )
         return (yield from race_candidates(result, candidates, problem))
 
@@ -65,7 +66,10 @@ def measure_and_plan(problem: TuningProblem) -> Tuner:
     is_sampled = False
     if profile is not None:
         plans = sampled_plans(profile.profile, threads, num_workers)
-        rounds = affordable_rounds(len(plans), budget) if strategy.races else TIMED_ROUNDS
+        pairs = MAX_CANDIDATES if problem.overlaps_calls else int(problem.tries_gathers)
+        rounds = TIMED_ROUNDS
+        if strategy.races:
+            rounds = affordable_rounds(len(plans), budget, MAX_CANDIDATES + pairs)
         is_sampled = rounds > 0
         if is_sampled:
             trials = sampling_trials(plans, rounds, problem.leaves_records)
@@ -114,14 +118,10 @@ def race_candidates(
     active_plan = problem.active_plan
     requested: list[str] = []
     if active_plan is None and not searched:
-        # A lossy plan has to be clearly faster than one without loss.
-        requested = [
-            plan.fingerprint
-            for plan, _ in sorted(
-                affordable, key=lambda candidate: candidate[0].wire_dtype is not None
-            )
-            if plan.strategy == problem.strategy.name
-        ]
+        own = [plan for plan, _ in affordable if plan.strategy == problem.strategy.name]
+        # A plan with loss, or with gathers, has to be clearly faster than one without.
+        own.sort(key=lambda plan: plan.wire_dtype is not None or bool(plan.gathers))
+        requested = [plan.fingerprint for plan in own]
     if len(affordable) == len(candidates) or len(affordable) > 1:
         found = yield from race(
             affordable,
@@ -129,6 +129,7 @@ def race_candidates(
             error=result.held_out_error,
             known=known,
             preferred=requested if active_plan is None else [active_plan.fingerprint],
+            overlapping=[plan.fingerprint for plan, _ in affordable if problem.overlaps(plan)],
         )
         # One round separates nothing: the planner's decision stands.
         if found.num_rounds >= MIN_ROUNDS or not requested:
@@ -149,7 +150,8 @@ def _affordable(
     kept = list(candidates)
     while len(kept) > 1:
         num_new = sum(plan.fingerprint not in known for plan, _ in kept)
-        if problem.budget.affords(num_new, MIN_ROUNDS * len(kept)):
+        steps_per_round = sum(1 + problem.overlaps(plan) for plan, _ in kept)
+        if problem.budget.affords(num_new, MIN_ROUNDS * steps_per_round):
             break
         # Lack of time must not replace the active plan.
         kept.pop(-2 if kept[-1][0].fingerprint == active else -1)

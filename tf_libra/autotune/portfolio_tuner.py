@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, cast
 
-from tf_libra.autotune.candidates import step_seconds, warm_start_plan
+from tf_libra.autotune.candidates import plan_with_gathers, step_seconds, warm_start_plan
 from tf_libra.autotune.concurrent_all_reduces import (
     adapt_to_engine,
     max_lanes,
@@ -21,6 +21,7 @@ from tf_libra.autotune.search_tuner import SearchTuner, best_plans
 from tf_libra.autotune.tuner import Tuner, TuningProblem, register
 from tf_libra.autotune.tuning_result import TuningResult
 from tf_libra.internal.registry import missing_members
+from tf_libra.planning import data_parallel as strategies
 from tf_libra.planning import make_plan
 from tf_libra.planning.strategy import Strategy
 from tf_libra.specs.plan import Plan
@@ -94,6 +95,9 @@ def _tune(problem: TuningProblem, strategy: PortfolioStrategy) -> Tuner:
     if problem.active_plan is not None:  # its gamma and prediction are those of an earlier model
         plans.append(result.with_prediction(with_contention(problem.active_plan, gamma)))
     plans += [] if warm_plan is None else [warm_plan]
+    if problem.tries_gathers:
+        gathering = plan_with_gathers(result, strategies.Libra(threads=strategy.allowed_threads))
+        plans += [] if gathering is None else [gathering]
     unique = {plan.fingerprint: plan for plan in reversed(plans)}
     trusted = is_trusted(result.held_out_error, problem.max_model_error)
 

@@ -81,7 +81,7 @@ class Retuner:
     def next_trial(self, result: TrialResult | None) -> Trial | TuningResult | None:
         """Returns the next trial, or the new result; None to return to the active plan.
 
-        A postponed trial ends the burst.
+        A postponed trial ends the burst. A trial that has to follow the previous one extends it.
 
         Args:
             result: result of the previous trial; None before the first of a burst.
@@ -92,10 +92,12 @@ class Retuner:
                 self._pending = self._tuner.send(result)
         except StopIteration as finished:
             return self._finish(finished.value)
-        if self._trials_left == 0:
+        trial = self._pending
+        is_consecutive = isinstance(trial, Trial) and trial.is_consecutive
+        if self._trials_left == 0 and not is_consecutive:
             return None
-        self._trials_left -= 1
-        trial, self._pending = self._pending, None
+        self._trials_left = max(self._trials_left - 1, 0)
+        self._pending = None
         return None if isinstance(trial, Postponed) else trial
 
     def _finish(self, found: TuningResult) -> TuningResult | None:

@@ -31,12 +31,15 @@ class Trial:
         plan: plan of the step.
         traced: True if rank 0 traces the step.
         is_first: True if the step also instantiates the plan's graph, so that its time is ignored.
+        is_consecutive: True if the step has to follow the previous trial's, whose gathers it
+            overlaps with.
     """
 
     phase: Phase
     plan: Plan
     traced: bool
     is_first: bool = False
+    is_consecutive: bool = False
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,8 @@ class TrialComparison:
 def compare_with_one_all_reduce(race: Race | None) -> TrialComparison | None:
     """Compares the winner with one all-reduce after backward; None if that was no candidate."""
     others = () if race is None else race.candidates[1:]
-    one_group = [other for other in others if len(other.plan.groups) == 1]
-    if race is None or not one_group or len(race.winner.plan.groups) == 1:
+    one_group = [other for other in others if other.plan.is_one_all_reduce]
+    if race is None or not one_group or race.winner.plan.is_one_all_reduce:
         return None
     return race.compare(race.winner, one_group[0])
 
@@ -208,22 +208,19 @@ def compare_with_requested(race: Race | None, requested: str) -> TrialComparison
 
 def describe_plan(candidate: Candidate) -> str:
     """Returns a plan's strategy and number of groups as a phrase."""
-    groups = len(candidate.plan.groups)
-    rounded = f" in {candidate.plan.wire_dtype}" if candidate.plan.wire_dtype else ""
-    if groups == 1:
+    plan = candidate.plan
+    rounded = f" in {plan.wire_dtype}" if plan.wire_dtype else ""
+    if plan.is_one_all_reduce:
         return f"one all-reduce{rounded} after backward"
-    return f"{candidate.plan.strategy} in {groups} groups{rounded}"
+    return f"{plan.strategy} in {plan.describe_groups()}{rounded}"
 
 
 def name_plan(candidate: Candidate) -> str:
     """Returns a plan's strategy, groups, threads and wire dtype, to tell similar plans apart."""
-    groups = len(candidate.plan.groups)
-    threads = sorted({group.num_threads for group in candidate.plan.groups})
-    return (
-        f"{candidate.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
-        f" (r = {', '.join(map(str, threads))})"
-        f"{f', {candidate.plan.wire_dtype}' if candidate.plan.wire_dtype else ''}"
-    )
+    plan = candidate.plan
+    threads = ", ".join(map(str, plan.thread_counts))
+    wire = f", {plan.wire_dtype}" if plan.wire_dtype else ""
+    return f"{plan.strategy} in {plan.describe_groups()} (r = {threads}){wire}"
 
 
 def explain_strategy_change(

@@ -83,13 +83,20 @@ def sampling_trials(
             yield Trial(Phase.SAMPLE, plan, traced=True)
 
 
-def affordable_rounds(num_plans: int, budget: BudgetTracker) -> int:
+def affordable_rounds(
+    num_plans: int, budget: BudgetTracker, steps_per_round: int = MAX_CANDIDATES
+) -> int:
     """Returns the sampling rounds that leave a race enough rounds for its first elimination.
 
     The result is at most `TIMED_ROUNDS`, and 0 if the budget suffices for a race only.
+
+    Args:
+        num_plans: number of sampled plans.
+        budget: tracker that grants every step.
+        steps_per_round: steps in a round of the race.
     """
     for rounds in range(TIMED_ROUNDS, 0, -1):
-        others = num_plans * rounds + TRACED_SAMPLES + MAX_CANDIDATES * ROUNDS_BEFORE_ELIMINATION
+        others = num_plans * rounds + TRACED_SAMPLES + steps_per_round * ROUNDS_BEFORE_ELIMINATION
         if budget.affords(num_plans + MAX_CANDIDATES, others):
             return rounds
     return 0

@@ -41,6 +41,9 @@ class TuningProblem:
         runs_streams: True if the engine runs all-reduces of several streams concurrently.
         leaves_records: False if only a trace shows when all-reduces ran.
         wire: format to which plans may round tensors on their way; None: to none.
+        tries_gathers: whether plans with gathers take part in races.
+        overlaps_calls: whether gathers go on after a step of a race under any plan, not only under
+            a plan with gathers.
         active_plan: plan that only a clearly faster plan may replace; None if there is none.
         find_warm_start: returns the warm start from a similar job, given the measured network rate
             in bytes per second; None if no job is similar.
@@ -57,6 +60,8 @@ class TuningProblem:
     runs_streams: bool
     leaves_records: bool
     wire: WireFormat | None
+    tries_gathers: bool
+    overlaps_calls: bool
     active_plan: Plan | None
     find_warm_start: Callable[[float | None], WarmStart | None]
 
@@ -64,6 +69,10 @@ class TuningProblem:
     def wire_dtypes(self) -> tuple[str | None, ...]:
         """Returns the wire dtypes to plan with: None, and the lossy one if the user allows it."""
         return (None,) if self.wire is None else (None, self.wire.dtype)
+
+    def overlaps(self, plan: Plan) -> bool:
+        """Returns whether gathers go on after a step of a race under a plan."""
+        return self.overlaps_calls or bool(plan.gathers)
 
 
 class TunerKind(Protocol):
@@ -125,6 +134,8 @@ def tune(
     runs_streams: bool = False,
     leaves_records: bool = True,
     wire: WireFormat | None = None,
+    tries_gathers: bool = False,
+    overlaps_calls: bool = False,
     active_plan: Plan | None = None,
     find_warm_start: Callable[[float | None], WarmStart | None] = lambda bytes_per_second: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -144,6 +155,8 @@ def tune(
         runs_streams: see `TuningProblem`.
         leaves_records: see `TuningProblem`.
         wire: see `TuningProblem`.
+        tries_gathers: see `TuningProblem`.
+        overlaps_calls: see `TuningProblem`.
         active_plan: see `TuningProblem`.
         find_warm_start: see `TuningProblem`.
         should_stop: returns True to end tuning before the budget is spent.
@@ -160,6 +173,8 @@ def tune(
         runs_streams,
         leaves_records,
         wire,
+        tries_gathers,
+        overlaps_calls,
         active_plan,
         find_warm_start,
     )

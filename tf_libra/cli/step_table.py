@@ -12,7 +12,7 @@ from tf_libra.specs.plan import Plan
 
 def plan_row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:
     """Returns the row of a plan, which begins with the columns of `first`."""
-    threads = sorted({group.num_threads for group in (*plan.groups, *plan.gathers)})
+    threads = plan.thread_counts
     return (
         first
         | {

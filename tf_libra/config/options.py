@@ -240,9 +240,9 @@ class DataParallelOptions(Options):
     shard_updates: bool | str = option(
         False,
         "bool | str",
-        validators.boolean_or("overlap"),
+        validators.boolean_or("overlap", "auto"),
         """update and store own parts only (docs/sharded_updates.md). "overlap": gather weights
-        while the next forward pass runs, as "dear" does.""",
+        under the next forward pass. "auto": if that wins trials of "libra" or "auto".""",
         agreed=True,
     )
     max_tuning_steps: int = option(
@@ -282,8 +282,11 @@ class DataParallelOptions(Options):
                     " under the next forward pass, got True"
                 )
             object.__setattr__(self, "shard_updates", "overlap")
-        if self.shard_updates:
-            self._check_shards()
+        if self.shard_updates not in (False, "auto") and self.shard_conflict:
+            got = repr(self.shard_updates)
+            if self._gathers_weights:
+                got += f", as strategy {self.strategy.name!r} and its plan require"
+            raise ValueError(f"shard_updates must be False {self.shard_conflict}, got {got}")
         if self.wire_dtype is not None and not self.backend.rounds_tensors:
             raise ValueError(
                 f"wire_dtype must be None with engine={self.engine!r}, which sends tensors as they"
@@ -306,24 +309,21 @@ class DataParallelOptions(Options):
         """True if weights are gathered under the next forward pass."""
         return self.strategy.gathers_weights or (self.plan is not None and bool(self.plan.gathers))
 
-    def _check_shards(self) -> None:
-        got = repr(self.shard_updates)
-        if self._gathers_weights:
-            got += f", as strategy {self.strategy.name!r} and its plan require"
+    @property
+    def shard_conflict(self) -> str:
+        """Another option with which no update is sharded; empty if there is none."""
         if not self.backend.shards_updates:
-            raise ValueError(
-                f"shard_updates must be False with engine={self.engine!r}, whose ranks own no parts"
-                f" of gradients, got {got}"
-            )
+            return f"with engine={self.engine!r}, whose ranks own no parts of gradients"
         if self.wire_dtype is not None:
-            raise ValueError(
-                f"shard_updates must be False with wire_dtype={self.wire_dtype!r}, got {got}"
-            )
+            return f"with wire_dtype={self.wire_dtype!r}"
         if self.check_numerics != "off":
-            raise ValueError(
-                f"shard_updates must be False with check_numerics={self.check_numerics!r}, which"
-                f" reads whole gradients, got {got}"
-            )
+            return f"with check_numerics={self.check_numerics!r}, which reads whole gradients"
+        return ""
+
+    @property
+    def overlaps_calls(self) -> bool:
+        """True if weights may be gathered after the end of a call."""
+        return self.shard_updates in ("overlap", "auto")
 
     @property
     def budget(self) -> Budget:

@@ -48,13 +48,14 @@ def check_wire_dtype(name: str, value: Any) -> str | None:
     return value
 
 
-def boolean_or(word: str) -> Check:
-    """Returns a check for True, False or a word."""
+def boolean_or(*words: str) -> Check:
+    """Returns a check for True, False or one of these words."""
+    *others, last = ("True", "False", *map(repr, words))
 
     def check(name: str, value: Any) -> bool | str:
-        if isinstance(value, bool) or (isinstance(value, str) and value == word):
+        if isinstance(value, bool) or (isinstance(value, str) and value in words):
             return value
-        raise ValueError(f"{name} must be True, False or {word!r}, got {value!r}")
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
     return check
 

@@ -99,10 +99,9 @@ def summary_line(run: RunSnapshot) -> str:
     if run.conclusion is None:
         return f"{text}, ended before a plan was active (phase {run.phase.value})"
     plan = run.conclusion.plan
-    groups = len(plan.groups)
     text += (
         f", {run.num_steps.get(Phase.RUN, 0)} of them under a plan of {plan.strategy}"
-        f" ({groups} group{'s' if groups > 1 else ''})"
+        f" ({plan.describe_groups()})"
     )
     seconds = run.median_step_seconds(Phase.RUN)
     if seconds is not None:
@@ -309,7 +308,7 @@ def times(run: RunSnapshot) -> list[str]:
     has_trials = race is not None and race.num_rounds > 0
     if compared is not None:
         lines.append(f"step in trials: {compared.describe()}")
-    elif seconds and len(conclusion.plan.groups) > 1 and not has_trials:
+    elif seconds and not conclusion.plan.is_one_all_reduce and not has_trials:
         lines.append("step: not compared with other plans, as no interleaved trials were run")
     measured = run.median_backward_seconds()
     if measured is not None:

@@ -34,9 +34,9 @@ def log_tuning_result(
         if note != trials:
             log.log(level, "note: %s", note)
     log.info(
-        "plan: %s made %d group(s) of %d tensors",
+        "plan: %s made %s of %d tensors",
         plan.strategy,
-        len(plan.groups),
+        plan.describe_groups(),
         len(plan.tensor_names),
     )
     if plan.loss is not None:

@@ -17,7 +17,11 @@ _OF_MODEL = " of model "
 
 
 def environment_fingerprint(
-    engine: str, inputs: str, local_size: int, wire_dtype: str | None = None
+    engine: str,
+    inputs: str,
+    local_size: int,
+    wire_dtype: str | None = None,
+    shard_updates: bool | str = False,
 ) -> dict[str, str]:
     """Returns the environment of this process, by name.
 
@@ -26,17 +30,23 @@ def environment_fingerprint(
         inputs: signature of the training function.
         local_size: number of ranks on this host.
         wire_dtype: dtype to which plans may round tensors on their way; None: to none.
+        shard_updates: as for `optimize`.
     """
     wire = {} if wire_dtype is None else {"wire_dtype": wire_dtype}
-    return wire | {
-        "tensorflow": tf.__version__,
-        "tf_libra": package_version(),
-        "engine": engine,
-        "inputs": inputs,
-        "local_size": str(local_size),
-        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-    }
+    shards = {"shard_updates": str(shard_updates)} if shard_updates else {}
+    return (
+        wire
+        | shards
+        | {
+            "tensorflow": tf.__version__,
+            "tf_libra": package_version(),
+            "engine": engine,
+            "inputs": inputs,
+            "local_size": str(local_size),
+            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        }
+    )
 
 
 def package_version() -> str:

@@ -38,6 +38,7 @@ class PlanActivator:
         self._reporter = reporter
         self.plan: Plan | None = None
         self._num_calls: Counter[str] = Counter()  # by plan
+        self._begun: dict[str, set[str]] = {}  # shardings under which a plan was called, by plan
         self._registered: dict[str, Plan] = {}
         self._profilers: dict[str, StepProfiler] = {}
         self._call_options: dict[str, Any] = {}  # of the plan, by sharding
@@ -66,6 +67,7 @@ class PlanActivator:
         self._backend.apply(plan)
         if reset:
             self._num_calls[self._key] = 0
+            self._begun.pop(self._key, None)
 
     def release(self, all_but: Plan | None) -> None:
         """Unregisters plans under which no call will be made."""
@@ -74,6 +76,7 @@ class PlanActivator:
             grappler.unregister(self._registered.pop(fingerprint))
             self._profilers.pop(fingerprint, None)
             self._num_calls.pop(fingerprint, None)
+            self._begun.pop(fingerprint, None)
 
     def call(
         self,
@@ -88,7 +91,8 @@ class PlanActivator:
         Args:
             step: number of the step.
             function: makes the call.
-            traced: whether rank 0 traces the call. The first call under a plan is never traced.
+            traced: whether rank 0 traces the call. The first call under a plan and a sharding is
+                never traced.
             observed: whether rank 0 records, without a trace, when the call and its all-reduces
                 ran.
             sharding: id of the sharding of updates; empty if every rank updates all.
@@ -101,6 +105,7 @@ class PlanActivator:
         """
         called = self._called(step, function, traced, observed, sharding)
         self._num_calls[self._key] += 1  # a call that failed does not count
+        self._begun.setdefault(self._key, set()).add(sharding)
         return called
 
     def _called(
@@ -113,7 +118,7 @@ class PlanActivator:
                 self.plan, self._backend.op, sharding
             )
         with grappler.calling(self._call_options[sharding]):
-            if self.calls_under_plan == 0:
+            if sharding not in self._begun.get(self._key, ()):
                 return self._first(self.plan, step, function), None
             if traced and self._control.rank == 0:
                 return self._profilers[self.plan.fingerprint].traced(step, function)

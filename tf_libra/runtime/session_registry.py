@@ -33,6 +33,7 @@ class SessionRegistry:
         variables: StepVariables,
         tuner: Callable[..., Tuner],
         new_reporter: Callable[[], RunReporter],
+        why_whole: Callable[[Control, StepCall], str],
     ) -> None:
         """Begins without sessions.
 
@@ -43,6 +44,7 @@ class SessionRegistry:
             variables: variables of the training function.
             tuner: as for `TuningSession`.
             new_reporter: returns the reporter of a session.
+            why_whole: returns why a call cannot shard updates; empty if it can.
         """
         self._name = name
         self._identity = identity
@@ -50,6 +52,7 @@ class SessionRegistry:
         self._variables = variables
         self._tuner = tuner
         self._new_reporter = new_reporter
+        self._why_whole = why_whole
         self._sessions: dict[tuple[ReducedGradient, ...], TuningSession] = {}
         self.current: TuningSession | None = None
         self.reporter = new_reporter()
@@ -127,14 +130,29 @@ class SessionRegistry:
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
         self._compare_variables(control, call, meet=None)
+        can_shard = False
+        if options.shard_updates:
+            reason = self._why_whole(control, call)
+            can_shard = not reason
+            if reason and options.shard_updates == "auto":
+                reporter.on_updates_whole(reason)
         environment = environment_fingerprint(
             options.engine,
             str(call.concrete.structured_input_signature),
             self._rendezvous.local_size,
             options.wire_dtype,
+            options.shard_updates if can_shard else False,
         )
         return TuningSession(
-            self._identity, control, options, reporter, tensors, environment, given, self._tuner
+            self._identity,
+            control,
+            options,
+            reporter,
+            tensors,
+            environment,
+            given,
+            self._tuner,
+            can_shard,
         )
 
     def _reporter_of_new_trace(self, control: Control) -> RunReporter:

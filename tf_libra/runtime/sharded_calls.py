@@ -51,9 +51,9 @@ class ShardedCalls:
         if can_shard and self._options.shard_updates:
             found = self._find(call)
             self._last = sharding = found.sharding
-            if sharding.num_elements and not self._why_whole(control):
+            if sharding.num_elements and not self._why_all_whole(control):
                 self.slots.add(control, found.slots, owner=self)
-                if self._overlaps_calls:
+                if self._options.overlaps_calls:
                     pending_gathers().begin_step(found.weights, self._options.timeout_seconds)
                 return sharding.id
         self.finish()
@@ -71,11 +71,19 @@ class ShardedCalls:
 
     def unobserved(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for a call whose graph waits for pending gathers by itself."""
-        return variable_access().unobserved() if self._overlaps_calls else contextlib.nullcontext()
+        if self._options.overlaps_calls:
+            return variable_access().unobserved()
+        return contextlib.nullcontext()
 
-    @property
-    def _overlaps_calls(self) -> bool:
-        return self._options.shard_updates == "overlap"
+    def why_whole(self, control: Control, call: StepCall) -> str:
+        """Returns why a call cannot shard any update; empty if it can."""
+        reason = self._options.shard_conflict or self._why_all_whole(control)
+        if reason:
+            return reason
+        sharding = self._find(call).sharding
+        if sharding.num_elements:
+            return ""
+        return next(iter(sharding.whole.values()), "the step updates no variable by a gradient")
 
     def report(self, control: Control, plan: Plan, reporter: RunReporter) -> None:
         """Reports, once per trace and plan, which updates of the last call were sharded."""
@@ -83,7 +91,7 @@ class ShardedCalls:
         if sharding is None or (sharding.id, plan.fingerprint) in self._reported:
             return
         self._reported.add((sharding.id, plan.fingerprint))
-        reason = self._why_whole(control)
+        reason = self._why_all_whole(control)
         if reason:
             reporter.on_updates_whole(reason)
             return
@@ -97,7 +105,7 @@ class ShardedCalls:
         num_sharded = sum(len(group.tensors) for group in groups if group.is_sharded)
         reporter.on_updates_sharded(num_sharded, whole | sharding.whole)
 
-    def _why_whole(self, control: Control) -> str:
+    def _why_all_whole(self, control: Control) -> str:
         per_row = self._options.backend.workers_per_host()
         if per_row is not None and 1 < per_row < control.world_size:
             return "ranks own parts only if all exchange directly, not in two levels"
@@ -107,7 +115,7 @@ class ShardedCalls:
         found = self._found.get(call.trace)
         if found is None or call.given:
             touched = call.touched()
-            sharding = call.trace.sharding(call.concrete, touched, self._overlaps_calls)
+            sharding = call.trace.sharding(call.concrete, touched, self._options.overlaps_calls)
             inputs = {bound.index: bound for bound in touched}
             found = _Found(
                 sharding,

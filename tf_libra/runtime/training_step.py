@@ -88,6 +88,7 @@ class TrainingFunction:
         self._variables = StepVariables(
             options.local_variables, options.broadcast_variables, self._weights
         )
+        self._sharded = ShardedCalls(self._identity, options)
         self._sessions = SessionRegistry(
             self._name,
             self._identity,
@@ -95,8 +96,8 @@ class TrainingFunction:
             self._variables,
             self._tuner,
             self._new_reporter,
+            self._sharded.why_whole,
         )
-        self._sharded = ShardedCalls(self._identity, options)
         self.step_number = 0
 
     def _new_reporter(self) -> RunReporter:
@@ -341,7 +342,7 @@ class TrainingFunction:
         with self._sharded.unobserved():
             result = session.step(first, execute, num_steps, shard)
         control.end_step(self.step_number)
-        if session.state.conclusion is not None:
+        if session.state.conclusion is not None and session.state.is_running:
             plan = session.state.conclusion.plan
             self._sharded.report(control, plan, session.reporter)
         session.record_graph(self.step_number, call.concrete.graph)

@@ -42,6 +42,7 @@ class TuningCoordinator:
         tensors: tuple[TensorSpec, ...],
         environment: Mapping[str, str],
         tuner: Callable[..., Tuner],
+        can_shard: bool = False,
     ) -> None:
         """Reads the plan cache, and begins to tune if it has no result.
 
@@ -52,6 +53,7 @@ class TuningCoordinator:
             tensors: gradients that are all-reduced, in backward order.
             environment: conditions on which measured times depend, by name.
             tuner: called like `tf_libra.autotune.tune`.
+            can_shard: whether updates of these gradients can be sharded.
         """
         self._control = control
         self._options = options
@@ -59,6 +61,7 @@ class TuningCoordinator:
         self._reporter = reporter
         self._tensors = tensors
         self._make_tuner = tuner
+        self._can_shard = can_shard
         self._retuner: Retuner | None = None
         self._cache = PlanCache.for_gradients(
             options.cache_dir,
@@ -103,6 +106,8 @@ class TuningCoordinator:
                 runs_streams=self._backend.runs_streams,
                 leaves_records=self._backend.leaves_records,
                 wire=self._wire,
+                tries_gathers=self._can_shard and self._options.overlaps_calls,
+                overlaps_calls=self._can_shard and self._options.shard_updates == "overlap",
                 should_stop=lambda: pause.is_spent,
                 **more,
             )

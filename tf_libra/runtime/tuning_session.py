@@ -56,6 +56,7 @@ class TuningSession:
         environment: Mapping[str, str],
         given: Plan | None = None,
         tuner: Callable[..., Tuner] = tune,
+        can_shard: bool = False,
     ) -> None:
         """Begins; rank 0 reads the plan cache.
 
@@ -68,6 +69,7 @@ class TuningSession:
             environment: conditions on which measured times depend, by name.
             given: the user's plan, which needs no tuning.
             tuner: called like `tf_libra.autotune.tune`, makes the tuner of rank 0.
+            can_shard: whether updates of these gradients can be sharded.
         """
         self.state = TuningState()
         self.reporter = reporter
@@ -84,7 +86,7 @@ class TuningSession:
         self._tries_next = False
         self._observation: TrialResult | None = None
         self._step = 0
-        self._instantiated: set[tuple[str, int]] = set()  # plans, with steps per graph
+        self._instantiated: set[tuple[str, str, int]] = set()  # plans, shardings, steps
         self._recorded_graph = ""  # fingerprint of the plan whose graph was recorded last
         if grappler.is_switched_off() or not tensors:
             # No trial could have an effect.
@@ -95,7 +97,7 @@ class TuningSession:
             self._activate(TuningResult(given), PlanSource.USER)
         elif control.rank == 0:
             self._coordinator = TuningCoordinator(
-                control, options, reporter, tensors, environment, tuner
+                control, options, reporter, tensors, environment, tuner, can_shard
             )
 
     def _begin(self, phase: Phase) -> None:
@@ -148,10 +150,9 @@ class TuningSession:
                 self._activator.calls_under_plan, self._is_recorded, self._num_checked
             )
         plan = self._activator.plan
-        graph = "" if plan is None else plan.fingerprint, num_steps
+        sharding = shard(plan is not None and self._shards(plan))
+        graph = "" if plan is None else plan.fingerprint, sharding, num_steps
         is_first = self._activator.calls_under_plan == 0 or graph not in self._instantiated
-        # Trials compare whole all-reduces, which the cost model describes.
-        sharding = shard(self.state.is_running and plan is not None)
         start = time.perf_counter()
         result = self._execute(call, traced, sharding)
         seconds = (time.perf_counter() - start) / num_steps
@@ -162,6 +163,16 @@ class TuningSession:
         self.reporter.on_step_end(number, seconds, is_steady=usual, num_steps=num_steps)
         self._record_for_drift(seconds, usual, num_steps)
         return result
+
+    def _shards(self, plan: Plan) -> bool:
+        """Returns whether the next call may shard updates.
+
+        The cost model is fitted to whole all-reduces. Steps of a race run like those under an
+        active plan.
+        """
+        if self._options.shard_updates == "auto":
+            return bool(plan.gathers)
+        return self.state.is_running or self.state.phase is Phase.RACE
 
     def _execute(self, call: Callable[[], Any], traced: bool, sharding: str) -> Any:
         if self._is_recorded_untraced():

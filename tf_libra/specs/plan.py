@@ -212,6 +212,11 @@ class Plan(FingerprintedDocument):
         return any(group.cuts_tensors for group in self.groups)
 
     @property
+    def is_one_all_reduce(self) -> bool:
+        """True if one all-reduce has all tensors."""
+        return len(self.groups) == 1 and not self.gathers
+
+    @property
     def num_streams(self) -> int:
         """Number of streams."""
         return len({group.stream for group in self.groups})
@@ -301,6 +306,18 @@ class Plan(FingerprintedDocument):
         for gather in fields.get("gathers", ()):
             del gather["start_byte"], gather["stop_byte"]
         return fields
+
+    @property
+    def thread_counts(self) -> list[int]:
+        """Numbers of threads of groups and gathers, ascending."""
+        return sorted({group.num_threads for group in (*self.groups, *self.gathers)})
+
+    def describe_groups(self) -> str:
+        """Returns the number of groups and gathers as a phrase."""
+        text = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
+        if self.gathers:
+            text += f" and {len(self.gathers)} gather{'s' if len(self.gathers) > 1 else ''}"
+        return text
 
     @property
     def short_id(self) -> str:

@@ -27,6 +27,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "clipped": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
 }
 NUM_STEPS = 4
+PLANNED_GATHERS = TensorGroup(2, 6, 2), TensorGroup(1, 2, 4), TensorGroup(0, 1, 1)
 
 
 class Momentum:
@@ -84,8 +85,7 @@ def decorated(
     values = [weight.value for weight in network.weights]
     plan = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 2, 3])
     if shard == "planned":
-        gathers = TensorGroup(2, 6, 2), TensorGroup(1, 2, 4), TensorGroup(0, 1, 1)
-        plan, shard = dataclasses.replace(plan, gathers=gathers), False
+        plan, shard = dataclasses.replace(plan, gathers=PLANNED_GATHERS), False
     return tf_libra.optimize(plan=plan, shard_updates=shard)(
         tf.function(network.step if function is None else function)
     )

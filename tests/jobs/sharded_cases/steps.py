@@ -13,6 +13,7 @@ import tf_libra
 from sharded_cases.common import (
     NUM_STEPS,
     OPTIMIZERS,
+    PLANNED_GATHERS,
     Network,
     cases,
     decorated,
@@ -20,6 +21,9 @@ from sharded_cases.common import (
     inputs_of,
     num_unreadable,
 )
+from tf_libra import config
+from tf_libra.autotune import Phase, Trial, TuningResult
+from tf_libra.decorator import Optimized
 from tf_libra.runtime import grappler
 from tf_libra.specs.plan import TensorGroup
 from tf_libra.variable_sync.owned_slots import held_bytes
@@ -258,3 +262,57 @@ def tuned() -> Any:
         "gathers": len(step.plan.gathers),
         "explained": step.explain(),
     }
+
+
+@cases
+def tuned_with_gathers() -> Any:
+    """Tries a plan with gathers in LIBRA's trials."""
+    ours, theirs = Network("adam"), Network("adam")
+    strategy = tf_libra.strategies.Libra(threads=(1, 2), max_groups=3)
+    step = tf_libra.optimize(strategy, shard_updates="auto")(tf.function(ours.step))
+    other = decorated(theirs, shard=False)
+    number = 0
+    while not step.settled:
+        step(*inputs_of(number))
+        other(*inputs_of(number))
+        number += 1
+    unreadable = num_unreadable(ours)
+    step.synchronize_variables()
+    race = step.tuned.race
+    return {
+        "different": different(ours, theirs),
+        "unreadable": unreadable,
+        "gathers": len(step.plan.gathers),
+        "tried": [len(candidate.plan.gathers) for candidate in race.candidates],
+    }
+
+
+def tried(shard: bool | str) -> Any:
+    """Trains under plans that trials take turns with, and under the last one."""
+    ours, theirs = Network("adam"), Network("adam")
+    values = [weight.value for weight in ours.weights]
+    whole = models.plan_of(values, SIZE, [0, 2, len(values)], [1, 2])
+    other = models.plan_of(values, SIZE, [0, 1, 4, len(values)], [1, 2, 3])
+    if shard is not True:
+        other = dataclasses.replace(other, gathers=PLANNED_GATHERS)
+
+    def tuner(*args: Any, **options: Any) -> Any:
+        yield Trial(Phase.MEASURE, whole, traced=False)
+        for plan in (whole, other, other, whole, whole, other, other):
+            yield Trial(Phase.RACE, plan, traced=False)
+        return TuningResult(other)
+
+    options = config.resolve({"strategy": "libra", "shard_updates": shard})
+    step = Optimized(tf.function(ours.step), options, tuner)
+    reference = decorated(theirs, shard=False)
+    unreadable = []
+    for number in range(10):
+        step(*inputs_of(number))
+        reference(*inputs_of(number))
+        unreadable.append(num_unreadable(ours))
+    step.synchronize_variables()
+    return {"different": different(ours, theirs), "unreadable": unreadable}
+
+
+for value in (True, "overlap", "auto"):
+    cases.add(f"tried_{value}", lambda value=value: tried(value))

@@ -91,7 +91,7 @@ def test_plan_view_has_trials(backend: Backend, plan: dict[str, str], tmp_path: 
     assert (won["num_rounds"], won["predicted_seconds"], won["ratio"]) == (8, 0.048, None)
     assert lost["ratio"] == pytest.approx(1.2, rel=0.02)
     assert not lost["is_noise"]
-    assert (lost["num_groups"], lost["predicted_seconds"]) == (1, None)
+    assert (lost["groups"], lost["predicted_seconds"]) == ("1 group", None)
     assert (never["seconds"], never["ratio"]) == (None, None)
 
 

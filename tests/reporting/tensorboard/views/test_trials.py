@@ -35,8 +35,8 @@ def test_trials_have_ratios_to_the_active_plan() -> None:
     assert first["seconds"] == 0.5 and second["predicted_seconds"] is None
     assert second["low"] < second["ratio"] < second["high"]
     assert never["predicted_ratio"] == 1.5 and second["predicted_ratio"] is None
-    assert (second["num_groups"], second["threads"]) == (1, [1])
-    assert first["num_groups"] == len(PLAN.groups)
+    assert (second["groups"], second["threads"]) == ("1 group", [1])
+    assert first["groups"] == f"{len(PLAN.groups)} groups"
     assert first["threads"] == sorted({group.num_threads for group in PLAN.groups})
     assert race_view(None) is None
 

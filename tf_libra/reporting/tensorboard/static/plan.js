@@ -132,7 +132,7 @@ function about(plan, context) {
 function race(plan) {
   if (plan.race === null || plan.race[0].seconds === null) return '';
   const [winner, ...others] = plan.race;
-  const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
+  const named = (one) => `${strategy(one.strategy)} in ${one.groups}`;
   return h('section', {class: 'card', id: 'race'},
     h('h2', {}, 'Measured: interleaved trials'),
     h('p', {class: 'lead'},
@@ -267,7 +267,7 @@ function gainOf(question, plan, raced, predicted) {
   if (comparison === null) {
     const best = raced[0];
     const told = best.is_noise ? NO_DIFFERENCE : signedPercent(1 / best.ratio - 1);
-    return fact(question, told, `Measured in interleaved trials: steps of ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')} take ${signedPercent(best.ratio - 1)} (${trialLimits(best)}) against the active plan. ${predicted}`, '', 'gain');
+    return fact(question, told, `Measured in interleaved trials: steps of ${strategy(best.strategy)} in ${best.groups} take ${signedPercent(best.ratio - 1)} (${trialLimits(best)}) against the active plan. ${predicted}`, '', 'gain');
   }
   const told = comparison.is_noise ? NO_DIFFERENCE : signedPercent(comparison.ratio - 1);
   const kind = comparison.is_noise ? '' : comparison.ratio < 1 ? 'good' : 'bad';

@@ -24,8 +24,8 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
             {
                 "strategy": candidate.plan.strategy,
                 "fingerprint": candidate.plan.fingerprint,
-                "num_groups": len(candidate.plan.groups),
-                "threads": sorted({group.num_threads for group in candidate.plan.groups}),
+                "groups": candidate.plan.describe_groups(),
+                "threads": candidate.plan.thread_counts,
                 "num_rounds": len(candidate.seconds),
                 "seconds": candidate.median_seconds if candidate is winner else None,
                 "low": None if compared is None else compared.low,
