@@ -144,6 +144,7 @@ def test_trials_decide_on_a_plan_with_gathers(sharded: Job) -> None:
         assert value["different"] == []
         assert sum(count > 0 for count in value["tried"]) == 1
         assert value["unreadable"] == (parts if value["gathers"] else 0)
+        assert sum(value["forward"]) > 0  # from first uses of weights
 
 
 @pytest.mark.parametrize("shard", [True, "overlap", "auto"])

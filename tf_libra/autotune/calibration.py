@@ -214,7 +214,12 @@ def _scaled_profile(profile: BackwardProfile, slowdown: float, updates: float) -
     """Returns the profile with scaled computation, and updates of `updates` seconds in total."""
     update_seconds = updates * np.diff(updated_shares(profile))
     tensors = (
-        replace(tensor, compute_seconds=slowdown * tensor.compute_seconds, update_seconds=seconds)
+        replace(
+            tensor,
+            compute_seconds=slowdown * tensor.compute_seconds,
+            update_seconds=seconds,
+            forward_seconds=slowdown * tensor.forward_seconds,
+        )
         for tensor, seconds in zip(profile.tensors, update_seconds.tolist(), strict=True)
     )
     return BackwardProfile(tuple(tensors))

@@ -57,6 +57,10 @@ class ProfiledStep:
             self.production,
             produced_ns=self.called_ns + np.round(produced).astype(np.int64),
             backward_start_ns=moved(self.production.backward_start_ns),
+            used_ns=None
+            if self.production.used_ns is None
+            else self.called_ns
+            + np.round((self.production.used_ns - self.called_ns) * factor).astype(np.int64),
         )
         records = tuple(
             replace(

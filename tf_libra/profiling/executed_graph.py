@@ -13,6 +13,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from tf_libra.internal import tf_internal
+from tf_libra.profiling.weight_uses import weight_users
 
 # A blocking all-reduce, or the start of an asynchronous one.
 _OPS = ("LibraAllReduce", "LibraAllReduceStart")
@@ -48,10 +49,12 @@ class GradientSources:
         the
         graph: one, or one per branch of a conditional.
       inputs: names of the data inputs of each node.
+      users: names of the nodes that combine each tensor's weight with data, for known weights.
     """
 
     producers: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, tuple[str, ...]]
+    users: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 class GraphCapture:
@@ -112,20 +115,25 @@ def _tensor_names(node: Any) -> tuple[str, ...]:
     return tuple(name.decode() for name in node.attr[attribute].list.s)
 
 
-def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
+def gradient_sources(
+    graphs: Iterable[Any], weights: Mapping[str, int] | None = None
+) -> GradientSources:
     """Finds the producers of the gradients, which feed the all-reduces.
 
     Args:
       graphs: executed graphs (GraphDef) of one step.
+      weights: argument of the graphs that holds each gradient's weight; None if unknown.
 
     Raises:
       ValueError: no graph holds an all-reduce.
     """
     producers: dict[str, tuple[str, ...]] = {}
     inputs: dict[str, tuple[str, ...]] = {}
+    users: dict[str, tuple[str, ...]] = {}
     for graph in graphs:
         if not any(_tensor_names(node) for node in graph.node):
             continue
+        users |= weight_users(graph, weights or {})
         for node in graph.node:
             sources = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
             inputs[node.name] = sources
@@ -136,4 +144,4 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
                     producers[tensor] = (*producers.get(tensor, ()), sources[index])
     if not producers:
         raise ValueError("graphs must hold an all-reduce of gradients, got none")
-    return GradientSources(producers, inputs)
+    return GradientSources(producers, inputs, users)

@@ -43,14 +43,33 @@ class StepProduction(Productions):
 
     Attributes:
       backward_start_ns: start of the first backward op.
+      used_ns: first use of each tensor's weight in the forward pass, the start of backward if it
+        is unknown; int64 array (tensors,). None if no use is known.
     """
 
     backward_start_ns: int
+    used_ns: np.ndarray | None = None
 
     @property
     def offset_seconds(self) -> np.ndarray:
         """Production times in seconds since the start of backward, shape (tensors,), >= 0."""
         return np.maximum(self.produced_ns - self.backward_start_ns, 0) * 1e-9
+
+    @property
+    def before_seconds(self) -> np.ndarray:
+        """Seconds from the first uses of weights to the start of backward, >= 0; zeros if unknown.
+
+        Shape (tensors,).
+        """
+        if self.used_ns is None:
+            return np.zeros(len(self.names))
+        return np.maximum(self.backward_start_ns - self.used_ns, 0) * 1e-9
+
+    def with_uses(self, used_ns: Mapping[str, int]) -> "StepProduction":
+        """Returns the step with the first uses of weights, by tensor."""
+        start_ns = self.backward_start_ns
+        each = [used_ns.get(name, start_ns) for name in self.names]
+        return dataclasses.replace(self, used_ns=np.array(each, np.int64) if used_ns else None)
 
     @property
     def last_ns(self) -> int:
@@ -123,7 +142,7 @@ def production_times(
             known[tensor] = seen[node]
             any_seen = True
         elif inputs is not None and node in inputs:
-            ancestors = _nearest_traced(node, inputs, seen)
+            ancestors = nearest_traced(node, inputs, seen)
             if ancestors:
                 last = max(ancestors, key=lambda name: (seen[name], name))
                 known[tensor] = seen[last]
@@ -172,7 +191,7 @@ def select_producers(
     seen, _ = _seen(events, window)
 
     def latest_before(node: str) -> int:
-        ancestors = _nearest_traced(node, inputs, seen) if node in inputs else []
+        ancestors = nearest_traced(node, inputs, seen) if node in inputs else []
         return max((seen[name] for name in ancestors), default=window[0])
 
     chosen: dict[str, str] = {}
@@ -248,8 +267,8 @@ def measured_profile(
 
     A tensor's time is the median over the steps of its production time, in seconds since the start
     of backward. Tensors are ordered by this time, ties as in `steps[0].names`; `compute_seconds`
-    are the differences. A step is dropped if it only infers the production of a tensor that most
-    steps saw.
+    are the differences, and `forward_seconds` follow from the first uses of weights. A step is
+    dropped if it only infers the production of a tensor that most steps saw.
 
     Args:
       steps: at least `min_steps` steps of the same tensors in the same order.
@@ -305,6 +324,7 @@ def measured_profile(
         np.diff(medians[places], prepend=0.0),
         ordered,
         None if dtypes is None else [dtypes[name] for name in ordered],
+        forward_seconds=_forward_seconds(used, places),
     )
     inferred = {
         name: next(step.inferred[name] for step in used if name in step.inferred)
@@ -319,6 +339,20 @@ def measured_profile(
         dropped=tuple(dropped),
         inferred=inferred,
     )
+
+
+def _forward_seconds(steps: Sequence[StepProduction], places: np.ndarray) -> np.ndarray:
+    """Returns the median forward computation from each weight's first use to the next one's.
+
+    Weights are gathered in forward order. So one that is used before an earlier one in this order
+    has the earlier one gathered by then, too.
+
+    Args:
+      steps: steps of the same tensors.
+      places: the tensors in backward order.
+    """
+    before = np.median(np.stack([step.before_seconds for step in steps]), axis=0)[places]
+    return np.diff(np.maximum.accumulate(before), prepend=0.0)
 
 
 def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Counter[str]]:
@@ -336,7 +370,7 @@ def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Coun
     return seen, count
 
 
-def _nearest_traced(
+def nearest_traced(
     node: str, inputs: Mapping[str, Sequence[str]], traced: Mapping[str, int]
 ) -> list[str]:
     """Returns the nearest traced nodes on every path of data inputs that leads to `node`."""

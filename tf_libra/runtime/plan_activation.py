@@ -1,7 +1,7 @@
 """Activation of plans for the calls of one set of gradients, on all ranks alike."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_libra.autotune import TensorSpec, TrialResult
@@ -25,17 +25,25 @@ class PlanActivator:
         plan: plan of the next call; None before the first plan.
     """
 
-    def __init__(self, control: Control, backend: Backend, reporter: RunReporter) -> None:
+    def __init__(
+        self,
+        control: Control,
+        backend: Backend,
+        reporter: RunReporter,
+        weights: Mapping[str, int] | None = None,
+    ) -> None:
         """Begins without a plan.
 
         Args:
             control: reaches the other ranks.
             backend: executes all-reduces.
             reporter: receives deviations from the plan.
+            weights: input of the trace that holds each gradient's weight; None if unknown.
         """
         self._control = control
         self._backend = backend
         self._reporter = reporter
+        self._weights = weights or {}
         self.plan: Plan | None = None
         self._num_calls: Counter[str] = Counter()  # by plan
         self._begun: dict[str, set[str]] = {}  # shardings under which a plan was called, by plan
@@ -145,7 +153,8 @@ class PlanActivator:
         if self._control.rank > 0 or plan.fingerprint in self._profilers:
             # TensorFlow shows the graph of a plan only when it instantiates the graph.
             return function()
-        profiler = self._profilers[plan.fingerprint] = StepProfiler(self._backend, plan)
+        profiler = StepProfiler(self._backend, plan, self._weights)
+        self._profilers[plan.fingerprint] = profiler
         return profiler.first(function)
 
     def _why_not_rewritten(self, plan: Plan) -> str:

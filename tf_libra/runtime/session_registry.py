@@ -1,6 +1,6 @@
 """Tuning sessions of one training function, one for each set of gradients that is all-reduced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tf_libra import config
@@ -33,7 +33,7 @@ class SessionRegistry:
         variables: StepVariables,
         tuner: Callable[..., Tuner],
         new_reporter: Callable[[], RunReporter],
-        why_whole: Callable[[Control, StepCall], str],
+        find_weights: Callable[[Control, StepCall], tuple[Mapping[str, int], str]],
     ) -> None:
         """Begins without sessions.
 
@@ -44,7 +44,7 @@ class SessionRegistry:
             variables: variables of the training function.
             tuner: as for `TuningSession`.
             new_reporter: returns the reporter of a session.
-            why_whole: returns why a call cannot shard updates; empty if it can.
+            find_weights: as `ShardedCalls.find_weights`.
         """
         self._name = name
         self._identity = identity
@@ -52,7 +52,7 @@ class SessionRegistry:
         self._variables = variables
         self._tuner = tuner
         self._new_reporter = new_reporter
-        self._why_whole = why_whole
+        self._find_weights = find_weights
         self._sessions: dict[tuple[ReducedGradient, ...], TuningSession] = {}
         self.current: TuningSession | None = None
         self.reporter = new_reporter()
@@ -130,10 +130,9 @@ class SessionRegistry:
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
         self._compare_variables(control, call, meet=None)
-        can_shard = False
+        weights: Mapping[str, int] = {}
         if options.shard_updates:
-            reason = self._why_whole(control, call)
-            can_shard = not reason
+            weights, reason = self._find_weights(control, call)
             if reason and options.shard_updates == "auto":
                 reporter.on_updates_whole(reason)
         environment = environment_fingerprint(
@@ -141,7 +140,7 @@ class SessionRegistry:
             str(call.concrete.structured_input_signature),
             self._rendezvous.local_size,
             options.wire_dtype,
-            options.shard_updates if can_shard else False,
+            options.shard_updates if weights else False,
         )
         return TuningSession(
             self._identity,
@@ -152,7 +151,7 @@ class SessionRegistry:
             environment,
             given,
             self._tuner,
-            can_shard,
+            weights,
         )
 
     def _reporter_of_new_trace(self, control: Control) -> RunReporter:

@@ -1,6 +1,7 @@
 """Calls with sharded updates, after which each rank holds the owned parts of slots."""
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -75,15 +76,20 @@ class ShardedCalls:
             return variable_access().unobserved()
         return contextlib.nullcontext()
 
-    def why_whole(self, control: Control, call: StepCall) -> str:
-        """Returns why a call cannot shard any update; empty if it can."""
+    def find_weights(self, control: Control, call: StepCall) -> tuple[Mapping[str, int], str]:
+        """Returns inputs that hold weights whose updates can be sharded, by gradient.
+
+        Returns:
+            The inputs, and why there is none; empty if there is one.
+        """
         reason = self._options.shard_conflict or self._why_all_whole(control)
         if reason:
-            return reason
+            return {}, reason
         sharding = self._find(call).sharding
-        if sharding.num_elements:
-            return ""
-        return next(iter(sharding.whole.values()), "the step updates no variable by a gradient")
+        if sharding.weight_of:
+            return sharding.weight_of, ""
+        no_update = "the step updates no variable by a gradient"
+        return {}, next(iter(sharding.whole.values()), no_update)
 
     def report(self, control: Control, plan: Plan, reporter: RunReporter) -> None:
         """Reports, once per trace and plan, which updates of the last call were sharded."""

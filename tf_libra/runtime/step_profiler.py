@@ -16,6 +16,7 @@ from tf_libra.profiling.executed_graph import (
 )
 from tf_libra.profiling.gradient_timing import select_producers, step_production
 from tf_libra.profiling.profiler_session import TraceSession, read_events
+from tf_libra.profiling.weight_uses import first_uses
 from tf_libra.specs.plan import Plan
 from tf_libra.specs.telemetry import AllReduceRecord, records_of_step
 
@@ -67,10 +68,17 @@ class ProfilingPolicy:
 
 @dataclass
 class StepProfiler:
-    """Profiles the steps of one plan. The first call provides the graph, later calls traces."""
+    """Profiles the steps of one plan. The first call provides the graph, later calls traces.
+
+    Attributes:
+        backend: executes all-reduces.
+        plan: the plan.
+        weights: argument of the graph that holds each gradient's weight, for known weights.
+    """
 
     backend: Backend
     plan: Plan
+    weights: Mapping[str, int] = field(default_factory=dict)
     _placed: tuple[PlacedAllReduce, ...] = field(default=(), init=False)
     _sources: GradientSources | None = field(default=None, init=False)
     _problem: str = field(default="", init=False)
@@ -89,7 +97,7 @@ class StepProfiler:
             self._problem = capture.unavailable
             if not self._problem:
                 try:
-                    sources = gradient_sources(capture.graphs)
+                    sources = gradient_sources(capture.graphs, self.weights)
                     self._sources = _ordered(sources, self.plan.tensor_names)
                     self._placed = placed_all_reduces(capture.graphs)
                 except ValueError as error:
@@ -113,6 +121,8 @@ class StepProfiler:
             sources = self._sources
             producers = select_producers(events, sources.producers, called_ns, sources.inputs)
             production = step_production(events, producers, called_ns, sources.inputs)
+            uses = first_uses(events, sources.users, called_ns, sources.inputs)
+            production = production.with_uses(uses)
         except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, replace(seen, problem=str(error))
         if self._placed:
@@ -155,4 +165,4 @@ def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:
     producers: Mapping[str, tuple[str, ...]] = {
         name: sources.producers[name] for name in order if name in sources.producers
     }
-    return GradientSources(producers, sources.inputs)
+    return replace(sources, producers=producers)

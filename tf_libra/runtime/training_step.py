@@ -96,7 +96,7 @@ class TrainingFunction:
             self._variables,
             self._tuner,
             self._new_reporter,
-            self._sharded.why_whole,
+            self._sharded.find_weights,
         )
         self.step_number = 0
 

@@ -56,7 +56,7 @@ class TuningSession:
         environment: Mapping[str, str],
         given: Plan | None = None,
         tuner: Callable[..., Tuner] = tune,
-        can_shard: bool = False,
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         """Begins; rank 0 reads the plan cache.
 
@@ -69,7 +69,8 @@ class TuningSession:
             environment: conditions on which measured times depend, by name.
             given: the user's plan, which needs no tuning.
             tuner: called like `tf_libra.autotune.tune`, makes the tuner of rank 0.
-            can_shard: whether updates of these gradients can be sharded.
+            weights: inputs of the trace that hold the weights of gradients whose updates can be
+                sharded, by gradient; None if none can.
         """
         self.state = TuningState()
         self.reporter = reporter
@@ -77,7 +78,7 @@ class TuningSession:
         self._control = control
         self._options = options
         self._backend = options.backend
-        self._activator = PlanActivator(control, self._backend, reporter)
+        self._activator = PlanActivator(control, self._backend, reporter, weights)
         self._profiling = ProfilingPolicy()
         self._coordinator: TuningCoordinator | None = None
         # Whether drift checks may end the active plan; calls under it since the last one.
@@ -97,7 +98,7 @@ class TuningSession:
             self._activate(TuningResult(given), PlanSource.USER)
         elif control.rank == 0:
             self._coordinator = TuningCoordinator(
-                control, options, reporter, tensors, environment, tuner, can_shard
+                control, options, reporter, tensors, environment, tuner, bool(weights)
             )
 
     def _begin(self, phase: Phase) -> None:

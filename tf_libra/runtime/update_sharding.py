@@ -31,6 +31,7 @@ class UpdateSharding:
         num_elements: number of elements of each gradient with a sharded update, by name.
         slots: inputs of the graph that hold the owned parts alone between steps, ascending.
         weights: inputs of the graph that are gathered, ascending.
+        weight_of: input that holds the weight of each gradient with a sharded update.
         whole: reasons for the updates that every rank makes, by gradient.
         overlaps_calls: whether gathers go on after a call.
     """
@@ -38,6 +39,7 @@ class UpdateSharding:
     num_elements: Mapping[str, int]
     slots: tuple[int, ...]
     weights: tuple[int, ...]
+    weight_of: Mapping[str, int]
     whole: dict[str, str]
     overlaps_calls: bool
 
@@ -86,7 +88,7 @@ def find_update_sharding(
     }
     results = [(tensor.op.name, tensor.value_index) for tensor in concrete.graph.outputs]
     graph = traced_graph.read(concrete.graph, with_sizes=True)
-    num_elements, written, slots, whole = {}, set(), set(), {}
+    num_elements, weight_of, written, slots, whole = {}, {}, set(), set(), {}
     for update in find_weight_updates(graph, results):
         reason = _why_whole(update, variables)
         if reason or update.gradient not in sizes:
@@ -94,13 +96,19 @@ def find_update_sharding(
             continue
         num_elements[update.gradient] = sizes[update.gradient]
         written |= set(update.variables)
-        slots |= {
+        own = {
             index
             for index in update.variables
             if not variables[index].trainable and index not in update.variable_readers
         }
+        slots |= own
+        # Another variable that is read may be an average of the weight.
+        read = sorted({*update.variables} - own, key=lambda i: (not variables[i].trainable, i))
+        if read:
+            weight_of[update.gradient] = read[0]
     weights = tuple(sorted(written - slots))
-    return UpdateSharding(num_elements, tuple(sorted(slots)), weights, whole, overlaps_calls)
+    slot_inputs = tuple(sorted(slots))
+    return UpdateSharding(num_elements, slot_inputs, weights, weight_of, whole, overlaps_calls)
 
 
 def _why_whole(update: WeightUpdate, variables: Mapping[int, BoundVariable]) -> str:

@@ -284,6 +284,7 @@ def tuned_with_gathers() -> Any:
         "unreadable": unreadable,
         "gathers": len(step.plan.gathers),
         "tried": [len(candidate.plan.gathers) for candidate in race.candidates],
+        "forward": [tensor.forward_seconds for tensor in step.profile.tensors],
     }
 
 
