@@ -70,11 +70,15 @@ def compared(
     trained = build_model(make)
     strategy = Auto(allow=allow, threads=(1,), streams=(1,), families=families)
     steady = tf_libra.Tuning(retune_overhead=0.0)
-    phases = []
+    phases, traced_sizes = [], []
+
+    @tf.function
+    def traced(*batch):
+        traced_sizes.append(batch[0].shape[0])
+        return trained.step(*batch)
+
     with every_family_in_trials(chosen, far_faster):
-        step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(
-            tf.function(trained.step)
-        )
+        step = tf_libra.optimize(strategy, max_tuning_steps=20, tuning=steady, **options)(traced)
         num_steps = COMPARED_STEPS * (1 + len(families)) // 2
         for batch in batches(num_steps, SAMPLES):
             result = step(*own(batch))
@@ -85,6 +89,7 @@ def compared(
     cases.save(**values, result=result["logits"])
     return {
         "phases": phases,
+        "traced_sizes": traced_sizes,
         "settled": step.settled,
         "plan": type(step.plan).__name__,
         "number": step._training._step.step_number,

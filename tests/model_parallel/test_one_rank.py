@@ -269,6 +269,8 @@ def test_auto_trains_like_one_process_through_trials_of_all_families(
         value = trained.value(case, rank)
         assert value["settled"] and value["plan"] == plan, value["explained"]
         assert value["was_current"]
+        first, *others = value["traced_sizes"]
+        assert first == share and len(set(others)) == len(others)
         losses.append(value["loss"])
         logits = expected[-1]["logits"][rank * share : (rank + 1) * share]
         assert_close(trained.arrays(case, rank)["result"], logits, f"rank {rank}")

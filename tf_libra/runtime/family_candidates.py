@@ -282,8 +282,10 @@ class FamilyCandidates:
 
     def _rejects(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         _, num_ranks = self._first.rendezvous.place
+        step = self.steps[name]
+        step.share_traces(next(iter(self.steps.values())))
         try:
-            reason = self.steps[name].rejects(args, kwargs, num_ranks)
+            reason = step.rejects(args, kwargs, num_ranks)
         except Exception as error:  # of the script, traced for the joint batch
             reason = describe_error(error)
         return reason and last_line(reason)

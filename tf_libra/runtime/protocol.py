@@ -124,6 +124,10 @@ class CandidateStep(TrainingStep, Protocol):
         """The variables, by key, that a step may use, once `rejects` has returned None."""
         ...
 
+    def share_traces(self, other: "CandidateStep") -> None:
+        """Uses the traces that another step of the function makes, and adds its own to them."""
+        ...
+
     def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
         """Returns why the step would not compute what data parallelism computes; None if it would.
 

@@ -22,7 +22,7 @@ from tf_libra.model_parallel.profiling import layer_benchmark
 from tf_libra.model_parallel.runtime.agreement import AgreeingControl
 from tf_libra.model_parallel.runtime.planner_protocol import reject_tensorflow_strategies
 from tf_libra.model_parallel.runtime.staged_step import Prepared, StagedTraining
-from tf_libra.runtime.protocol import TrialError
+from tf_libra.runtime.protocol import CandidateStep, TrialError
 from tf_libra.specs.layer_graph import LayerGraph
 from tf_libra.variable_sync.bound_variables import BoundVariable
 from tf_libra.variable_sync.variable_access import variable_access
@@ -62,6 +62,11 @@ class CandidateTraining(StagedTraining):
         """See `CandidateStep`."""
         every = (*self._traces.values(), *self._traced_ahead.values())
         return {key: variable for traces in every for key, variable in traces.variables.items()}
+
+    def share_traces(self, other: CandidateStep) -> None:
+        """See `CandidateStep`."""
+        if isinstance(other, CandidateTraining):
+            self._recorder = other._recorder
 
     def rejects(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_ranks: int) -> str | None:
         """See `CandidateStep`. The trace is used for the first step."""
