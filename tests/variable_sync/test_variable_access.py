@@ -45,6 +45,26 @@ READS: dict[str, Callable[[tf.Variable], Any]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["numpy", "operator", "read_value"])
+def test_read_that_finds_a_freed_value_reads_again(access: VariableAccess, name: str) -> None:
+    """A step in another thread frees the value after the observer has fetched it."""
+    variable, values = tf.Variable([1.0, 2.0]), [[], [], [3.0, 4.0]]
+
+    class Racing(Observer):
+        def on_access(self, handles: Sequence[Any]) -> None:
+            super().on_access(handles)
+            for handle in handles:
+                value = values.pop(0) if len(values) > 1 else values[0]
+                tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, tf.float32))
+
+    observer = Racing()
+    access.observe([key(variable)], observer)
+    read = {**READS, "read_value": lambda variable: variable.read_value()}[name]
+    expected = [4.0, 5.0] if name == "operator" else [3.0, 4.0]
+    assert np.asarray(read(variable)).tolist() == expected
+    assert len(observer.accessed) >= 3
+
+
 @pytest.mark.parametrize("name", READS)
 def test_eager_access_is_observed_until_it_is_forgotten(access: VariableAccess, name: str) -> None:
     variable, observer = tf.Variable([1.0, 2.0]), Observer()

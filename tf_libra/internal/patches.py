@@ -237,6 +237,12 @@ VARIABLE_HANDLE = Patch(
     since=_TENSORFLOW,
     adds=True,
 )
+VARIABLE_READ = Patch(
+    module="tensorflow.python.ops.resource_variable_ops",
+    path="BaseResourceVariable._read_variable_op",
+    why="a read in another thread may find a value that a step has just freed: it reads again",
+    since=_TENSORFLOW,
+)
 FUNCTION_CALL = Patch(
     module=f"{_EAGER}.polymorphic_function.atomic_function",
     path="AtomicFunction.call_flat",
@@ -289,5 +295,5 @@ OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
     CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING,
-    *RESTORING, VARIABLE_HANDLE, FUNCTION_CALL, DATASET_FUNCTION, *SAVING,
+    *RESTORING, VARIABLE_HANDLE, VARIABLE_READ, FUNCTION_CALL, DATASET_FUNCTION, *SAVING,
 )  # fmt: skip

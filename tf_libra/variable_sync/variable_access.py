@@ -24,6 +24,8 @@ from tf_libra.internal import patches, patching, tf_internal
 from tf_libra.internal.process_state import STATE
 
 _OURS = __name__.partition(".")[0]
+# Reads that find freed values, before a reader gets one. Each lost race takes another step.
+_MOST_READS = 10
 
 
 class AccessObserver(Protocol):
@@ -84,6 +86,7 @@ class VariableAccess:
         self._is_installed = True
         self._replaced.enter_context(patching.observed(patches.VARIABLE_HANDLE, self._on_handle))
         for patch, make in (
+            (patches.VARIABLE_READ, self._reading),
             (patches.FUNCTION_CALL, self._calling),
             (patches.DATASET_FUNCTION, self._wrapping),
         ):
@@ -117,6 +120,24 @@ class VariableAccess:
                 return _failing_handle(error)
             raise
         return handle
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            value = original(variable, *args, **kwargs)
+            for _ in range(_MOST_READS - 1):
+                if not self._was_freed(variable, value):
+                    break
+                value = original(variable, *args, **kwargs)
+            return value
+
+        return read
+
+    def _was_freed(self, variable: Any, value: Any) -> bool:
+        """Returns whether a variable was freed between its observer's call and the read."""
+        if not self._observers or not isinstance(value, tf_internal.EagerTensor):
+            return False
+        is_whole = variable.shape.is_compatible_with(value.shape)
+        return not is_whole and self._is_observed([vars(variable)["_handle"]])
 
     def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call_flat(function: Any, *args: Any) -> Any:
