@@ -32,6 +32,63 @@ def test_statistics_and_draws_are_named(make, named):
     assert named in difference(make)
 
 
+def masked(images, losses):
+    mask = tf.cast(images[:, 0] > 0, losses.dtype)
+    return tf.reduce_sum(mask * losses) / tf.reduce_sum(mask)
+
+
+def selected(images, losses):
+    return tf.reduce_mean(tf.boolean_mask(losses, images[:, 0] > 0))
+
+
+def masked_by_keras(images, losses):
+    mean = tf.keras.losses.MeanAbsoluteError()
+    losses._keras_mask = images[:, 0] > 0
+    return mean(tf.zeros_like(losses), losses)
+
+
+def without_zero(images, losses):
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(losses), tf.math.count_nonzero(images[:, 0], dtype=losses.dtype)
+    )
+
+
+def counted_by_shape(images, losses):
+    return tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], losses.dtype)
+
+
+def normalized_per_example(images, losses):
+    weights = images[:, :2] / (1e-3 + tf.reduce_sum(tf.abs(images[:, :2]), axis=1, keepdims=True))
+    return tf.reduce_mean(losses * (2.0 + tf.reduce_sum(weights, axis=1)))
+
+
+@pytest.mark.parametrize(
+    ("mean", "is_same"),
+    [
+        (masked, False),
+        (selected, False),
+        (masked_by_keras, False),
+        (without_zero, False),
+        (counted_by_shape, True),
+        (normalized_per_example, True),
+    ],
+)
+def test_means_over_numbers_of_examples_that_differ_between_ranks_are_named(mean, is_same):
+    [(images, _)] = batches(1, 4)
+    flat = tf.reshape(images, [4, -1])
+    weight = tf.Variable(tf.ones([flat.shape[1], 1]))
+
+    @tf.function
+    def step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = mean(images, tf.squeeze(images @ weight, 1) ** 2)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    found = find_difference(trace(StepRecorder(step), flat, tf.zeros([4]), 4))
+    assert found is None if is_same else "divides by a number" in found
+
+
 @pytest.mark.parametrize("call", [tf.print, lambda x: tf.py_function(lambda y: y, [x], tf.float32)])
 def test_effects_outside_of_variables_are_named(call):
     def make():
