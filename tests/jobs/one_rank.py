@@ -15,6 +15,7 @@ from one_rank_trials import (
     compared,
     every_value,
     failed,
+    failed_in_turn,
     failing_in_a_step,
     large,
     next_job,
@@ -243,10 +244,26 @@ def text_returned():
     step(tf.ones([2]))
 
 
+def another_dtype():
+    """Passes an argument of another dtype on the last rank, in a later step."""
+    weight = tf.Variable(1.0)
+
+    @tf_libra.optimize(OneRank(rank=0))
+    @tf.function
+    def step(values):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight * tf.cast(values, tf.float32))
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    values = tf.ones([2])
+    step(values)
+    step(tf.cast(values, tf.float64) if harness.RANK == LAST else values)
+
+
 cases.add("measured", measured)
 for make in MODELS if harness.SIZE == 2 else MODELS[:1]:
     cases.add(f"given {make.__name__}", lambda make=make: given(make))
-for case in (nothing_returned, text_returned):
+for case in (nothing_returned, text_returned, another_dtype):
     cases(case)
 if harness.SIZE == 2:  # more ranks change nothing
     cases(alternating)
@@ -277,6 +294,7 @@ cases(dropped)
 if harness.SIZE == 3:  # as two ranks would, and one more informs or follows the others
     cases(next_job)
     cases(failed)
+    cases(failed_in_turn)
     cases.add("compared own", lambda: compared(without_metric, allow=()))
 cases.add("no such rank", lambda: refused(models.mlp, OneRank(rank=harness.SIZE)))
 cases.run()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from unittest import mock
 
 import harness
@@ -158,10 +159,9 @@ def next_pipeline():
     }
 
 
-def failed():
-    """Trains through trials of families that fail on the last rank alone, or measure too long."""
-    broken = mock.Mock(side_effect=RuntimeError("broken here"))
-    run_step, call = StageExecutor.step, CallGuard.call
+def failing_after(num_steps):
+    """Returns a step of stages whose computations fail after some steps, once they have run."""
+    run_step, call, steps = StageExecutor.step, CallGuard.call, itertools.count()
 
     def fail_after(guard, run, outputs):
         def run_and_fail():
@@ -171,15 +171,29 @@ def failed():
         return call(guard, run_and_fail, outputs)
 
     def step(executor, arguments):
-        with mock.patch.object(CallGuard, "call", fail_after):
+        fails = next(steps) >= num_steps
+        with mock.patch.object(CallGuard, "call", fail_after if fails else call):
             return run_step(executor, arguments)
 
+    return step
+
+
+def failed():
+    """Trains through trials of families that fail on the last rank alone, or measure too long."""
+    broken = mock.Mock(side_effect=RuntimeError("broken here"))
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(family_step, "MAX_MEASURED_PER_RANK", 1))
         if harness.RANK == LAST:
-            patches.enter_context(mock.patch.object(StageExecutor, "step", step))
+            patches.enter_context(mock.patch.object(StageExecutor, "step", failing_after(0)))
             patches.enter_context(mock.patch.object(burst_planner, "flows", broken))
         return compared(without_metric, FIRST, allow=(), families=FAMILIES)
+
+
+def failed_in_turn():
+    """Trains through trials of a pipeline that has trained, and then fails on the last rank."""
+    step = failing_after(8) if harness.RANK == LAST else StageExecutor.step
+    with mock.patch.object(StageExecutor, "step", step):
+        return compared(without_metric, "spp", allow=(), families=("spp",))
 
 
 def next_job():

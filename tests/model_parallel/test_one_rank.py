@@ -342,6 +342,20 @@ def test_auto_leaves_out_families_that_fail_on_one_rank_alone(trained: Job) -> N
 
 
 @pytest.mark.parametrize("trained", [3], indirect=True)
+def test_auto_undoes_a_step_that_fails_on_one_rank_in_a_later_trial(trained: Job) -> None:
+    last = trained.world_size - 1
+    _, variables = train_alone(without_metric, COMPARED_STEPS, SAMPLES, 1)
+    check_variables(trained, "failed_in_turn", variables)
+    for rank in range(trained.world_size):
+        value = trained.value("failed_in_turn", rank)
+        assert value["settled"] and value["plan"] == "Plan" and "race" in value["phases"]
+        explained = " ".join(value["explained"].split())
+        reason = f"ResourceExhaustedError: no memory (on rank {last})"
+        assert f"spp is left out: {reason}" in explained
+        assert value["number"] == COMPARED_STEPS
+
+
+@pytest.mark.parametrize("trained", [3], indirect=True)
 def test_next_job_goes_on_with_the_family_until_step_times_change(trained: Job) -> None:
     """Also batches of another size or type on one rank, and the plan given as `plan=`."""
     _, variables = train_alone(without_metric, 4, SAMPLES, 1)
@@ -377,7 +391,12 @@ def test_step_without_results_trains(trained: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "named"), [("no such rank", "rank must be "), ("text_returned", "dtype is string")]
+    ("case", "named"),
+    [
+        ("no such rank", "rank must be "),
+        ("text_returned", "dtype is string"),
+        ("another_dtype", "arguments[0] is 'float32 (2,)' on rank 0 and 'float64 (2,)' on rank "),
+    ],
 )
 def test_step_that_cannot_run_raises_on_every_rank(trained: Job, case: str, named: str) -> None:
     for rank in range(trained.world_size):

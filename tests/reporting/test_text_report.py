@@ -217,6 +217,11 @@ def test_summary_has_steps_plan_and_comparison() -> None:
     assert summary_line(reported) == under
     reported = replace(reported, step_seconds={Phase.RUN: (0.3, 0.3)})
     assert summary_line(reported) == f"{under}, 300 ms each"
+    other = replace(reported, other_steps={"one-rank": 7, "spp": 1})
+    assert summary_line(other) == (
+        "step: 18 steps, 4 of them under a plan of by hand (2 groups), 300 ms each, 7 under"
+        " one-rank, 1 under spp"
+    )
     # Earlier steps do not compare; interleaved trials do.
     reported = replace(reported, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
     assert summary_line(reported) == f"{under}, 300 ms each"

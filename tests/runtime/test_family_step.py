@@ -8,9 +8,14 @@ import tensorflow as tf
 
 from tf_libra import config
 from tf_libra.autotune import Phase
+from tf_libra.runtime import family_step
+from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
 from tf_libra.runtime.family_step import FamilyStep
-from tf_libra.runtime.protocol import TuningState
+from tf_libra.runtime.family_trials import FIRST, UNTIMED
+from tf_libra.runtime.protocol import TrialError, TuningState
 from tf_libra.runtime.training_step import TrainingFunction
+
+OTHER = "spp"
 
 
 class DataParallelism:
@@ -48,6 +53,32 @@ class DataParallelism:
         self.step_number += num_steps
         return self.step_number
 
+    def count_other_step(self, strategy: str) -> None:
+        pass
+
+
+class Other:
+    """Stand-in of a candidate that has measured."""
+
+    is_method = is_tried = is_undoable = False
+    settled = True
+    undo_seconds = 0.0
+    predicted_seconds = plan = None
+    computation = ""
+    state = TuningState(Phase.RUN)
+
+    def __init__(self) -> None:
+        self.step_number = 0
+        self.fails = False
+        self.undoable: list[bool] = []  # by step
+
+    def step(self, args: Any, kwargs: Any, num_steps: int = 1) -> str:
+        self.undoable.append(self.is_undoable)
+        if self.fails:
+            raise TrialError("no memory (on rank 1)")
+        self.step_number += 1
+        return "other"
+
 
 @pytest.fixture
 def first() -> DataParallelism:
@@ -72,4 +103,115 @@ def test_ranks_compare_arguments_once_data_parallelism_has_tuned(
     first: DataParallelism, step: FamilyStep
 ) -> None:
     step.step((tf.zeros([4, 2]), 3), {})
-    assert first.kinds == [["float32 (4, 2)", "3"]]
+    assert first.kinds == [[["float32 (4, 2)", "3"], False, False]]
+
+
+@pytest.fixture
+def other(tried: FamilyStep) -> Other:
+    """A candidate that has passed all checks."""
+    candidate: Any = Other()
+    tried._candidates.steps[OTHER] = candidate
+    tried._candidates._repeated.add(OTHER)
+    tried._is_checked = True
+    return cast(Other, candidate)
+
+
+@pytest.fixture
+def tried(first: DataParallelism) -> FamilyStep:
+    options = config.resolve({"progress": False})
+    return FamilyStep(lambda inputs: None, options, cast(TrainingFunction, first), [OTHER])
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """Lets the last strategy win, and returns the medians that are compared."""
+    medians: list[dict[str, float]] = []
+
+    def choose(seconds: dict[str, float]) -> str:
+        medians.append(seconds)
+        return [*seconds][-1]
+
+    monkeypatch.setattr(family_step, "choose_fastest", choose)
+    return medians
+
+
+def train(step: FamilyStep, num_steps: int) -> list[Any]:
+    return [step.step((tf.zeros([4, 2]),), {}) for _ in range(num_steps)]
+
+
+@pytest.mark.usefixtures("chosen")
+def test_strategy_that_fails_after_trials_is_chosen_no_longer(
+    first: DataParallelism, tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[FamilyChoice] = []
+    monkeypatch.setattr(first, "cache", SimpleNamespace(store_family=stored.append))
+    other.plan = SimpleNamespace(to_json=lambda: "{}")  # type: ignore[assignment]
+    train(tried, 32)
+    assert train(tried, 1) == ["other"]
+    assert other.undoable == [True] * 16 + [False]
+    other.fails = True
+    assert train(tried, 2) == [first.step_number - 1, first.step_number]
+    assert [choice.name for choice in stored] == [OTHER, FIRST]
+    families = stored[-1].families
+    assert families.active == FIRST
+    reasons = {row.name: row.left_out for row in families.rows}
+    assert reasons == {FIRST: "", OTHER: "no memory (on rank 1)"}
+
+
+def test_strategy_that_fails_in_its_turn_leaves_the_times_of_the_others(
+    first: DataParallelism, tried: FamilyStep, other: Other, chosen: list[dict[str, float]]
+) -> None:
+    train(tried, 5)
+    other.fails = True
+    train(tried, 2)
+    assert tried.settled and [[*medians] for medians in chosen] == [[FIRST]]
+    assert len(other.undoable) == 2
+
+
+@pytest.mark.parametrize(("num_steps", "compared"), [(3, [FIRST]), (7, [FIRST, OTHER])])
+def test_trials_that_take_too_long_end_within_a_round(
+    num_steps: int,
+    compared: list[str],
+    tried: FamilyStep,
+    other: Other,
+    chosen: list[dict[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Strategies without timed steps cannot be chosen."""
+    train(tried, num_steps)
+    monkeypatch.setattr(family_step, "MAX_SECONDS_OF_ALL", 0.0)
+    train(tried, 1)
+    assert tried.settled and [[*medians] for medians in chosen] == [compared]
+    assert (OTHER in compared) is (UNTIMED not in tried._candidates.left_out.values())
+
+
+def test_rounds_that_take_long_end_with_the_present_one(
+    tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tried, 2)
+    monkeypatch.setattr(family_step, "MAX_SECONDS", 0.0)
+    train(tried, 6)
+    assert not tried.settled
+    train(tried, 1)
+    assert tried.settled and len(other.undoable) >= 4
+
+
+def test_repeated_trials_time_data_parallelism_before_they_compare(
+    tried: FamilyStep, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step of the first trials is from before the drift."""
+    checks: list[tuple[int, bool]] = []
+
+    def check(_: Any, __: Any, seconds: list[float], is_repeated: bool, ___: Any) -> None:
+        checks.append((len(seconds), is_repeated))
+
+    monkeypatch.setattr(tried._candidates, "check", check)
+    train(tried, 33)
+    with monkeypatch.context() as patch:
+        patch.setattr(FamilyWatch, "is_due", True)
+        patch.setattr(FamilyWatch, "has_drifted", lambda *_: True)
+        train(tried, 1)
+    train(tried, 4)
+    assert not checks
+    train(tried, 1)
+    assert checks == [(5, True)]

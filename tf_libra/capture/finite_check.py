@@ -84,9 +84,18 @@ class VariableSnapshot:
     It holds references: TensorFlow copies a value only if an op writes to its variable.
     """
 
-    def __init__(self, variables: Iterable[Any]) -> None:
-        """Holds the current values."""
+    def __init__(self, variables: Iterable[Any], copies: bool = False) -> None:
+        """Holds the current values.
+
+        Args:
+            variables: the variables.
+            copies: copy the values now, so that later writes are as fast as without a snapshot.
+        """
         self._values = [(variable, variable.read_value()) for variable in variables]
+        if copies:
+            self._values = [
+                (variable, tf.raw_ops.DeepCopy(x=value)) for variable, value in self._values
+            ]
 
     @property
     def values(self) -> list[Any]:

@@ -25,6 +25,7 @@ class RunSnapshot:
         timelines: latest traced steps under the plan.
         remarks: notes for the reader, in order.
         num_steps: number of steps by phase.
+        other_steps: number of steps by strategies of other kinds, by name.
         step_seconds: wall-clock seconds of the latest steady-state steps by phase, without a
             plan's first step and traced steps.
         omitted_bytes: zeros that this rank left out in the latest step with telemetry.
@@ -39,6 +40,7 @@ class RunSnapshot:
     timelines: tuple[MeasuredTimeline, ...] = ()
     remarks: tuple[str, ...] = ()
     num_steps: Mapping[Phase, int] = field(default_factory=dict)
+    other_steps: Mapping[str, int] = field(default_factory=dict)
     step_seconds: Mapping[Phase, tuple[float, ...]] = field(default_factory=dict)
     omitted_bytes: int = 0
 
@@ -77,6 +79,7 @@ class RunHistory:
         self._timelines: deque[MeasuredTimeline] = deque(maxlen=_MAX_STEPS)
         self._remarks: list[str] = []
         self._num_steps: Counter[Phase] = Counter()
+        self._other_steps: Counter[str] = Counter()
         self._times_steps = True
         self._seconds: dict[Phase, deque[float]] = {}
         self._omitted_bytes = 0
@@ -132,6 +135,10 @@ class RunHistory:
             known = self._seconds.setdefault(self._phase, deque(maxlen=_MAX_STEPS))
             known.append(seconds)
 
+    def add_other_step(self, strategy: str) -> None:
+        """Records a step that a strategy of another kind has trained."""
+        self._other_steps[strategy] += 1
+
     def add_timeline(self, timeline: MeasuredTimeline) -> None:
         """Records the timeline of a traced step under the plan."""
         self._timelines.append(timeline)
@@ -152,6 +159,7 @@ class RunHistory:
             timelines=tuple(self._timelines),
             remarks=tuple(self._remarks),
             num_steps=dict(self._num_steps),
+            other_steps=dict(self._other_steps),
             step_seconds={phase: tuple(seconds) for phase, seconds in self._seconds.items()},
             omitted_bytes=self._omitted_bytes,
         )

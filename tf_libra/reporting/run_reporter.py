@@ -84,6 +84,10 @@ class RunReporter:
                 self._options.max_tuning_steps,
             )
 
+    def on_other_step(self, strategy: str) -> None:
+        """Counts a step that a strategy of another kind has trained."""
+        self._history.add_other_step(strategy)
+
     def on_activity(self, phase: Phase) -> None:
         """Shows the progress of a phase outside of steps, which may take long."""
         self._show(phase.value)

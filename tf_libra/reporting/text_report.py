@@ -92,7 +92,7 @@ def why_another_plan(run: RunSnapshot) -> str | None:
 
 def summary_line(run: RunSnapshot) -> str:
     """Returns a summary of the training in one line."""
-    steps = sum(run.num_steps.values())
+    steps = sum((*run.num_steps.values(), *run.other_steps.values()))
     text = f"{run.function}: {steps} step{'s' if steps > 1 else ''}"
     if run.conclusion is None and run.phase is Phase.RUN:
         return f"{text}, nothing to plan"
@@ -106,6 +106,8 @@ def summary_line(run: RunSnapshot) -> str:
     seconds = run.median_step_seconds(Phase.RUN)
     if seconds is not None:
         text += f", {formatting.time(seconds)} each"
+    for strategy, count in run.other_steps.items():
+        text += f", {count} under {strategy}"
     compared = compare_with_one_all_reduce(run.conclusion.race)
     return text if compared is None else f"{text}; {compared.describe()}"
 

@@ -21,6 +21,7 @@ from tf_libra.runtime.family_options import (
     describe_error,
     last_line,
     option_against,
+    reason_against,
 )
 from tf_libra.runtime.family_prediction import (
     Reference,
@@ -151,23 +152,11 @@ class FamilyCandidates:
         self.slow = set()
         self._usual = math.inf
 
-    def _leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
+    def leave_out(self, name: str, reason: str, is_slow: bool = False) -> None:
         """Leaves out a strategy; a slow one until step times change."""
         self.left_out[name] = reason
         self.slow |= {name} if is_slow else set()
         self._log(f"{name} is left out of the trials: {reason}")
-
-    def leave_out_failed(self, name: str, error: TrialError) -> None:
-        """Leaves out a strategy whose step has failed on all ranks."""
-        self._leave_out(name, describe_error(error))
-
-    def leave_out_unmeasured(self, name: str, num_steps: int) -> None:
-        """Leaves out a strategy that measures the first arguments alone, and gets others."""
-        self._leave_out(
-            name,
-            f"its measurements have not ended after {num_steps} steps, for too few of them had the"
-            " shapes and Python values of the first one",
-        )
 
     def leave_out_predicted(self) -> None:
         """Leaves out strategies whose plans are predicted to be far slower."""
@@ -179,7 +168,7 @@ class FamilyCandidates:
             if seconds > FAR_FASTER * self._usual:
                 usual = formatting.time(self._usual)
                 reason = f"its step is predicted to take {formatting.time(seconds)}"
-                self._leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
+                self.leave_out(name, f"{reason}, and one of {FIRST} took {usual}", is_slow=True)
 
     # Checks.
 
@@ -188,7 +177,8 @@ class FamilyCandidates:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         plan_seconds: Sequence[float],
-        seconds_left: float,
+        is_repeated: bool,
+        seconds_left: Callable[[], float],
     ) -> None:
         """Leaves out strategies that would be slow, or compute other weights, on all ranks.
 
@@ -196,20 +186,21 @@ class FamilyCandidates:
             args: of the step.
             kwargs: of the step.
             plan_seconds: seconds of steps under the plan of data parallelism, on this rank.
-            seconds_left: seconds in which trials may go on.
+            is_repeated: whether step times have changed since tuning.
+            seconds_left: returns the seconds in which trials may go on.
         """
         # The first step under a plan is traced for it. Ranks may have different log directories.
         everyone = self._first.exchange([list(plan_seconds[1:]), self._has_logdir])
         seconds = [theirs for theirs, _ in everyone]
         self._saves_layers = any(has_logdir for _, has_logdir in everyone)
-        self.reference = Reference.from_result(self._first.state.conclusion, seconds)
+        self.reference = Reference.from_result(self._first.state.conclusion, seconds, is_repeated)
         other = self._reason_against()
         slow = {name: self._reason_slow(name) for name in self._unchecked}
         self._leave_out_everywhere({name: slow[name] or other for name in slow}, slow)
         alone = [name for name in self._unchecked if self._kind(name).trains_alone]
         self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in alone})
         self._predict(args, kwargs)
-        self._leave_out_late(seconds_left)
+        self._leave_out_late(seconds_left())
         others = [name for name in self._unchecked if name not in alone]
         self._leave_out_everywhere({name: self._rejects(name, args, kwargs) for name in others})
         self._accepted |= self.eligible.keys()
@@ -229,7 +220,7 @@ class FamilyCandidates:
         for rejected in self._first.exchange(dict(reasons)):
             for name, reason in rejected.items():
                 if reason and name not in self.left_out:
-                    self._leave_out(name, reason, is_slow=bool(slow and slow[name]))
+                    self.leave_out(name, reason, is_slow=bool(slow and slow[name]))
 
     def _predict(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leaves out strategies whose steps are predicted to be slower, on all ranks alike."""
@@ -306,15 +297,8 @@ class FamilyCandidates:
         return ""
 
     def _reason_against(self) -> str:
-        """Returns why no other strategy can go on; empty if one may."""
-        if self._first.rendezvous.options.engine != "lanes":
-            return "the engine is not lanes, which carry examples and results between ranks"
-        if self._first.gathers_rows:
-            return (
-                "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
-                " sparse_as_dense=True makes them dense under every strategy"
-            )
-        return ""
+        engine = self._first.rendezvous.options.engine
+        return reason_against(engine, self._first.gathers_rows)
 
     def follow(self, choice: FamilyChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether the choice of an earlier job, with its plan, fits this step."""
@@ -364,15 +348,15 @@ class FamilyCandidates:
                 reason = describe_error(error)
         reasons = [given for given in self._first.exchange(reason) if given]
         if reasons:
-            self._leave_out(name, reasons[0])
+            self.leave_out(name, reasons[0])
             return result
         try:
             slow = self._time_repeated(name, usual, args, kwargs)
         except TrialError as error:
-            self.leave_out_failed(name, error)
+            self.leave_out(name, describe_error(error))
         else:
             if slow:
-                self._leave_out(name, slow, is_slow=True)
+                self.leave_out(name, slow, is_slow=True)
         return result
 
     def _run_undone(

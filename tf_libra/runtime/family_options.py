@@ -50,3 +50,20 @@ def available_families(families: Sequence[str]) -> Sequence[str]:
         if name not in allowed:
             raise ValueError(f"families must be of {', '.join(allowed)}, got {name!r}")
     return families if kinds else ()
+
+
+def reason_against(engine: str, gathers_rows: bool) -> str:
+    """Returns why only data parallelism can train; empty if other strategies may.
+
+    Args:
+        engine: name of the engine that ranks have agreed on.
+        gathers_rows: whether data parallelism gathers rows of sparse gradients.
+    """
+    if engine != "lanes":
+        return "the engine is not lanes, which carry examples and results between ranks"
+    if gathers_rows:
+        return (
+            "gradients are sparse, and an optimizer may apply them otherwise than dense ones;"
+            " sparse_as_dense=True makes them dense under every strategy"
+        )
+    return ""

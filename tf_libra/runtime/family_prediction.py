@@ -6,7 +6,7 @@ from layers that are measured once, on the scale of the measured steps of data p
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.autotune import TuningResult
@@ -67,13 +67,17 @@ class Reference:
 
     @classmethod
     def from_result(
-        cls, result: TuningResult | None, everyone: Sequence[Sequence[float]]
+        cls,
+        result: TuningResult | None,
+        everyone: Sequence[Sequence[float]],
+        is_outdated: bool = False,
     ) -> "Reference | None":
         """Returns the reference that tuning has measured; None if it has not.
 
         Args:
             result: result of tuning.
             everyone: by rank, seconds of steps under its plan, which count if trials timed none.
+            is_outdated: whether they count in any case, since they have changed.
         """
         if result is None or result.profile is None or result.cost_model is None:
             return None
@@ -87,6 +91,9 @@ class Reference:
             step = max(map(statistics.median, everyone))
             alone = one_worker_seconds(profile, rest, cost.num_workers)
             compared = OneWorkerComparison(cost.num_workers, step, alone)
+        elif is_outdated and all(everyone):
+            step = max(map(statistics.median, everyone))
+            compared = replace(compared, step_seconds=step)
         threads = max(group.num_threads for group in result.plan.groups)
         seconds = one_worker_seconds(profile, rest, 1)
         return cls(compared, seconds, links_of(cost, threads), threads)

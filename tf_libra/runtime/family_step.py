@@ -13,9 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from tf_libra import config
 from tf_libra.autotune import Phase, PlanSource
 from tf_libra.capture.gradient_weight import is_joined
@@ -25,19 +22,23 @@ from tf_libra.reporting.family_table import describe_families
 from tf_libra.reporting.records.record_types import Record
 from tf_libra.runtime.family_candidates import FamilyCandidates
 from tf_libra.runtime.family_choice import FamilyChoice, FamilyWatch
+from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.family_report import compare_families, show_families
 from tf_libra.runtime.family_trials import (
     FIRST,
     MAX_MEASURED_PER_RANK,
     MAX_SECONDS,
     MAX_SECONDS_OF_ALL,
-    STEPS_PER_TURN,
+    REFERENCE_STEPS,
+    UNTIMED,
+    Turns,
     choose_fastest,
     combine_ranks,
     count_trials,
-    make_schedule,
+    describe_unmeasured,
 )
 from tf_libra.runtime.protocol import TrainingStep, TrialError, TuningState
+from tf_libra.runtime.same_step import kinds_of_arguments
 from tf_libra.runtime.training_step import TrainingFunction
 
 
@@ -78,24 +79,21 @@ class FamilyStep:
         self._is_cache_read = False
         self._watch = FamilyWatch(self._options.tuning.retune_overhead)
         self._chosen = FIRST
-        self._begin_trials()
+        self._begin_trials(is_repeated=False)
 
-    def _begin_trials(self) -> None:
+    def _begin_trials(self, is_repeated: bool) -> None:
         """Begins trials, the first of a job, or others after step times have changed."""
+        self._is_repeated = is_repeated
         self._candidates.reconsider_slow()
         self._medians: dict[str, float] = {}
         self._source = ""  # of the medians, if it is an earlier job
         self._families: FamilyComparison | None = None  # once one of them is chosen
         self._active = FIRST
         self._is_checked = False
-        self._schedule: tuple[str, ...] = ()
-        self._turn_steps = STEPS_PER_TURN
-        self._num_timed = 0  # steps of the schedule so far
-        self._timed_seconds = 0.0
+        self._turns = Turns()
         self._num_steps = 0  # of these trials, tuning included
         self._start: float | None = None  # of the first of them
         self._plan_seconds: list[float] = []  # of steps under the plan of data parallelism
-        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._num_measured: defaultdict[str, int] = defaultdict(int)  # steps of measurements
         self._is_chosen = False
 
@@ -133,7 +131,7 @@ class FamilyStep:
     @property
     def state(self) -> TuningState:
         """Phase of the strategy of the last step, "race" while turns are timed; tuning's result."""
-        is_racing = self._schedule and not self._is_chosen
+        is_racing = self._turns.have_begun and not self._is_chosen
         phase = Phase.RACE if is_racing else self._step.state.phase
         return dataclasses.replace(self._first.state, phase=phase)
 
@@ -203,30 +201,39 @@ class FamilyStep:
         if num_steps != 1 or is_joined():
             # No other strategy runs several steps, or ranks without a batch.
             self._active = FIRST
-            self._is_chosen = self._is_chosen or not self._schedule
+            self._is_chosen = self._is_chosen or not self._turns.have_begun
             return self._first.step(args, kwargs, num_steps)
         if not self._is_cache_read and self._first.state.origin is PlanSource.CACHED:
             self._use_cached(args, kwargs)
-        if not self._are_batches_alike(args, kwargs):
+        if not self._compare_ranks(args, kwargs):
             self._active = FIRST
             return self._first.step(args, kwargs)
         if self._is_chosen and not self._has_drifted():
             return self._run_chosen(args, kwargs)
         return self._run_trial(args, kwargs)
 
-    def _are_batches_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _compare_ranks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether arguments of all ranks are of the same kind, if that may matter.
 
         Only data parallelism trains others, such as the last batches of an epoch. The others would
-        wait for a rank that traces the step again.
+        wait for a rank that traces the step again. Trials end for all ranks if they do for one.
         """
-        is_tuning = not (self._is_chosen or self._schedule or self._first.settled)
+        is_tuning = not (self._is_chosen or self._turns.have_begun or self._first.settled)
         if is_tuning or (self._is_chosen and self._chosen == FIRST):
             return True
-        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-        kinds = [_kind_of_argument(leaf) for leaf in leaves]
-        first, *others = self._first.exchange_in_step(kinds)
-        return all(other == first for other in others)
+        kinds = kinds_of_arguments((args, kwargs))
+        is_slow, is_late = self._turns.total_seconds > MAX_SECONDS, self._seconds_left() < 0
+        everyone = self._first.exchange_in_step([kinds, is_slow, is_late])
+        if not self._is_chosen:
+            if any(is_slow for _, is_slow, _ in everyone):
+                self._turns.end_after_round()
+            if any(is_late for _, _, is_late in everyone):
+                for name in self._candidates.eligible:
+                    if not self._turns.seconds.get(name):
+                        self._candidates.leave_out(name, UNTIMED, is_slow=True)
+                self._turns.end()
+        first, *_ = everyone[0]
+        return all(kinds == first for kinds, _, _ in everyone)
 
     def _run_chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._active = self._chosen
@@ -241,15 +248,20 @@ class FamilyStep:
         """Runs a step of the active strategy, or of data parallelism if it cannot run."""
         if self._active == FIRST:
             return self._first.step(args, kwargs)
+        name = self._active
+        self._candidates.steps[name].is_undoable = not self._is_chosen
         try:
-            return self._step.step(args, kwargs)
+            result = self._step.step(args, kwargs)
         except TrialError as error:
-            self._candidates.leave_out_failed(self._active, error)
-        if self._chosen == self._active:
-            self._chosen = FIRST
-        self._active, self._families = FIRST, None
-        self._schedule, self._num_timed = (), 0
-        self._seconds.clear()
+            self._candidates.leave_out(name, describe_error(error))
+        else:
+            self._first.count_other_step(name)
+            return result
+        self._turns.leave_out(name)
+        self._medians.pop(name, None)
+        if self._is_chosen:
+            self._choose(choose_fastest(self._medians) if FIRST in self._medians else FIRST)
+        self._active = FIRST
         return self._first.step(args, kwargs)
 
     def _has_drifted(self) -> bool:
@@ -261,10 +273,9 @@ class FamilyStep:
         has_drifted, *_ = self._first.exchange(verdict)
         if has_drifted:
             self._log("step times have changed, and strategies are compared again")
-            self._begin_trials()
+            self._begin_trials(is_repeated=True)
         return bool(has_drifted)
 
-    @property
     def _seconds_left(self) -> float:
         """Seconds in which trials may go on."""
         elapsed = 0.0 if self._start is None else time.perf_counter() - self._start
@@ -273,28 +284,35 @@ class FamilyStep:
     def _run_trial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._num_steps += 1
         self._start = self._start or time.perf_counter()
-        if not self._schedule and self._first.settled:
+        if not self._turns.have_begun and self._is_reference_timed:
             if not self._is_checked:
                 self._is_checked = True
-                self._candidates.check(args, kwargs, self._plan_seconds, self._seconds_left)
+                times = self._plan_seconds, self._is_repeated, self._seconds_left
+                self._candidates.check(args, kwargs, *times)
             candidate = self._candidates.next_repeated
             if candidate is not None:
                 self._active = FIRST
                 return self._candidates.repeat(candidate, args, kwargs)
         is_timed = self._advance()
-        is_under_plan = self._active == FIRST and self._first.state.phase is Phase.RUN
+        name = self._active
+        is_under_plan = name == FIRST and self._first.state.phase is Phase.RUN
         start = time.perf_counter()
         result = self._run_active(args, kwargs)
         seconds = time.perf_counter() - start
         self._watch.record_trial(seconds)
         if is_under_plan:
             self._plan_seconds.append(seconds)
-        if is_timed and self._schedule:
-            self._timed_seconds += seconds
-            if self._num_timed % self._turn_steps:
-                self._seconds[self._active].append(seconds)
-            self._num_timed += 1
+        if name != FIRST:
+            seconds -= self._candidates.steps[name].undo_seconds
+        if is_timed and self._active == name:  # it has not failed
+            self._turns.record(seconds)
         return result
+
+    @property
+    def _is_reference_timed(self) -> bool:
+        """Returns whether data parallelism, with which others are compared, has been measured."""
+        is_timed = not self._is_repeated or len(self._plan_seconds) >= REFERENCE_STEPS
+        return self._first.settled and is_timed
 
     @property
     def _most_measured(self) -> int:
@@ -303,8 +321,9 @@ class FamilyStep:
 
     def _advance(self) -> bool:
         """Sets the strategy of the next step; returns whether the step belongs to a turn."""
-        if not self._schedule:
-            if not self._first.settled:
+        if not self._turns.have_begun:
+            if not self._is_reference_timed:
+                self._active = FIRST
                 return False
             for name, step in self._members.items():
                 if step.settled:
@@ -313,24 +332,16 @@ class FamilyStep:
                     self._num_measured[name] += 1
                     self._active = name
                     return False
-                self._candidates.leave_out_unmeasured(name, self._most_measured)
+                self._candidates.leave_out(name, describe_unmeasured(self._most_measured))
             self._candidates.leave_out_predicted()
-        members = self._members
-        if not self._schedule:
-            if len(members) == 1:
-                self._choose(FIRST)
-                return False
-            self._schedule, self._turn_steps = make_schedule(tuple(members), self._num_steps)
-        turn, step_of_turn = divmod(self._num_timed, self._turn_steps)
-        is_new_round = turn > 0 and step_of_turn == 0 and turn % len(members) == 0
-        if is_new_round:
-            is_late = self._timed_seconds > MAX_SECONDS or self._seconds_left < 0
-            turn = len(self._schedule) if any(self._first.exchange(is_late)) else turn
-        if turn < len(self._schedule):
-            self._active = self._schedule[turn]
+            if len(self._members) > 1:
+                self._turns = Turns(tuple(self._members), self._num_steps)
+        if self._turns.next:
+            self._active = self._turns.next
             return True
-        self._medians = combine_ranks(self._first.exchange(dict(self._seconds)))
-        self._choose(choose_fastest(self._medians))
+        if self._turns.have_begun:
+            self._medians = combine_ranks(self._first.exchange(self._turns.seconds))
+        self._choose(choose_fastest(self._medians) if self._medians else FIRST)
         return False
 
     def _choose(self, name: str) -> None:
@@ -382,12 +393,3 @@ class FamilyStep:
         rank, _ = self._first.rendezvous.place
         if rank == 0:
             log_utils.logger(rank).info("strategies: %s", message)
-
-
-def _kind_of_argument(leaf: Any) -> str:
-    """Returns dtype and shape of a tensor, or a Python value, as text that ranks compare."""
-    is_array = tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
-    if is_array and leaf.dtype != tf.resource:
-        return f"{leaf.dtype.name} {tuple(leaf.shape)}"
-    is_literal = leaf is None or isinstance(leaf, bool | int | float | str)
-    return repr(leaf) if is_literal else type(leaf).__qualname__

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tf_libra.internal import formatting
 from tf_libra.planning.one_worker import CLEARLY_SLOWER
 
 FIRST = "data parallelism"
@@ -21,12 +22,14 @@ MAX_SECONDS = 20.0
 MAX_STEPS = 150
 """Steps of tuning, measurements and turns after which rounds are left out."""
 MAX_SECONDS_OF_ALL = 60.0
-"""Seconds of all these steps after which nothing is measured and no further round begins."""
+"""Seconds of all these steps after which only strategies that have been timed may be chosen."""
 MAX_MEASURED_PER_RANK = 50
 """Steps per rank after which a strategy that still measures is left out."""
 STEPS_PER_TURN = 4
 """Steps of a turn. The first brings variables up to date, and does not count."""
 _LEAST_STEPS_PER_TURN = 3
+REFERENCE_STEPS = 5
+"""Steps of data parallelism that are timed before repeated trials. The first does not count."""
 
 
 def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, ...], int]:
@@ -46,20 +49,94 @@ def make_schedule(names: Sequence[str], num_steps: int = 0) -> tuple[tuple[str, 
     return tuple(turns), steps_per_turn
 
 
+UNTIMED = f"trials have taken {formatting.time(MAX_SECONDS_OF_ALL)} without its turns"
+"""Reason of a strategy that was not timed."""
+
+
+def describe_unmeasured(num_steps: int) -> str:
+    """Returns why a strategy is left out that measures the first arguments alone."""
+    return (
+        f"its measurements have not ended after {num_steps} steps, for too few of them had the"
+        " shapes and Python values of the first one"
+    )
+
+
+class Turns:
+    """Turns of strategies, whose steps train and are timed on this rank.
+
+    Attributes:
+        seconds: seconds of the steps that count, by strategy.
+        total_seconds: seconds of all steps.
+    """
+
+    def __init__(self, names: Sequence[str] = (), num_steps: int = 0) -> None:
+        """Begins with the first turn of the first strategy.
+
+        Args:
+            names: the strategies; none before there are turns.
+            num_steps: steps that tuning and measurements have taken.
+        """
+        schedule, self._steps_per_turn = make_schedule(names, num_steps) if names else ((), 1)
+        self._left = list(schedule)
+        self._step = 0  # of the present turn
+        self.seconds: dict[str, list[float]] = {name: [] for name in names}
+        self.total_seconds = 0.0
+
+    @property
+    def have_begun(self) -> bool:
+        """True if strategies take turns, or have done so."""
+        return bool(self.seconds)
+
+    @property
+    def next(self) -> str:
+        """The strategy of the next step; empty without further turns."""
+        return self._left[0] if self._left else ""
+
+    def record(self, seconds: float) -> None:
+        """Records a step of the next strategy. The first of a turn does not count."""
+        self.total_seconds += seconds
+        if self._step > 0:
+            self.seconds[self.next].append(seconds)
+        self._step += 1
+        if self._step == self._steps_per_turn:
+            self._step = 0
+            del self._left[0]
+
+    def end_after_round(self) -> None:
+        """Lets no further round begin."""
+        num_begun = len(self._left) % len(self.seconds)
+        if self._step == 0 and any(self.seconds.values()):
+            del self._left[num_begun:]
+
+    def end(self) -> None:
+        """Lets no further step belong to a turn."""
+        self._left.clear()
+
+    def leave_out(self, name: str) -> None:
+        """Goes on with the turns of the other strategies, whose seconds stay."""
+        if self.next == name:
+            self._step = 0
+        self._left = [other for other in self._left if other != name]
+        self.seconds.pop(name, None)
+        if len(self.seconds) < 2:
+            self.end()
+
+
 def count_trials(num_strategies: int) -> int:
     """Returns the number of timed steps of all strategies."""
     return NUM_ROUNDS * STEPS_PER_TURN * num_strategies
 
 
 def combine_ranks(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """Returns the median step of each strategy, whose steps take as long as on the slowest rank.
+    """Returns the median step of each timed strategy, on the slowest rank.
 
     Args:
       everyone: by rank, the seconds of the same steps of each strategy.
     """
     return {
         name: float(np.median(np.max([rank[name] for rank in everyone], axis=0)))
-        for name in everyone[0]
+        for name, seconds in everyone[0].items()
+        if seconds
     }
 
 

@@ -106,12 +106,17 @@ class CandidateStep(TrainingStep, Protocol):
         exceeds_memory: whether `rejects` has rejected the step for lack of memory alone.
         is_tried: whether a failure on any rank, before a step or in the first under a layout, is a
             `TrialError` on every rank, so that the caller goes on with another strategy.
+        is_undoable: whether this also holds for a failure in any other step. It costs a copy of the
+            variables and a message per step.
+        undo_seconds: seconds of these in the last step.
         step_number: number of the last step, which messages name.
     """
 
     computation: str
     exceeds_memory: bool
     is_tried: bool
+    is_undoable: bool
+    undo_seconds: float
     step_number: int
 
     @property

@@ -109,3 +109,16 @@ def _is_close(found: Any, expected: Any, values: Any) -> bool:
     return bool(
         difference <= limit + _ROUNDING * np.linalg.norm(np.ravel(values)[np.ravel(finite)])
     )
+
+
+def kinds_of_arguments(arguments: Any) -> list[str]:
+    """Returns dtype and shape of tensors, and Python values, as texts that ranks compare."""
+    return [_kind_of_argument(leaf) for leaf in tf.nest.flatten(arguments, expand_composites=True)]
+
+
+def _kind_of_argument(leaf: Any) -> str:
+    is_array = tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
+    if is_array and leaf.dtype != tf.resource:
+        return f"{leaf.dtype.name} {tuple(leaf.shape)}"
+    is_literal = leaf is None or isinstance(leaf, bool | int | float | str)
+    return repr(leaf) if is_literal else type(leaf).__qualname__

@@ -139,6 +139,10 @@ class TrainingFunction:
         """See `RunReporter`."""
         self._sessions.reporter.write_files(write_files)
 
+    def count_other_step(self, strategy: str) -> None:
+        """See `RunReporter.on_other_step`."""
+        self._sessions.reporter.on_other_step(strategy)
+
     def close(self) -> None:
         """Reports the summary, and stops recording."""
         self._is_closed = True

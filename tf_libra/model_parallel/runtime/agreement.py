@@ -1,18 +1,42 @@
-"""Agreement of all ranks on work that may fail on one of them, before they exchange tensors.
+"""Agreement of all ranks before they exchange tensors: on arguments, and on work that may fail.
 
 A rank that fails takes part in the next control message, with its error. So no rank waits for it,
 and all ranks go on with another strategy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from tf_libra.coordination import control_plane
+from tf_libra.coordination.consistency_check import agree
 from tf_libra.coordination.control_plane import Control
+from tf_libra.model_parallel.capture import step_arguments
 from tf_libra.runtime.family_options import describe_error
 from tf_libra.runtime.protocol import TrialError
 
 _Result = TypeVar("_Result")
+
+
+def check_same_trace(
+    control: Control, known: Sequence[tuple[Hashable, ...]], arguments: Any
+) -> None:
+    """Checks that all ranks have traced a step for their arguments, or none has; all call it.
+
+    Otherwise one rank would trace the step, while others wait for its tensors.
+
+    Args:
+        control: reaches the other ranks.
+        known: keys of the traces, in the order in which all ranks have made them.
+        arguments: arguments of this rank.
+
+    Raises:
+        ValueError: on every rank: arguments are of different kinds.
+    """
+    key = step_arguments.trace_key(arguments)
+    number = known.index(key) if key in known else -1
+    if len({*control.all_gather(number)}) > 1:
+        agree(control, {"arguments": step_arguments.signature(arguments)})
+        raise ValueError("ranks pass Python objects of which some ranks know the trace")
 
 
 class AgreeingControl:

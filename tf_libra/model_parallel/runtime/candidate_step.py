@@ -1,10 +1,11 @@
 """Model-parallel training function that is tried against data parallelism.
 
 Before it is tried, it says whether it computes the same, and measures the layers for predictions.
-If it cannot prepare a step on one rank, or a computation fails in the first run, it fails on all of
-them, and they go on without it.
+If it cannot prepare a step on one rank, or a computation fails in a trial or in a first run, it
+fails on all of them, and they go on without it.
 """
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,8 @@ class CandidateTraining(StagedTraining):
 
     computation = ""
     exceeds_memory = False
+    is_undoable = False
+    undo_seconds = 0.0
     _is_agreeing = _is_tried = False
 
     def _forget(self) -> None:
@@ -117,10 +120,13 @@ class CandidateTraining(StagedTraining):
     # Steps.
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
-        """See `StagedTraining`. Ranks need not agree in steps that are like those before."""
+        """See `StagedTraining`. Ranks need not agree in steps that are like those before.
+
+        In trials, and after them, the caller has compared their arguments.
+        """
         control = self._control
         if not isinstance(control, AgreeingControl):
-            return self._prepare(convert())
+            return super()._prepare_together(convert)
         if self._has_run_plan:
             given = convert()
             if step_arguments.trace_key(given) in self._traces:
@@ -135,14 +141,18 @@ class CandidateTraining(StagedTraining):
         self, traces: SizedTraces, execution: StepExecutor, arguments: list[Any]
     ) -> list[Any]:
         """See `StagedTraining`. The first run of an execution is undone if it fails on a rank."""
-        control = self._control
-        if not isinstance(control, AgreeingControl) or execution in self._proven:
+        control, self.undo_seconds = self._control, 0.0
+        can_go_on = self.is_undoable or execution not in self._proven
+        if not isinstance(control, AgreeingControl) or not can_go_on:
             return super()._execute(traces, execution, arguments)
+        began = time.perf_counter()
         with variable_access().unobserved():
             held = [variable for variable in self._held.values() if variable.is_variable]
-            before = VariableSnapshot(held)
+            before = VariableSnapshot(held, copies=True)
+        start = time.perf_counter()
         with guarded_calls() as guard:
             flat = super()._execute(traces, execution, arguments)
+        stop = time.perf_counter()
         try:
             control.together(guard.check)
         except TrialError:
@@ -151,6 +161,7 @@ class CandidateTraining(StagedTraining):
             self._holding.undo_step()
             raise
         self._proven.add(execution)
+        self.undo_seconds = (start - began) + (time.perf_counter() - stop)
         return flat
 
     def _agree_so_far(self) -> None:

@@ -27,6 +27,7 @@ from tf_libra.model_parallel.partition.layout import Layout
 from tf_libra.model_parallel.partition.own_results import OwnResults, share_own_results
 from tf_libra.model_parallel.partition.sized_traces import SizedTraces
 from tf_libra.model_parallel.partition.update_phase import UpdatePhase
+from tf_libra.model_parallel.runtime.agreement import check_same_trace
 from tf_libra.model_parallel.runtime.planner_protocol import (
     Planner,
     StagedPlan,
@@ -233,7 +234,9 @@ class StagedTraining:
 
     def _prepare_together(self, convert: Callable[[], Any]) -> Prepared:
         """Prepare a step with the arguments that `convert` returns; all ranks call this."""
-        return self._prepare(convert())
+        given = convert()
+        check_same_trace(self._control, [*self._traces], given)
+        return self._prepare(given)
 
     def _agree_so_far(self) -> None:
         """Come here before tensors are exchanged to prepare a step; all ranks call this."""
