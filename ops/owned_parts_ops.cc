@@ -1,6 +1,8 @@
 // Ops of updates at the owner (passes/update_sharding.h): each rank updates the parts of variables
 // that it owns (ops/lanes/owned_parts.h).
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -97,6 +99,33 @@ REGISTER_OP("LibraAwaitGather")
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
 Ends when none of the variables is gathered in the background, without blocking a thread.
+)doc");
+
+REGISTER_OP("LibraSumPartials")
+    .Attr("Ts: list({half, bfloat16, float, double}) >= 1")
+    .Attr("dims: list(int)")
+    .Attr("name_of_all: string")
+    .Attr("plan: string = ''")
+    .Attr("function: string = ''")
+    .Input("partials: Ts")
+    .Output("sums: Ts")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      std::vector<int> dims;
+      TF_RETURN_IF_ERROR(context->GetAttr("dims", &dims));
+      for (int i = 0; i < context->num_outputs() && i < static_cast<int>(dims.size()); ++i) {
+        const std::vector<tensorflow::shape_inference::DimensionHandle> ones(dims[i],
+                                                                             context->MakeDim(1));
+        context->set_output(i, context->MakeShape(ones));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Adds each number over all ranks, in the order of ranks: the same bits on every rank.
+
+partials: numbers, of one element each.
+sums: one element each, with as many dimensions as `dims` says.
+name_of_all: a name of the exchange, the same on every rank.
 )doc");
 
 }  // namespace tf_libra

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
 namespace tf_libra {
@@ -55,6 +56,8 @@ bool IsReshape(const std::string& op) {
   return op == "Reshape" || op == "ExpandDims" || op == "Squeeze";
 }
 
+bool IsSum(const std::string& op) { return op == "Sum" || op == "L2Loss"; }
+
 const char* AssignMode(const std::string& op) {
   if (op == "AssignVariableOp") return "assign";
   if (op == "AssignAddVariableOp") return "add";
@@ -80,6 +83,7 @@ OwnedUpdates::OwnedUpdates(const UpdateSharding& sharding, const NodesToKeep& ke
 
 std::string OwnedUpdates::Collect(const ReportedGroup& group,
                                   const std::unordered_map<int, int64_t>& taken) {
+  sums_.clear();
   parts_.clear();
   variables_.clear();
   waiting_.clear();
@@ -112,6 +116,16 @@ std::string OwnedUpdates::Collect(const ReportedGroup& group,
   return reason_;
 }
 
+int OwnedUpdates::NumDimsOfSum(int node) const {
+  const NodeDef& def = graph_->node(node);
+  const auto keeps = def.attr().find("keep_dims");
+  if (keeps == def.attr().end() || !keeps->second.b()) return 0;
+  const auto axes = index_.find(std::string(tensorflow::ParseTensorName(def.input(1)).node()));
+  if (axes == index_.end() || graph_->node(axes->second).op() != "Const") return -1;
+  const auto& shape = graph_->node(axes->second).attr().at("value").tensor().tensor_shape();
+  return shape.dim_size() == 0 ? 1 : static_cast<int>(shape.dim(0).size());
+}
+
 int OwnedUpdates::HandleOf(int node) const {
   int at = node;
   do {
@@ -139,6 +153,16 @@ void OwnedUpdates::Add(int node, int slot, int64_t size) {
   const NodeDef& def = graph_->node(node);
   const bool is_assign = AssignMode(def.op()) != nullptr && slot == 1;
   const bool keeps_order = IsReshape(def.op()) && slot == 0;
+  if (IsSum(def.op()) && slot == 0) {
+    if (absl::StrContains(def.device(), "GPU")) return Fail(node, "runs on a GPU");
+    if (NumDimsOfSum(node) < 0) return Fail(node, "has axes that are no constant");
+    const auto type = def.attr().find("T");
+    if (type == def.attr().end() || !tensorflow::DataTypeIsFloating(type->second.type())) {
+      return Fail(node, "sums no floating-point numbers");
+    }
+    sums_.insert(node);
+    return;
+  }
   if (!is_assign && !keeps_order && !IsElementwise(def.op())) {
     return Fail(node, "reads all elements");
   }

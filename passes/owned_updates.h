@@ -40,6 +40,9 @@ class UpdateShardings {
 
 bool IsReshape(const std::string& op);
 
+// Python lets these ops through only if they sum all elements.
+bool IsSum(const std::string& op);
+
 // The mode of LibraAssignOwned; nullptr for an op that is no dense assignment.
 const char* AssignMode(const std::string& op);
 
@@ -61,10 +64,16 @@ class OwnedUpdates {
   std::string Collect(const ReportedGroup& group, const std::unordered_map<int, int64_t>& taken);
 
   int root() const { return root_; }
+  // Nodes that sum all elements of an owned part; of the tensor, when ranks have added them.
+  const std::set<int>& sums() const { return sums_; }
   // Nodes that compute owned parts, with the size of the whole tensor.
   const std::unordered_map<int, int64_t>& parts() const { return parts_; }
   const std::vector<std::vector<Use>>& uses() const { return uses_; }
   const std::unordered_map<std::string, int>& index() const { return index_; }
+
+  // The dimensions, of one element each, of the output of a node that sums all elements; -1 if they
+  // are unknown.
+  int NumDimsOfSum(int node) const;
 
   // The node that puts out the handle that `node` takes.
   int HandleOf(int node) const;
@@ -83,6 +92,7 @@ class OwnedUpdates {
   std::vector<std::vector<Use>> uses_;
   const std::unordered_map<int, int64_t>* taken_ = nullptr;
   int root_ = -1;
+  std::set<int> sums_;
   std::unordered_map<int, int64_t> parts_;
   std::unordered_map<int, int64_t> variables_;  // by the node of the handle
   std::vector<int> waiting_;

@@ -1,9 +1,12 @@
 #include "passes/shard_writer.h"
 
+#include <cstdint>
+
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
 namespace tf_libra {
@@ -71,6 +74,56 @@ void ShardWriter::WriteParts() {
   }
 }
 
+std::string ShardWriter::WriteSums(const std::set<int>& sums,
+                                   const std::vector<std::string>& after) {
+  const NodeDef& reduce = graph_->node(*roots_.begin());
+  NodeDef axis;
+  axis.set_name(NewName(absl::StrCat(reduce.name(), "_axis")));
+  axis.set_op("Const");
+  axis.set_device(reduce.device());
+  AddNodeAttr("dtype", tensorflow::DT_INT32, &axis);
+  tensorflow::Tensor zero(tensorflow::DT_INT32, {1});
+  zero.flat<int32_t>()(0) = 0;
+  AddNodeAttr("value", zero, &axis);
+  NodeDef all;
+  all.set_name(NewName(absl::StrCat(reduce.name(), "_sums")));
+  all.set_op("LibraSumPartials");
+  all.set_device(reduce.device());
+  std::vector<tensorflow::DataType> dtypes;
+  std::vector<int> dims;
+  for (const int node : sums) {
+    dims.push_back(updates_.NumDimsOfSum(node));
+    NodeDef* const sum = graph_->mutable_node(node);
+    NodeDef whole;
+    whole.set_name(sum->name());
+    whole.set_op("Identity");
+    whole.set_device(sum->device());
+    whole.add_input(absl::StrCat(all.name(), ":", dtypes.size()));
+    dtypes.push_back(sum->attr().at("T").type());
+    AddNodeAttr("T", dtypes.back(), &whole);
+    sum->set_name(NewName(absl::StrCat(sum->name(), "_partial")));
+    sum->mutable_attr()->erase(kInferredShapes);
+    if (sum->op() == "Sum") {
+      sum->set_input(1, axis.name());
+      (*sum->mutable_attr())["Tidx"].set_type(tensorflow::DT_INT32);
+      (*sum->mutable_attr())["keep_dims"].set_b(false);
+    }
+    all.add_input(sum->name());
+    added_.push_back(std::move(whole));
+  }
+  AddNodeAttr("Ts", dtypes, &all);
+  AddNodeAttr("dims", dims, &all);
+  AddNodeAttr("name_of_all", absl::StrCat("sums of ", reduce.name()), &all);
+  for (const char* shared : {"plan", "function"}) {
+    const auto found = reduce.attr().find(shared);
+    if (found != reduce.attr().end()) (*all.mutable_attr())[shared] = found->second;
+  }
+  for (const std::string& earlier : after) AddControl(earlier, &all);
+  added_.push_back(std::move(axis));
+  added_.push_back(all);
+  return all.name();
+}
+
 std::vector<std::string> ShardWriter::WriteGathers(const Gather& planned,
                                                    const std::vector<std::string>& after,
                                                    bool in_background) {
@@ -94,7 +147,7 @@ std::vector<std::string> ShardWriter::WriteGathers(const Gather& planned,
       const int handle = updates_.HandleOf(node);
       if (!handles.insert(handle).second) continue;
       gather.add_input(graph_->node(handle).name());
-      names.push_back(absl::StrCat("updated ", names.size(), " of ", reduce.name()));
+      names.push_back(absl::StrCat("updated ", names.size(), " by ", name));
     }
     AddNodeAttr("N", static_cast<int>(names.size()), &gather);
     AddNodeAttr("dtype", dtype, &gather);

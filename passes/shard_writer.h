@@ -31,6 +31,9 @@ class ShardWriter {
   // Makes an all-reduce a reduce-scatter.
   void WriteScatter(int root);
   void WriteParts();
+  // Lets nodes that sum owned parts, at least one, add their sums over all ranks. Returns the node
+  // that does so, which comes after `after`.
+  std::string WriteSums(const std::set<int>& sums, const std::vector<std::string>& after);
   // Writes one gather per dtype. Returns their names. One `in_background` may go on when the graph
   // has ended.
   std::vector<std::string> WriteGathers(const Gather& planned,
@@ -61,7 +64,7 @@ class ShardWriter {
   const OwnedUpdates& updates_;
   const std::unordered_map<int, int64_t>& parts_;
   tensorflow::GraphDef* const graph_;
-  std::unordered_set<int> roots_;  // all-reduces that become reduce-scatters
+  std::set<int> roots_;  // all-reduces that become reduce-scatters
   std::unordered_set<std::string> names_;
   std::map<std::pair<std::string, int64_t>, std::string> taken_;
   std::map<int, std::string> owned_names_, gathers_of_;  // by assignment of a weight

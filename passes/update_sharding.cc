@@ -1,6 +1,7 @@
 #include "passes/update_sharding.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -61,12 +62,14 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
   BypassIdentityN(keep, &sharded);
   OwnedUpdates updates(sharding, keep, &sharded);
   std::unordered_map<int, int64_t> parts;
+  std::set<int> sums;
   std::vector<ShardedGroup> groups;
   for (ReportedGroup& group : report->groups) {
     group.whole = updates.Collect(group, parts);
     if (!group.whole.empty()) continue;
     groups.push_back({&group, updates.root(), {}});
     parts.insert(updates.parts().begin(), updates.parts().end());
+    sums.insert(updates.sums().begin(), updates.sums().end());
   }
   if (groups.empty()) return;
   const auto keep_whole = [&](const std::string& reason) {
@@ -82,9 +85,14 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
   if (!ReducesByCopy(*report, sharded, &reduces)) {
     return keep_whole("an all-reduce is not in the plan, and the graph holds several steps");
   }
+  if (!sums.empty() && reduces.size() > 1) {
+    return keep_whole("an update sums all elements, and the graph holds several steps");
+  }
 
   ShardWriter writer(updates, parts, &sharded);
   for (const ShardedGroup& group : groups) writer.WriteScatter(group.root);
+  std::vector<std::string> sums_of_parts;
+  if (!sums.empty()) sums_of_parts = {writer.WriteSums(sums, reduces[0])};
   // Ranks have to agree on one order: the all-reduces of a copy, its gathers, those of the next.
   std::vector<std::string> before;
   for (size_t copy = 0; copy < reduces.size(); ++copy) {
@@ -103,6 +111,7 @@ void ShardUpdates(const UpdateSharding& sharding, const std::vector<GatherGroup>
     const bool in_background = is_last && sharding.overlaps_calls;
     if (!is_last || in_background) std::reverse(order.begin(), order.end());
     std::vector<std::string> after = reduces[copy];
+    after.insert(after.end(), sums_of_parts.begin(), sums_of_parts.end());
     for (const Gather& planned : GathersOf(order, gathers)) {
       for (std::string& gather : writer.WriteGathers(planned, after, in_background)) {
         after = before = {gather};

@@ -19,6 +19,8 @@ namespace tf_libra {
 // - The all-reduce becomes a reduce-scatter: it outputs the owned parts as vectors.
 // - Element-wise ops that lead from it to assignments compute the owned part. Reshapes become
 //   Identity. Other operands pass through LibraOwnedPart, which keeps scalars.
+// - Sums of all elements, as of norms, sum the owned part. One LibraSumPartials after all
+//   all-reduces adds them over all ranks.
 // - Reads of slots become LibraReadOwned, and assignments LibraAssignOwned.
 // - LibraGatherOwned, one per group of `gathers` and dtype, makes weights whole again; without
 //   `gathers`, one per all-reduce. All nodes that waited for the assignment wait for the gather.

@@ -127,9 +127,9 @@ DOCTEST_TEST_CASE("AnotherReaderKeepsTheUpdateWhole") {
     DOCTEST_CHECK_EQ(step.graph.def.SerializeAsString(), before);
     DOCTEST_CHECK(!step.report.groups[0].whole.empty());
   };
-  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"reduce", "decay"}); });
-  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"decayed", "decay"}); });
-  stays([](MomentumStep* step) { step->graph.Add("Sum", "norm", {"read_new_m", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("Max", "norm", {"reduce", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("Max", "norm", {"decayed", "decay"}); });
+  stays([](MomentumStep* step) { step->graph.Add("Max", "norm", {"read_new_m", "decay"}); });
   stays([](MomentumStep* step) { step->graph.Add("ResourceGather", "rows", {"m", "decay"}); });
   stays([](MomentumStep* step) { step->keep.fetched = {"new"}; });
   stays([](MomentumStep* step) { step->keep.fetched = {"read_new_m"}; });
@@ -139,6 +139,57 @@ DOCTEST_TEST_CASE("AnotherReaderKeepsTheUpdateWhole") {
       if (node.name() == "new") node.set_device("/device:GPU:0");
     }
   });
+}
+
+// The gradient is clipped by its norm.
+DOCTEST_TEST_CASE("SumsOfPartsAreAddedOverRanks") {
+  MomentumStep step;
+  Graph* const graph = &step.graph;
+  tensorflow::NodeDef* const axes = graph->Add("Const", "axes");
+  tensorflow::Tensor both(tensorflow::DT_INT32, {2});
+  both.flat<int32_t>().setZero();
+  tensorflow::AddNodeAttr("value", both, axes);
+  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
+    tensorflow::NodeDef* const node = graph->Add(op, name, inputs);
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
+    return node;
+  };
+  add("Square", "square", {"reduce"});
+  tensorflow::AddNodeAttr("keep_dims", true, add("Sum", "sum", {"square", "axes"}));
+  add("L2Loss", "half", {"reduce"});
+  add("Add", "norm", {"sum", "half"});
+  add("Mul", "clipped", {"reduce", "norm"});
+  for (auto& node : *graph->def.mutable_node()) {
+    if (node.name() == "new") node.set_input(1, "clipped");
+  }
+  DOCTEST_CHECK(step.Shard());
+  const auto nodes = ByName(graph->def);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("sum_partial")), (Inputs{"square", "reduce_axis"}));
+  DOCTEST_CHECK(!nodes.at("sum_partial").attr().at("keep_dims").b());
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("half_partial")), Inputs{"reduce"});
+  const auto& sums = nodes.at("reduce_sums");
+  DOCTEST_CHECK_EQ(sums.op(), "LibraSumPartials");
+  DOCTEST_CHECK_EQ(InputsOf(sums), (Inputs{"sum_partial", "half_partial", "^reduce"}));
+  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(0), 2);
+  DOCTEST_CHECK_EQ(sums.attr().at("dims").list().i(1), 0);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("half")), Inputs{"reduce_sums:1"});
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("norm")), (Inputs{"sum", "half"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("clipped")), (Inputs{"reduce", "norm_owned_part"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reduce_gather")),
+                   (Inputs{"w", "^assign_w_owned", "^reduce", "^reduce_sums"}));
+}
+
+// One exchange adds all sums, so none may depend on another.
+DOCTEST_TEST_CASE("ASumOfWhatASumScalesKeepsTheUpdateWhole") {
+  MomentumStep step;
+  const auto add = [&](const char* op, const char* name, const Inputs& inputs) {
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, step.graph.Add(op, name, inputs));
+  };
+  add("L2Loss", "half", {"reduce"});
+  add("Mul", "scaled", {"reduce", "half"});
+  add("L2Loss", "of_scaled", {"scaled"});
+  DOCTEST_CHECK(!step.Shard());
+  DOCTEST_CHECK(!step.report.groups[0].whole.empty());
 }
 
 DOCTEST_TEST_CASE("GradientsPassThroughIdentityN") {

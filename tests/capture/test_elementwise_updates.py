@@ -27,7 +27,9 @@ def all_reduced(name: str, gradient: tf.Tensor) -> tf.Tensor:
     return result
 
 
-def find(update: Update, variables: Sequence[tf.Variable]) -> dict[str, WeightUpdate]:
+def find(
+    update: Update, variables: Sequence[tf.Variable], adds_sums: bool = False
+) -> dict[str, WeightUpdate]:
     """Returns the updates by gradient, with indices of `variables`."""
 
     def step(gradients: dict[str, tf.Tensor]) -> Any:
@@ -41,7 +43,7 @@ def find(update: Update, variables: Sequence[tf.Variable]) -> dict[str, WeightUp
     }
     names = [tensor.op.name for tensor in graph.inputs]
     results = [(output.op.name, output.value_index) for output in graph.outputs]
-    found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results)
+    found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results, adds_sums)
     return {
         one.gradient: WeightUpdate(
             one.gradient,
@@ -161,6 +163,8 @@ def test_optimizers_of_keras_that_mix_elements(optimizer: Callable[[], Any], op:
     found = check(*with_optimizer(optimizer()))
     for one in found.values():
         assert one.mixed_by is not None and one.mixed_by.endswith(f"({op})")
+    of_sums = find(*with_optimizer(optimizer()), adds_sums=True)
+    assert {one.is_elementwise for one in of_sums.values()} == {op == "Sum"}
 
 
 class HandWritten:
@@ -232,6 +236,28 @@ def test_updates_written_by_hand_that_mix_elements(
         assert any(name.endswith(f"({op})") for name in readers)
         # The weight is an element-wise function of nothing, or of values that are mixed.
         assert one.mixed_by is not None or len(one.variables) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "is_elementwise"),
+    [
+        (lambda g, w, s: g / tf.norm(w + s), True),
+        (lambda g, w, s: tf.clip_by_norm(g, 0.1), True),
+        (lambda g, w, s: g * tf.nn.l2_loss(g) * tf.reduce_sum(g * s, keepdims=True), True),
+        (lambda g, w, s: g * tf.reduce_sum(tf.reverse(s, [0])), False),
+        (lambda g, w, s: g * tf.reduce_sum(g, axis=-1, keepdims=True), False),
+    ],
+)
+def test_sums_of_all_elements_mix_nothing_if_ranks_add_them(
+    change: Callable[[Any, Any, Any], Any], is_elementwise: bool
+) -> None:
+    step = HandWritten(change)
+    kernel = find(step.update, step.variables, adds_sums=True)["kernel"]
+    readers = [
+        *kernel.readers,
+        *(name for all_ in kernel.variable_readers.values() for name in all_),
+    ]
+    assert (kernel.is_elementwise and not readers) == is_elementwise
 
 
 def test_updates_of_which_nothing_is_elementwise_are_found() -> None:

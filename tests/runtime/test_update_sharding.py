@@ -32,10 +32,21 @@ def test_bits_are_those_of_whole_updates(sharded: Job, case: str) -> None:
 
 def test_updates_that_mix_elements_stay_whole(sharded: Job) -> None:
     for rank in range(NUM_WORKERS):
-        value = sharded.value("clipped", rank)
+        value = sharded.value("factored", rank)
         assert value["different"] == []
         assert value["unreadable"] == 0
-        assert "(Sum) combines different elements" in " ".join(value["explained"].split())
+        assert "(Mean) combines different elements" in " ".join(value["explained"].split())
+
+
+@pytest.mark.parametrize(("case", "slots"), [("clipped", 2), ("clipped_together", 1), ("lamb", 2)])
+def test_norms_add_sums_of_parts(sharded: Job, case: str, slots: int) -> None:
+    """Last bits may differ from those of whole sums, and are the same on all ranks."""
+    values = [sharded.value(case, rank) for rank in range(NUM_WORKERS)]
+    assert len({value["bits"] for value in values}) == 1
+    for value in values:
+        assert value["error"] < 1e-5
+        assert value["sharded"] == [True] * 3
+        assert value["unreadable"] == NUM_WEIGHTS * slots
 
 
 def test_slots_are_whole_when_all_ranks_have_synchronized(sharded: Job) -> None:

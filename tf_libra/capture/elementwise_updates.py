@@ -10,6 +10,9 @@ two kinds of labels. `i` is aligned with a value if element j of the value depen
 root i, at most. A value is mixed from root i if any element may depend on any element. A root is a
 gradient that is all-reduced, or the content of a variable. An all-reduce ends every dependency: the
 gradients that depend on a weight are computed after all parts of the weight have been gathered.
+
+A sum of all elements, as of a norm, is no mixture if ranks add the sums of their parts: every
+element then depends on one number that all ranks have.
 """
 
 import re
@@ -49,6 +52,8 @@ _APPLIES = re.compile(
     r"|CenteredRMSProp|Ftrl|FtrlV2|GradientDescent|KerasMomentum|Momentum|PowerSign"
     r"|ProximalAdagrad|ProximalGradientDescent|RMSProp)$"
 )
+# Ops that sum all elements, or their squares, if their result is a single element.
+_SUMS = frozenset({"L2Loss", "Sum"})
 _ASSIGNS = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"})
 _UNKNOWN = -1
 
@@ -82,18 +87,19 @@ class WeightUpdate:
 
 
 def find_weight_updates(
-    trace: TracedGraph, results: Iterable[tuple[str, int]] = ()
+    trace: TracedGraph, results: Iterable[tuple[str, int]] = (), adds_sums: bool = False
 ) -> tuple[WeightUpdate, ...]:
     """Finds the update of each gradient that a trace all-reduces.
 
     Args:
         trace: of a finished graph, read with sizes.
         results: references of the tensors that the function returns.
+        adds_sums: whether ranks add sums of the parts that they own, so that sums mix nothing.
 
     Returns:
         One for each dense gradient that reaches a variable, in the order of their names.
     """
-    walk = _ElementInterpreter(trace)
+    walk = _ElementInterpreter(trace, adds_sums)
     frame = walk.run(trace.body, {name: walk.root(name) for name in trace.body.arguments})
     for reference in results:
         walk.read_whole(frame.at(reference), "a result of the step")
@@ -119,8 +125,9 @@ class _ElementInterpreter(Interpreter):
         readers: nodes that mix or return each root.
     """
 
-    def __init__(self, trace: TracedGraph) -> None:
+    def __init__(self, trace: TracedGraph, adds_sums: bool) -> None:
         super().__init__(trace.functions)
+        self._adds_sums = adds_sums
         self.labels: list[str | tuple[str, str] | _Mix] = []
         self.readers: dict[int, dict[str, None]] = {}
         self._numbers: dict[str | tuple[str, str] | _Mix, int] = {}
@@ -180,6 +187,8 @@ class _ElementInterpreter(Interpreter):
         if _ELEMENTWISE.match(node.op):
             operands = list(zip(node.inputs, inputs, strict=True))
             return self._align(node, operands, node.sizes[0] if node.sizes else _UNKNOWN)
+        if self._adds_sums and node.op in _SUMS and tuple(node.sizes) == (1,):
+            return inputs[0] & self._mixtures | self._mix(node, union(inputs[1:]))
         return self._mix(node, union(inputs))
 
     def _write_to_variables(self, node: Node, inputs: list[int], condition: int) -> int:

@@ -42,6 +42,7 @@ _OPS = (
     "LibraCheckBranch",
     "LibraGatherOwned",
     "LibraAwaitGather",
+    "LibraSumPartials",
     "LibraSend",
     "LibraReceive",
     "LibraCollective",

@@ -319,8 +319,8 @@ class _Explainer:
         waited = span.start_seconds - span.ready_seconds
         if waited > SAME_SECONDS * self._timeline.backward_seconds:
             return (
-                f"It is complete at {time(span.ready_seconds)} and waits {time(waited)} for an "
-                f"{self._operation} before it."
+                f"It is complete at {time(span.ready_seconds)} and waits {time(waited)} for "
+                f"the {self._operation} before it."
             )
         return "It starts as soon as its last gradient is produced."
 

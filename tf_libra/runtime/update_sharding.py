@@ -89,7 +89,7 @@ def find_update_sharding(
     results = [(tensor.op.name, tensor.value_index) for tensor in concrete.graph.outputs]
     graph = traced_graph.read(concrete.graph, with_sizes=True)
     num_elements, weight_of, written, slots, whole = {}, {}, set(), set(), {}
-    for update in find_weight_updates(graph, results):
+    for update in find_weight_updates(graph, results, adds_sums=True):
         reason = _why_whole(update, variables)
         if reason or update.gradient not in sizes:
             whole[update.gradient] = reason or "its size is unknown"

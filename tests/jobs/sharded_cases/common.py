@@ -24,7 +24,11 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+    "factored": lambda: keras.optimizers.Adafactor(0.01),
+    # Sums of all elements, whose last bits may differ.
     "clipped": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
+    "clipped_together": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
+    "lamb": lambda: keras.optimizers.Lamb(0.01),
 }
 NUM_STEPS = 4
 PLANNED_GATHERS = TensorGroup(2, 6, 2), TensorGroup(1, 2, 4), TensorGroup(0, 1, 1)

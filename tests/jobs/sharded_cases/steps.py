@@ -1,6 +1,7 @@
 """Training in which each rank updates the parts that it owns, against whole updates."""
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import keras
@@ -29,9 +30,9 @@ from tf_libra.specs.plan import TensorGroup
 from tf_libra.variable_sync.owned_slots import held_bytes
 
 # Cases whose gathers go on after a call.
-OVERLAPPED = ("nesterov", "averaged", "ftrl", "clipped", "bfloat16")
+OVERLAPPED = ("nesterov", "averaged", "ftrl", "factored", "clipped", "bfloat16")
 # Cases whose plan has gathers of its own.
-PLANNED = ("written", "float64")
+PLANNED = ("written", "float64", "lamb")
 
 
 def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
@@ -45,8 +46,13 @@ def compared(name: str, optimizer: str, dtype: str = "float32") -> Any:
     unreadable = num_unreadable(ours)
     held = sum(held_bytes(variable.value) for variable in ours.optimizer.variables)
     steps[0].synchronize_variables()
+    values = [variable.numpy() for variable in ours.variables()]
+    pairs = zip(values, theirs.variables(), strict=True)
+    bits = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
     return {
         "different": different(ours, theirs),
+        "error": max(float(np.max(np.abs(one - two.numpy()), initial=0)) for one, two in pairs),
+        "bits": bits,
         "unreadable": unreadable,
         "held": held,
         "whole": sum(held_bytes(variable.value) for variable in ours.optimizer.variables),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra.cost_model import CostModel
-from tf_libra.internal.values import Natural
+from tf_libra.internal.values import Int32Count, Natural
 from tf_libra.planning.arguments import argument
 from tf_libra.planning.strategy import Draft, FixedThreads, groups_from_stops, register
 from tf_libra.specs.backward_profile import BackwardProfile
@@ -44,6 +44,9 @@ class Dear(FixedThreads):
     """DeAR: groups of one size, reduced during backward and gathered during the forward pass."""
 
     name: ClassVar[str] = "dear"
+    num_threads: Int32Count = argument(
+        1, "communication threads r of every reduce-scatter and gather."
+    )
     buffer_bytes: Natural = argument(
         25 * 2**20, "THRESHOLD, the size of a group; 25 MiB in the authors' public code."
     )
