@@ -1,6 +1,7 @@
 """Values that the training rank answers with, without another rank."""
 
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,3 +26,23 @@ def test_synchronized_values_can_be_read_until_the_next_step() -> None:
         pass
     with pytest.raises(KeyError):
         reads.value(0)
+
+
+def test_access_that_a_step_overtakes_keeps_no_value_from_before_the_step() -> None:
+    """Another thread has come to the access before the step, and goes on after it has begun."""
+    variable = tf.Variable([1.0, 2.0])
+    handle = variable.handle
+    trained = TrainedVariable(
+        0, handle._id, variable.name, variable.dtype, variable.shape, weakref.ref(handle), 0
+    )
+    reads = VariableReads("step")
+    with reads.computing([trained]):
+        lock = reads._values
+        begins = mock.MagicMock()
+        begins.__enter__.side_effect = lambda: setattr(reads, "_is_computing", True)
+        reads._is_computing = False
+        reads._values = begins
+        reads.on_access([handle])
+        reads._values = lock
+        variable.assign([3.0, 4.0])
+    np.testing.assert_array_equal(reads.value(0), [3.0, 4.0])

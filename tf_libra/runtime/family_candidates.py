@@ -367,6 +367,8 @@ class FamilyCandidates:
         undone = same_step.run_undone(
             partial(candidate.step, args, kwargs),
             candidate.synchronize_variables,
+            # No rank undoes the step while a thread of another rank still reads its values.
+            lambda: self._first.exchange(None),
             candidate.bound_variables.values(),
         )
         candidate.step_number = number  # the script does not count it

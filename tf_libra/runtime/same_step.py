@@ -42,13 +42,17 @@ class UndoneStep:
 
 
 def run_undone(
-    step: Callable[[], Any], synchronize: Callable[[], None], bound: Iterable[BoundVariable]
+    step: Callable[[], Any],
+    synchronize: Callable[[], None],
+    wait: Callable[[], object],
+    bound: Iterable[BoundVariable],
 ) -> UndoneStep:
     """Runs a step, and undoes it; all ranks call it.
 
     Args:
         step: the step.
         synchronize: brings all variables up to date after it.
+        wait: returns once all ranks have done so.
         bound: all variables that the step may change.
     """
     variables = [handle for handle in bound if handle.is_variable]
@@ -57,6 +61,7 @@ def run_undone(
     result = step()
     seconds = time.perf_counter() - start
     synchronize()
+    wait()
     after = VariableSnapshot(variables)
     before.restore()
     return UndoneStep(variables, before.values, after.values, result, seconds)

@@ -249,9 +249,11 @@ class VariableReads:
         """See `AccessObserver`."""
         if any(handle._id in self._remote for handle in handles):
             step_interrupts().during(lambda: self.fetch(handles))
-        if self._is_computing or not self._served:
+        if not self._served:
             return
         with self._values:
+            if self._is_computing:  # the values before the step are those of no request any more
+                return
             for handle in handles:
                 key = handle._id
                 if key in self._served and key not in self._before_access:

@@ -125,19 +125,12 @@ class VariableAccess:
         def read(variable: Any, *args: Any, **kwargs: Any) -> Any:
             value = original(variable, *args, **kwargs)
             for _ in range(_MOST_READS - 1):
-                if not self._was_freed(variable, value):
+                if getattr(self._thread, "is_unobserved", False) or not _was_freed(variable, value):
                     break
                 value = original(variable, *args, **kwargs)
             return value
 
         return read
-
-    def _was_freed(self, variable: Any, value: Any) -> bool:
-        """Returns whether a variable was freed between its observer's call and the read."""
-        if not self._observers or not isinstance(value, tf_internal.EagerTensor):
-            return False
-        is_whole = variable.shape.is_compatible_with(value.shape)
-        return not is_whole and self._is_observed([vars(variable)["_handle"]])
 
     def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call_flat(function: Any, *args: Any) -> Any:
@@ -181,6 +174,12 @@ def _captured_handles(wrapper: Any) -> list[Any]:
         for tensor in captured
         if isinstance(tensor, tf_internal.EagerTensor) and tensor.dtype == tf.resource
     ]
+
+
+def _was_freed(variable: Any, value: Any) -> bool:
+    """Returns whether a variable was freed between its observer's call and the read."""
+    is_eager = isinstance(value, tf_internal.EagerTensor)
+    return is_eager and not variable.shape.is_compatible_with(value.shape)
 
 
 def _reader() -> FrameType:

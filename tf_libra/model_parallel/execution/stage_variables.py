@@ -291,10 +291,6 @@ class StageVariables:
             variable for variable in self._changed_variables() if variable.owner != self._rank
         )
 
-    def undo_step(self) -> None:
-        """Records that a step did not count, whose variables have their values from before it."""
-        self._reads.forget(self._owned.keys() - self._stale - self._released)
-
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Wraps the computation of a step, whose variables other ranks read in between."""
