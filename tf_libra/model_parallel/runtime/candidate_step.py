@@ -127,10 +127,13 @@ class CandidateTraining(StagedTraining):
         control = self._control
         if not isinstance(control, AgreeingControl):
             return super()._prepare_together(convert)
-        if self._has_run_plan:
+        try:
             given = convert()
-            if step_arguments.trace_key(given) in self._traces:
-                return self._prepare(given)
+            is_known = self._has_run_plan and step_arguments.trace_key(given) in self._traces
+        except ValueError:
+            is_known = False  # on all ranks, which pass arguments of the same kind
+        if is_known:
+            return self._prepare(given)
         self._is_agreeing = True
         try:
             return control.together(lambda: self._prepare(convert()))
@@ -158,7 +161,8 @@ class CandidateTraining(StagedTraining):
         except TrialError:
             with variable_access().unobserved():
                 before.restore()
-            self._holding.undo_step()
+            # What another thread has read meanwhile does not count.
+            self._holding.mark_stale()
             raise
         self._proven.add(execution)
         self.undo_seconds = (start - began) + (time.perf_counter() - stop)
