@@ -224,6 +224,9 @@ def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
     found = outcome(
         *raised(0, "SystemError: printed, and gone on"),
         "[0]<stderr>:no more images",
+        "[0]<stderr>:tf_libra: run: plan 3eb9aa6c59fd2ab0 (tuned) is active from step 13 on",
+        "[0]<stderr>:  group   tensors      size  threads  predicted start       end",
+        "[0]<stderr>:      0  6 (0..5)  6.928 kB        1         82.66 us  7.731 ms",
         "[0]<stderr>:tf_libra: step: 2 steps, ended before a plan was active",
         status(0, 3),
     )

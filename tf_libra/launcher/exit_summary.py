@@ -58,7 +58,8 @@ class ExitSummary:
             hides_startup: whether to hide TensorFlow's messages at level INFO.
         """
         self._hides_startup = hides_startup
-        self._last: dict[int, str] = {}  # by rank: the last line on stderr
+        self._last: dict[int, str] = {}  # by rank: the last line on stderr that is not logged
+        self._logging: set[int] = set()  # ranks whose last line is logged; it may go on, indented
         self._raised: dict[int, list[str]] = {}  # by rank: lines after its last "Traceback"
         self._order: dict[int, int] = {}  # by rank: number of lines before that
         self._num_lines = 0
@@ -108,7 +109,11 @@ class ExitSummary:
         self._order.setdefault(rank, self._num_lines)
 
     def _read_stderr(self, rank: int, line_text: str) -> None:
-        if line_text.strip() and not _NO_ERROR.match(line_text):
+        goes_on = rank in self._logging and line_text.startswith(" ")
+        if _NO_ERROR.match(line_text) or goes_on:
+            self._logging.add(rank)
+        elif line_text.strip():
+            self._logging.discard(rank)
             self._last[rank] = line_text.strip()
         if line_text == _TRACEBACK and not self._is_quoted(rank):
             self._raised[rank] = []
