@@ -242,7 +242,7 @@ def next_job():
         mock.patch.object(DriftDetector, "affords", lambda *_: True),
         mock.patch.object(family_step, "choose_fastest", lambda seconds: FIRST),
     ):
-        for number in range(90):
+        for number in range(200):
             train(step, number)
             if number > 40 and step.settled:
                 break
