@@ -187,7 +187,7 @@ def test_final_reports_are_written_while_a_worker_still_computes(
     interrupts.at_the_end(last)
     with handled(signal.SIGTERM, worker_hooks.end), pytest.raises(SystemExit):
         interrupts.during(computing)
-    assert control_plane.why_program_ends() == "it was told to end (SIGTERM)"
+    assert control_plane.why_program_ends() == "it received SIGTERM"
     worker_hooks.ending.discard()
     assert Path(f"{line}.read").read_text() == "through"
     # These two are called in any order, and the call is over when both are.

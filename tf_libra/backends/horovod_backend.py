@@ -73,7 +73,7 @@ class Horovod(ExternalOpBackend):
         import horovod.tensorflow as hvd
 
         if hvd.nccl_built():
-            why = "NCCL is not told of them: call tf_libra.nccl.prepare() before hvd.init()"
+            why = "NCCL does not use them: call tf_libra.nccl.prepare() before hvd.init()"
         else:
             why = f"Horovod's {'Gloo' if hvd.gloo_enabled() else 'MPI'} takes no thread count"
         return f"Horovod executes the plan; its thread counts are not applied: {why}"

@@ -33,7 +33,7 @@ class ElsewhereError(LostRankError):
 
 # Reasons that other ranks receive from a rank that leaves between steps.
 CLOSED = "it has closed its connections"
-TOLD_TO_END = "it was told to end (SIGTERM)"
+TERMINATED = "it received SIGTERM"
 LEFT = "it is in another job now"
 # Prefix of places between steps. A rank at such a place and a rank in a step never meet.
 _BETWEEN_STEPS = "between steps: "
@@ -112,7 +112,7 @@ def why_program_ends() -> str:
     """Returns the reason that ranks that go on receive while this process exits."""
     error = getattr(sys, "last_value", None)
     if worker_hooks.ending().signal:
-        return TOLD_TO_END
+        return TERMINATED
     if error is None or hasattr(sys, "ps1"):  # a prompt goes on after errors
         return "its program has ended, where every rank must take equally many steps"
     details = f": {error}" if str(error) else ""

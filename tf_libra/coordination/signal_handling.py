@@ -29,7 +29,7 @@ _LAST_SECONDS = 2.5
 # Handlers that end the process by an exception, and the reason that other ranks receive.
 _ENDING = {
     signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt: Ctrl-C"),
-    signal.SIGTERM: (worker_hooks.end, control_plane.TOLD_TO_END),
+    signal.SIGTERM: (worker_hooks.end, control_plane.TERMINATED),
 }
 
 _Result = TypeVar("_Result")
