@@ -218,7 +218,9 @@ def at_pace(seen: TrialResult, pace: float) -> TrialResult:
     assert seen.production is not None
     production = replace(
         seen.production,
-        produced_ns=np.array([moved(one) for one in seen.production.produced_ns.tolist()]),
+        produced_ns=np.array(
+            [moved(produced) for produced in seen.production.produced_ns.tolist()]
+        ),
         backward_start_ns=moved(seen.production.backward_start_ns),
     )
     return replace(

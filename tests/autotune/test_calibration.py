@@ -102,8 +102,8 @@ def test_identifiable_parameters_are_recovered(truth: ProcessorModel) -> None:
     assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
     for r in THREADS:
         if truth.work_per_byte > truth.wire_per_byte / 2:
-            kept = float(truth.compute_rate(r))
-            assert float(found.model.compute_rate(r)) == pytest.approx(kept, abs=0.12)
+            rate = float(truth.compute_rate(r))
+            assert float(found.model.compute_rate(r)) == pytest.approx(rate, abs=0.12)
 
 
 def with_updates(profile: BackwardProfile, seconds: float) -> BackwardProfile:
@@ -206,9 +206,9 @@ def test_calibration_scales_with_the_machine_speed(seed: int, pace: float) -> No
         )
         for step in steps
     ]
-    one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
+    first, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
     for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
-        expected = one.step_seconds(plan) * pace
+        expected = first.step_seconds(plan) * pace
         assert other.step_seconds(plan) == pytest.approx(expected, rel=0.02)
 
 

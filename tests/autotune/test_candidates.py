@@ -43,9 +43,9 @@ def test_result_plan_is_first_and_one_all_reduce_is_a_candidate() -> None:
         for candidate, _ in select_candidates(CONCLUSION, strategies.Libra(), runs_streams=False)
     ]
     assert proposed[0] == CONCLUSION.plan
-    assert any(len(one.groups) == 1 for one in proposed)
+    assert any(len(candidate.groups) == 1 for candidate in proposed)
     assert len(proposed) == MAX_CANDIDATES
-    assert len({one.fingerprint for one in proposed}) == MAX_CANDIDATES
+    assert len({candidate.fingerprint for candidate in proposed}) == MAX_CANDIDATES
 
 
 def test_similar_plans_are_replaced_by_different_ones() -> None:
@@ -73,11 +73,11 @@ def test_two_stream_plans_have_the_measured_gamma(
         "aiacc",
         PlanOutline.from_plan(two_streams),
     )
-    kept = warm_start_plan(conclusion, strategies.Libra(), True, start)
-    assert kept is not None and kept.num_streams == 2
-    assert kept.contention == expected
-    true = replace(kept, contention=expected)
-    assert kept.predicted_seconds == simulate(PROFILE, true, MODEL).backward_seconds
+    warm_plan = warm_start_plan(conclusion, strategies.Libra(), True, start)
+    assert warm_plan is not None and warm_plan.num_streams == 2
+    assert warm_plan.contention == expected
+    true = replace(warm_plan, contention=expected)
+    assert warm_plan.predicted_seconds == simulate(PROFILE, true, MODEL).backward_seconds
     active_plan = replace(two_streams, contention=1.1)
     of_two = [
         plan
@@ -99,7 +99,7 @@ def test_active_plan_is_a_candidate_with_a_new_prediction(planned: bool) -> None
         candidate
         for candidate, _ in select_candidates(CONCLUSION, strategies.Libra(), False, of_then)
     ]
-    [found] = [one for one in again if one.fingerprint == of_then.fingerprint]
+    [found] = [candidate for candidate in again if candidate.fingerprint == of_then.fingerprint]
     assert found.predicted_seconds == simulate(PROFILE, found, MODEL).backward_seconds
     assert found.notes == () and found.strategy == of_then.strategy
 
@@ -115,10 +115,12 @@ def test_active_plan_without_a_prediction_is_a_candidate() -> None:
     """An earlier model made the active plan."""
     active_plan = two_streams_of(20)
     proposed = select_candidates(CONCLUSION, strategies.Libra(), True, active_plan)
-    [predicted] = [one for plan, one in proposed if plan.fingerprint == active_plan.fingerprint]
+    [predicted] = [
+        seconds for plan, seconds in proposed if plan.fingerprint == active_plan.fingerprint
+    ]
     assert predicted is None
     assert proposed[-1][0].fingerprint == active_plan.fingerprint  # the least promising
-    assert all(one is not None for _, one in proposed[:-1])
+    assert all(seconds is not None for _, seconds in proposed[:-1])
 
 
 def test_candidates_are_ranked_by_step_with_updates() -> None:
@@ -151,7 +153,12 @@ def test_single_tensor_limits_the_candidates() -> None:
         candidate
         for candidate, _ in select_candidates(conclusion, strategies.Libra(), runs_streams=False)
     ]
-    assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CANDIDATES
+    assert (
+        1
+        <= len({candidate.fingerprint for candidate in proposed})
+        == len(proposed)
+        <= MAX_CANDIDATES
+    )
 
 
 @pytest.mark.parametrize("threads", [(1,), (1, 2, 4)])
@@ -165,7 +172,7 @@ def test_model_without_a_gain_selects_different_plans(
     proposed = [
         candidate for candidate, _ in select_candidates(conclusion, libra, runs_streams=False)
     ]
-    counts = [len(one.groups) for one in proposed]
+    counts = [len(candidate.groups) for candidate in proposed]
     assert max(counts) >= 4 * min(counts)
 
 
@@ -186,10 +193,10 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), plans())
-def test_distance_is_a_metric(one: Plan, other: Plan) -> None:
-    other = replace(other, num_bytes=one.num_bytes)
-    assert distance(one, one) == 0
-    assert distance(one, other) == pytest.approx(distance(other, one))
-    assert distance(one, other) >= 0
-    if len(one.groups) != len(other.groups):
-        assert distance(one, other) > 0
+def test_distance_is_a_metric(first: Plan, other: Plan) -> None:
+    other = replace(other, num_bytes=first.num_bytes)
+    assert distance(first, first) == 0
+    assert distance(first, other) == pytest.approx(distance(other, first))
+    assert distance(first, other) >= 0
+    if len(first.groups) != len(other.groups):
+        assert distance(first, other) > 0

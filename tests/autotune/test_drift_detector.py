@@ -43,8 +43,8 @@ def test_faster_than_expected_is_a_drift_too() -> None:
 @given(st.lists(st.floats(0.085, 0.118), min_size=50, max_size=200))
 def test_noise_is_no_drift(seconds: list[float]) -> None:
     drift = DriftDetector(0.02, 0.1)
-    for one in seconds:
-        looks(drift, one)
+    for step_seconds in seconds:
+        looks(drift, step_seconds)
         assert not drift.has_drifted
 
 

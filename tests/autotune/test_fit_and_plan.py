@@ -108,7 +108,7 @@ def test_unpredictable_concurrent_threads_leave_gamma_unknown(
 
     def libras_first(*args: Any) -> list[model_selection.ModelForm]:
         return sorted(
-            model_selection.evaluate_forms(*args), key=lambda one: one.name != "contention"
+            model_selection.evaluate_forms(*args), key=lambda form: form.name != "contention"
         )
 
     monkeypatch.setattr(fit_and_plan, "evaluate_forms", libras_first)
@@ -124,7 +124,7 @@ def test_unpredictable_concurrent_threads_leave_gamma_unknown(
     if max_steps == 150:
         assert tuned.race is not None
         beyond = [candidate for candidate in tuned.race.candidates if candidate.plan.num_lanes > 4]
-        assert beyond and not any(one.predicted_seconds for one in beyond)
+        assert beyond and not any(form.predicted_seconds for form in beyond)
 
 
 def test_form_that_cannot_predict_leaves_the_other_form(

@@ -239,8 +239,8 @@ def check_agreement(found: Race) -> None:
 
 @pytest.mark.parametrize("noise", [0.01, 0.04])
 def test_preferred_plan_wins_if_only_noise_differs(noise: float) -> None:
-    kept = sum(keeps((1.0, 1.0, 1.0, 1.0), noise, seed) for seed in range(60))
-    assert kept >= 56
+    num_kept = sum(keeps((1.0, 1.0, 1.0, 1.0), noise, seed) for seed in range(60))
+    assert num_kept >= 56
 
 
 @pytest.mark.parametrize("faster", [1, 3])

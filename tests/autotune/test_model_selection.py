@@ -60,10 +60,10 @@ def test_true_form_is_ranked_first(both: dict[str, list[ModelForm]], truth: str)
     assert first.name == truth != second.name
     assert first.error <= second.error
     assert first.held_out_error < 0.02
-    for one in (first, second):
-        assert one.held_out_backward_error is not None
-        assert one.error == one.held_out_error + one.held_out_backward_error
-        assert one.samples and one.median_error is not None
+    for form in (first, second):
+        assert form.held_out_backward_error is not None
+        assert form.error == form.held_out_error + form.held_out_backward_error
+        assert form.samples and form.median_error is not None
 
 
 def test_libras_form_has_to_be_clearly_better(both: dict[str, list[ModelForm]]) -> None:
@@ -98,8 +98,8 @@ def test_forms_need_three_other_plans() -> None:
 
 
 def test_unknown_start_of_backward_leaves_its_error_unknown() -> None:
-    for one in judged(steps_on(LIBRAS, 4), num_tested=1, before_seconds=None):
-        assert one.held_out_backward_error is None and one.error == one.held_out_error
+    for form in judged(steps_on(LIBRAS, 4), num_tested=1, before_seconds=None):
+        assert form.held_out_backward_error is None and form.error == form.held_out_error
 
 
 def test_form_that_cannot_predict_is_omitted() -> None:

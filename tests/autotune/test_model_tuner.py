@@ -96,7 +96,9 @@ def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
 
 
 def test_sampled_plans_take_turns_untraced() -> None:
-    experiments = [one for one in drive(Machine())[1] if one.phase is Phase.SAMPLE]
+    experiments = [
+        experiment for experiment in drive(Machine())[1] if experiment.phase is Phase.SAMPLE
+    ]
     turns = [
         experiment.plan.fingerprint
         for experiment in experiments
@@ -151,8 +153,12 @@ def test_steps_that_overlap_under_any_plan_are_measured_in_pairs() -> None:
     machine = Machine(forward_seconds=BEFORE, model=linked(0.5))
     options = {"tries_gathers": True, "overlaps_calls": True}
     tuned, experiments = drive(machine, budget=Budget(max_steps=100), **options)
-    raced = [one for one in experiments if one.phase is Phase.RACE and not one.is_first]
-    assert [one.is_consecutive for one in raced] == [False, True] * (len(raced) // 2)
+    raced = [
+        experiment
+        for experiment in experiments
+        if experiment.phase is Phase.RACE and not experiment.is_first
+    ]
+    assert [experiment.is_consecutive for experiment in raced] == [False, True] * (len(raced) // 2)
     assert tuned.plan.gathers
 
 

@@ -65,9 +65,14 @@ def test_slow_traced_steps_are_scaled() -> None:
         assert step.before_ns == pytest.approx(BEFORE * 1e9, abs=2)
         times = 1.38 if index in (0, 4, 5) else 1.0
         for name in ("started_ns", "finished_ns"):
-            then, now = (getattr(one.records[-1], name) - one.called_ns for one in (before, step))
+            then, now = (
+                getattr(observed.records[-1], name) - observed.called_ns
+                for observed in (before, step)
+            )
             assert then == pytest.approx(times * now, abs=3)
-        produced = [one.production.produced_ns - one.called_ns for one in (before, step)]
+        produced = [
+            observed.production.produced_ns - observed.called_ns for observed in (before, step)
+        ]
         np.testing.assert_allclose(produced[0], times * produced[1], atol=3)
     assert paced.profile(machine.specs(), PROFILE.names) is not None
 

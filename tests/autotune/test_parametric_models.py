@@ -41,8 +41,8 @@ def test_costs_are_those_of_each_model(
     family, rows = candidates
     num_bytes, threads = np.array([all_reduces, all_reduces[::-1]]).transpose(2, 0, 1)
     costs = family.costs(np.array(rows), num_bytes, threads)
-    for row, one in enumerate(rows):
-        model = family.model(one)
+    for row, coefficients in enumerate(rows):
+        model = family.model(coefficients)
         for found, expected in (
             (costs.waiting + costs.overlapped, model.overlapped_all_reduce(num_bytes, threads)),
             (costs.waiting + costs.exclusive, model.exclusive_all_reduce(num_bytes, threads)),

@@ -44,8 +44,8 @@ def test_portfolio_notes_name_the_winner_and_the_others() -> None:
     searched = [
         candidate.plan for candidate in tuned.race.candidates if candidate.plan.strategy == "aiacc"
     ]
-    assert len(searched) == 3 and not {one.fingerprint for one in searched} & {
-        one.fingerprint for one in new
+    assert len(searched) == 3 and not {plan.fingerprint for plan in searched} & {
+        plan.fingerprint for plan in new
     }
     assert tuned.plan.strategy == tuned.race.winner.plan.strategy
     reported = next(note for note in tuned.notes if note.startswith("interleaved trials over"))
@@ -58,11 +58,11 @@ def test_measured_gamma_is_in_all_candidates(gamma: float) -> None:
     tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
     assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
     raced = [candidate for candidate in tuned.race.candidates if candidate.plan.num_streams > 1]
-    assert {"asc-wfbp", "aiacc"} <= {one.plan.strategy for one in raced}
-    assert {one.plan.contention for one in raced} == {tuned.contention}
-    for one in raced:
-        taken = machine.run(one.plan)
-        assert one.predicted_seconds == pytest.approx(taken.seconds, rel=0.05)
+    assert {"asc-wfbp", "aiacc"} <= {trial.plan.strategy for trial in raced}
+    assert {trial.plan.contention for trial in raced} == {tuned.contention}
+    for trial in raced:
+        taken = machine.run(trial.plan)
+        assert trial.predicted_seconds == pytest.approx(taken.seconds, rel=0.05)
 
 
 def test_user_provided_gamma_is_in_all_candidates() -> None:

@@ -31,8 +31,8 @@ def test_search_tuner_measures_searches_and_races_within_its_steps() -> None:
 
 def test_searched_plan_is_no_slower_than_one_all_reduce() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
-    one, _ = drive(Machine(), "syneasgd", HUNDRED)
-    assert Machine().run(tuned.plan).seconds <= Machine().run(one.plan).seconds
+    conclusion, _ = drive(Machine(), "syneasgd", HUNDRED)
+    assert Machine().run(tuned.plan).seconds <= Machine().run(conclusion.plan).seconds
 
 
 def test_search_result_is_serialized_and_described() -> None:
@@ -56,10 +56,10 @@ def test_search_of_a_single_setting_is_not_cached() -> None:
         tuned = [
             drive(Machine(), strategy, Budget(most, 1e6), runs_streams=True)[0] for most in steps
         ]
-        counts = [0 if one.search is None else len(one.search.seconds) for one in tuned]
+        counts = [0 if result.search is None else len(result.search.seconds) for result in tuned]
         assert 1 in counts
         fewest = 1 if strategy is lone else 2
-        assert [one.is_complete for one in tuned] == [count >= fewest for count in counts]
+        assert [result.is_complete for result in tuned] == [count >= fewest for count in counts]
 
 
 def test_untraced_units_are_packed_in_tracing_order() -> None:
@@ -94,7 +94,7 @@ def steps_until_good(conclusion: TuningResult, machine: Machine) -> int:
     """Returns the number of searched steps until one is within 2 % of the active plan's time."""
     final = machine.run(conclusion.plan).seconds
     seconds = [trial.seconds for trial in conclusion.search.trials]
-    return 1 + next(i for i, one in enumerate(seconds) if one <= 1.02 * final)
+    return 1 + next(i for i, step_seconds in enumerate(seconds) if step_seconds <= 1.02 * final)
 
 
 TIMES = PROFILE.compute_seconds.tolist()
@@ -136,7 +136,7 @@ def test_warm_start_halves_the_search_of_a_changed_model(gamma: float) -> None:
         assert any("of a similar job" in note for note in helped.notes)
         assert helped.search.trials[0].setting.num_streams == settings[0].num_streams
         machine = Machine(profile, gamma=gamma)
-        needed, with_help = (steps_until_good(one, machine) for one in (alone, helped))
+        needed, with_help = (steps_until_good(result, machine) for result in (alone, helped))
         assert with_help <= needed + MAX_SETTINGS, name
         if needed >= MANY_STEPS:
             shares.append(with_help / needed)

@@ -90,7 +90,7 @@ def test_samples_begin_when_the_last_rank_arrives() -> None:
         if stop <= computed or start >= computed:
             whole.append(sample)
     assert np.abs(prediction_errors(truth, whole)).max() < 1e-6
-    assert any(one.overlap_seconds > 0 for one in whole)
+    assert any(whole_sample.overlap_seconds > 0 for whole_sample in whole)
 
 
 def test_optimistic_model_has_errors_on_samples() -> None:

@@ -43,11 +43,13 @@ PLANS = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 5)
 
 def test_slow_round_does_not_affect_steady_state_times() -> None:
     machine = Machine()
-    even = step_times([one for _ in range(3) for one in _round(machine, PLANS, 1.0)])
-    uneven = step_times([one for pace in (1.0, 1.4, 1.0) for one in _round(Machine(), PLANS, pace)])
-    for one, other in zip(even, uneven, strict=True):
-        assert other.seconds == pytest.approx(one.seconds, rel=1e-6)
-        np.testing.assert_allclose(other.spans, one.spans, rtol=1e-6)
+    even = step_times([step for _ in range(3) for step in _round(machine, PLANS, 1.0)])
+    uneven = step_times(
+        [step for pace in (1.0, 1.4, 1.0) for step in _round(Machine(), PLANS, pace)]
+    )
+    for expected, other in zip(even, uneven, strict=True):
+        assert other.seconds == pytest.approx(expected.seconds, rel=1e-6)
+        np.testing.assert_allclose(other.spans, expected.spans, rtol=1e-6)
 
 
 def test_slow_half_round_does_not_separate_plans() -> None:
@@ -56,8 +58,8 @@ def test_slow_half_round_does_not_separate_plans() -> None:
     first = _round(machine, PLANS[:2], 1.0) + _round(machine, PLANS[2:], 1.3)
     found = step_times([*first, *_round(machine, PLANS, 1.3), *_round(machine, PLANS, 1.3)])
     plain = step_times(_round(machine, PLANS, 1.3))
-    for one, other in zip(found, plain, strict=True):
-        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+    for expected, other in zip(found, plain, strict=True):
+        assert expected.seconds == pytest.approx(other.seconds, rel=1e-6)
 
 
 def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
@@ -79,7 +81,7 @@ def test_slowdown_within_rounds_shows_in_first_readiness() -> None:
     }
 
     def spread(found: Sequence[StepTimes]) -> float:
-        return float(np.ptp([one.seconds / even[one.plan.fingerprint] for one in found]))
+        return float(np.ptp([times.seconds / even[times.plan.fingerprint] for times in found]))
 
     assert spread(step_times(steps)) < 1e-6
     # Without those stamps the unlucky ones seem to be slow.
@@ -101,7 +103,7 @@ def test_late_first_group_of_a_plan_is_no_slowdown() -> None:
         ready_ns = step.called_ns[0] + round(1.5 * (first.enqueued_ns - step.called_ns[0]))
         return replace(step, records=(replace(first, enqueued_ns=ready_ns), *others))
 
-    steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
+    steps = [step for _ in range(3) for step in _round(Machine(), PLANS, 1.0)]
     shifted = [late(step) if step.plan in (PLANS[0], PLANS[3]) else step for step in steps]
     for step_time, other in zip(step_times(shifted), step_times(steps), strict=True):
         assert step_time.seconds == other.seconds
@@ -113,12 +115,12 @@ def test_empty_first_group_gives_no_slowdown() -> None:
     seen = machine.run(plan)
     # As it is recorded: what has no bytes is never launched.
     steps = [TimedStep(plan, seen.called_ns, seen.records[1:])] * 3
-    [one] = step_times(steps)
-    assert one.seconds == pytest.approx(seen.seconds)
+    [times] = step_times(steps)
+    assert times.seconds == pytest.approx(seen.seconds)
 
 
 def test_single_late_step_is_no_slowdown() -> None:
-    steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
+    steps = [step for _ in range(3) for step in _round(Machine(), PLANS, 1.0)]
     late = [_slowed(step, 1.5) if index == 7 else step for index, step in enumerate(steps)]
     for step_time, other in zip(step_times(late), step_times(steps), strict=True):
         assert step_time.seconds == pytest.approx(other.seconds, rel=1e-6)
@@ -127,8 +129,8 @@ def test_single_late_step_is_no_slowdown() -> None:
 def test_incomplete_rounds_and_few_plans_are_not_corrected() -> None:
     machine = Machine()
     cut = step_times([*_round(machine, PLANS, 1.0), *_round(machine, PLANS[:1], 1.5)])
-    assert [one.num_steps for one in cut] == [2, 1, 1, 1, 1]
-    [alone] = step_times([one for p in (1.0, 1.2) for one in _round(machine, PLANS[:1], p)])
+    assert [times.num_steps for times in cut] == [2, 1, 1, 1, 1]
+    [alone] = step_times([step for p in (1.0, 1.2) for step in _round(machine, PLANS[:1], p)])
     usual = step_times(_round(machine, PLANS[:1], 1.1))[0].seconds
     assert alone.seconds == pytest.approx(usual, rel=1e-6)
 

@@ -28,25 +28,25 @@ SPECS = tensor_specs(PROFILE)
 )
 def test_first_step_of_a_plan_is_marked_and_untraced(tried) -> None:
     seen: set[str] = set()
-    for one in tried:
-        assert one.is_first == (one.plan.fingerprint not in seen)
-        assert not (one.is_first and one.traced)
-        seen.add(one.plan.fingerprint)
+    for trial in tried:
+        assert trial.is_first == (trial.plan.fingerprint not in seen)
+        assert not (trial.is_first and trial.traced)
+        seen.add(trial.plan.fingerprint)
     assert seen
 
 
 def test_measuring_communicates_after_backward() -> None:
     tried = list(trial_schedule.measuring_trials(SPECS, (1, 2, 4), NUM_WORKERS))
-    assert {one.phase for one in tried} == {Phase.MEASURE}
-    assert all(one.plan.after_backward for one in tried)
-    assert {g.num_threads for one in tried for g in one.plan.groups} == {1, 2, 4}
+    assert {trial.phase for trial in tried} == {Phase.MEASURE}
+    assert all(trial.plan.after_backward for trial in tried)
+    assert {g.num_threads for trial in tried for g in trial.plan.groups} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("threads", [(1,), (1, 2), (1, 2, 4), (1, 2, 3, 4, 6, 8)])
 def test_profile_is_the_median_of_three_steps_or_more(threads: tuple[int, ...]) -> None:
     tried = list(trial_schedule.measuring_trials(SPECS, threads, NUM_WORKERS))
-    traced = Counter(one.plan.fingerprint for one in tried if one.traced)
-    assert traced.keys() == {one.plan.fingerprint for one in tried}
+    traced = Counter(trial.plan.fingerprint for trial in tried if trial.traced)
+    assert traced.keys() == {trial.plan.fingerprint for trial in tried}
     assert traced.total() == max(trial_schedule.MEASURED_STEPS, len(traced))
 
 
@@ -71,8 +71,8 @@ def test_measuring_takes_at_most_25_steps(
 def test_backend_whose_records_need_a_trace_has_every_sampled_step_traced() -> None:
     sampled = trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
     tried = list(trial_schedule.sampling_trials(sampled, leaves_records=False))
-    assert all(one.traced != one.is_first for one in tried)
-    traced = Counter(one.plan.fingerprint for one in tried if one.traced)
+    assert all(trial.traced != trial.is_first for trial in tried)
+    traced = Counter(trial.plan.fingerprint for trial in tried if trial.traced)
     assert traced == {plan.fingerprint: trial_schedule.TIMED_ROUNDS for plan in sampled}
 
 
@@ -80,14 +80,14 @@ def test_backend_whose_records_need_a_trace_has_every_sampled_step_traced() -> N
 def test_sampled_plans_take_turns(num_rounds: int) -> None:
     sampled = trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
     tried = list(trial_schedule.sampling_trials(sampled, num_rounds))
-    assert {one.phase for one in tried} == {Phase.SAMPLE}
-    assert not any(one.plan.after_backward for one in tried)
-    timed = [one.plan.fingerprint for one in tried if not (one.is_first or one.traced)]
-    plans = {one.plan.fingerprint for one in tried}
+    assert {trial.phase for trial in tried} == {Phase.SAMPLE}
+    assert not any(trial.plan.after_backward for trial in tried)
+    timed = [trial.plan.fingerprint for trial in tried if not (trial.is_first or trial.traced)]
+    plans = {trial.plan.fingerprint for trial in tried}
     for begin in range(0, len(timed), len(plans)):
         assert set(timed[begin : begin + len(plans)]) == plans
     assert len(timed) == num_rounds * len(plans)
-    traced = [one.plan.fingerprint for one in tried if one.traced]
+    traced = [trial.plan.fingerprint for trial in tried if trial.traced]
     assert len(set(traced)) == len(traced) <= trial_schedule.TRACED_SAMPLES
     again = trial_schedule.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
     assert again == sampled  # on every rank

@@ -33,8 +33,8 @@ def job(*sizes: int, workers: int = 2, per_host: int = 1) -> JobSignature:
     return JobSignature(tuple(LayerSignature(size, "float32") for size in sizes), workers, per_host)
 
 
-def start_of(one: JobSignature) -> WarmStart:
-    return WarmStart(one, "aiacc", PlanOutline((1.0,), (1,), (0,)))
+def start_of(job: JobSignature) -> WarmStart:
+    return WarmStart(job, "aiacc", PlanOutline((1.0,), (1,), (0,)))
 
 
 def nearest(
@@ -46,12 +46,12 @@ def nearest(
 @settings(max_examples=50, deadline=None)
 @given(jobs, jobs)
 def test_distance_is_a_share_and_the_same_from_both_sides(
-    one: JobSignature, other: JobSignature
+    first: JobSignature, other: JobSignature
 ) -> None:
-    found = distance(one, other, 30.0)
+    found = distance(first, other, 30.0)
     assert 0 <= found <= 1
-    assert found == pytest.approx(distance(other, one, 30.0))
-    assert distance(one, one) == 0
+    assert found == pytest.approx(distance(other, first, 30.0))
+    assert distance(first, first) == 0
 
 
 @pytest.mark.parametrize("num_layers", [3, 60])
@@ -64,9 +64,9 @@ def test_smaller_differences_are_nearer(num_layers: int) -> None:
         job(*(4 * size for size in sizes)),  # all are four times
         job(*sizes, *sizes, workers=8),
     ]
-    apart = [distance(here, one, 20.0) for one in known]
+    apart = [distance(here, signature, 20.0) for signature in known]
     assert apart[0] < min(apart[1:])
-    starts = [start_of(one) for one in reversed(known)]
+    starts = [start_of(signature) for signature in reversed(known)]
     assert nearest(here, starts, 60.0) is starts[-1]
 
 
@@ -86,8 +86,8 @@ def test_topology_changes_the_distance() -> None:
     assert distance(here, apart, 20.0) > 0
 
 
-def at(rate: float | None, one: JobSignature | None = None) -> WarmStart:
-    return start_of(replace(one or job(2**20, 2**10), bytes_per_second=rate))
+def at(rate: float | None, signature: JobSignature | None = None) -> WarmStart:
+    return start_of(replace(signature or job(2**20, 2**10), bytes_per_second=rate))
 
 
 @pytest.mark.parametrize("num_layers", [3, 60])
@@ -118,8 +118,8 @@ def test_unknown_rates_leave_the_graph_distance() -> None:
     assert nearest(here, [unknown]) is unknown
     assert nearest(here, [unknown, far, near]) is near
     assert nearest(here, [far, unknown]) is unknown
-    for one in (unknown, near, far):
-        assert nearest(unknown.job, [one, at(None, job(2**10))]) is one
+    for start in (unknown, near, far):
+        assert nearest(unknown.job, [start, at(None, job(2**10))]) is start
 
 
 def test_graphs_are_compared_once_before_any_rate_is_known(

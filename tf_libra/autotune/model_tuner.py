@@ -147,12 +147,12 @@ def _affordable(
 ) -> list[tuple[Plan, float | None]]:
     """Returns the candidates that the budget affords `MIN_ROUNDS` rounds of, at least one."""
     active = None if problem.active_plan is None else problem.active_plan.fingerprint
-    kept = list(candidates)
-    while len(kept) > 1:
-        num_new = sum(plan.fingerprint not in known for plan, _ in kept)
-        steps_per_round = sum(1 + problem.overlaps(plan) for plan, _ in kept)
+    remaining = list(candidates)
+    while len(remaining) > 1:
+        num_new = sum(plan.fingerprint not in known for plan, _ in remaining)
+        steps_per_round = sum(1 + problem.overlaps(plan) for plan, _ in remaining)
         if problem.budget.affords(num_new, MIN_ROUNDS * steps_per_round):
             break
         # Lack of time must not replace the active plan.
-        kept.pop(-2 if kept[-1][0].fingerprint == active else -1)
-    return kept
+        remaining.pop(-2 if remaining[-1][0].fingerprint == active else -1)
+    return remaining

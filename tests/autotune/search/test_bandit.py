@@ -80,10 +80,10 @@ def test_exploration_term_decreases_with_uses(uses) -> None:
     barren = [Use(use.searcher, False) for use in uses]
     found = scores(barren, NAMES, window=100)
     times = {name: sum(use.searcher == name for use in uses) for name in NAMES}
-    for one in NAMES:
+    for sampler in NAMES:
         for other in NAMES:
-            if times[one] < times[other]:
-                assert found[one] > found[other]
+            if times[sampler] < times[other]:
+                assert found[sampler] > found[other]
 
 
 def test_removed_searchers_count_for_the_history_length() -> None:

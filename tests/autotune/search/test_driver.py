@@ -130,8 +130,8 @@ def test_searchers_without_their_library_are_named() -> None:
 
 
 def test_exhausted_search_ends() -> None:
-    one = strategies.Aiacc(unit_bytes=10**6, streams=(1, 2), threads=(1,))
-    found, experiments, notes = run(90, strategy=one, factories={"grid": lambda s, _: Grid(s)})
+    strategy = strategies.Aiacc(unit_bytes=10**6, streams=(1, 2), threads=(1,))
+    found, experiments, notes = run(90, strategy=strategy, factories={"grid": lambda s, _: Grid(s)})
     assert len(found.seconds) == 2 and len(experiments) == 4
     assert any("exhausted" in note for note in notes)
 

@@ -39,9 +39,9 @@ def test_new_bests_are_the_shortest_medians_so_far(steps) -> None:
 
 
 def test_one_disturbed_step_loses_a_setting_nothing() -> None:
-    one, other = SETTINGS[:2]
-    found = made([("grid", one, s) for s in (0.1, 0.1, 9.0)] + [("grid", other, 0.2)])
-    assert found.best == one
+    first, other = SETTINGS[:2]
+    found = made([("grid", first, s) for s in (0.1, 0.1, 9.0)] + [("grid", other, 0.2)])
+    assert found.best == first
     assert "best of 2 settings in 4 steps: units of 65.54 kB on" in found.describe()
 
 

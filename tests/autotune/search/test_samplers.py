@@ -69,9 +69,9 @@ def test_hyperband_spends_more_steps_on_promising_settings() -> None:
         searcher.tell(setting, seconds(setting))
     assert max(count for _, count in runs) >= MAX_STEPS
     given_up = [setting for setting, count in runs if count < MAX_STEPS]
-    kept = [setting for setting, count in runs if count >= MAX_STEPS]
+    finished = [setting for setting, count in runs if count >= MAX_STEPS]
     assert given_up
-    assert statistics.fmean(map(seconds, kept)) < statistics.fmean(map(seconds, given_up))
+    assert statistics.fmean(map(seconds, finished)) < statistics.fmean(map(seconds, given_up))
 
 
 def test_bayesian_searcher_learns_from_others() -> None:
