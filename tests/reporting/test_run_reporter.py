@@ -53,10 +53,10 @@ def test_closed_reporter_writes_nothing(tmp_path: Path, three_groups: Plan) -> N
     conclusion = TuningResult(three_groups)
     early, late = reporter_for(logdir=tmp_path / "early"), reporter_for(logdir=tmp_path / "late")
     early.close()
-    for one, folder in (early, "early"), (late, "late"):
-        one.on_join(0, options_for(logdir=tmp_path / folder))
-        one.on_function("step")
-        one.on_plan_activated(conclusion, PlanSource.USER, 1)
+    for reporter, folder in (early, "early"), (late, "late"):
+        reporter.on_join(0, options_for(logdir=tmp_path / folder))
+        reporter.on_function("step")
+        reporter.on_plan_activated(conclusion, PlanSource.USER, 1)
     assert files(tmp_path / "early") == set()
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert files(tmp_path / "late") == {"plan", "events"}
@@ -72,9 +72,9 @@ def test_closed_reporter_writes_nothing(tmp_path: Path, three_groups: Plan) -> N
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_drift_is_recorded_on_rank_0(rank: int, tmp_path: Path) -> None:
-    one = reporter_for(logdir=tmp_path)
-    one.on_join(rank, options_for(logdir=tmp_path))
-    one.on_function("step")
+    reporter = reporter_for(logdir=tmp_path)
+    reporter.on_join(rank, options_for(logdir=tmp_path))
+    reporter.on_function("step")
     drift = DriftDetector(0.02, 0.1)
     for found, seconds in (
         (DriftVerdict.NO_CHANGE, 0.1),
@@ -84,8 +84,8 @@ def test_drift_is_recorded_on_rank_0(rank: int, tmp_path: Path) -> None:
     ):
         drift.record_step(seconds, 1)
         drift.check()
-        one.on_drift_check(found, drift, 32 + int(100 * seconds))
-    one.close()
+        reporter.on_drift_check(found, drift, 32 + int(100 * seconds))
+    reporter.close()
     recorded = {
         (value.tag.rpartition("/")[2], event.step): tf.make_ndarray(value.tensor).item()
         for path in tmp_path.rglob("events*")
@@ -119,17 +119,17 @@ def test_slower_than_one_worker_is_one_warning_unless_trials_follow(
     assert compared is not None and compared.is_slower
     winner = Candidate(slow.plan, None, (10.0, 10.0))
     slow = replace(slow, race=Race((winner,)))
-    one = reporter_for(strategy=strategy, logdir=tmp_path)
-    one.on_join(rank, options_for(strategy=strategy, logdir=tmp_path))
-    one.on_function("step")
+    reporter = reporter_for(strategy=strategy, logdir=tmp_path)
+    reporter.on_join(rank, options_for(strategy=strategy, logdir=tmp_path))
+    reporter.on_function("step")
     for step in (8, 80):  # retuning repeats nothing
-        one.on_plan_activated(slow, PlanSource.TUNED, step)
-    one.close()
+        reporter.on_plan_activated(slow, PlanSource.TUNED, step)
+    reporter.close()
     said = [
         record.levelname for record in caplog.records if record.message.startswith("one worker: ")
     ]
     assert said == ([level] if level else [])
-    assert one.explain().splitlines()[1].startswith("one worker: ")
+    assert reporter.explain().splitlines()[1].startswith("one worker: ")
     if rank == 0:
         [profile] = tmp_path.rglob("profile*.json")
         assert BackwardProfile.from_json(profile.read_text()).rest_seconds == 1e-6
@@ -139,10 +139,10 @@ def test_slower_than_one_worker_is_one_warning_unless_trials_follow(
 def test_unused_plan_is_reported(
     given: bool, plan_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = reporter_for(plan=plan_file if given else None)
+    reporter = reporter_for(plan=plan_file if given else None)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.on_unplanned_gradients("Horovod", {"w": "op=Min"}, has_planned=False)
-    for text in (caplog.text, one.explain()):
+        reporter.on_unplanned_gradients("Horovod", {"w": "op=Min"}, has_planned=False)
+    for text in (caplog.text, reporter.explain()):
         assert "there is nothing to plan" in " ".join(text.split())
         assert ("the user-provided plan is not used" in " ".join(text.split())) == given
 
@@ -152,11 +152,11 @@ def test_unused_plan_is_reported(
 def test_rank_0_logs_the_fit_except_of_a_user_provided_plan(
     origin: PlanSource, rank: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = reporter_for()
+    reporter = reporter_for()
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.on_join(rank, options_for())
+        reporter.on_join(rank, options_for())
         logging.getLogger("tf_libra").setLevel(logging.INFO)
-        one.on_plan_activated(CONCLUSION, origin, 8)
+        reporter.on_plan_activated(CONCLUSION, origin, 8)
     is_logged = rank == 0 and origin is not PlanSource.USER
     assert ("fit: g(b, r) = b /" in caplog.text) == is_logged
     assert "note: a note" not in caplog.text  # it asks for nothing
@@ -176,12 +176,12 @@ def test_trials_are_logged_before_the_fit(
             Candidate(CONCLUSION.plan, 0.03, (0.060, 0.063, 0.058, 0.061)),
         )
     )
-    one = reporter_for(strategy="libra")
+    reporter = reporter_for(strategy="libra")
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.on_join(0, options_for(strategy="libra"))
+        reporter.on_join(0, options_for(strategy="libra"))
         logging.getLogger("tf_libra").setLevel(logging.INFO)
         tuned = replace(CONCLUSION, is_complete=False).with_race(race)
-        one.on_plan_activated(tuned, PlanSource.TUNED, 8)
+        reporter.on_plan_activated(tuned, PlanSource.TUNED, 8)
     order = [
         "wfbp instead of the requested libra",
         "trials: interleaved trials over 4 rounds",
@@ -196,27 +196,27 @@ def test_trials_are_logged_before_the_fit(
 def test_cached_and_tuned_results_have_the_same_explanation() -> None:
     explained = []
     for origin in (PlanSource.TUNED, PlanSource.CACHED):
-        one = reporter_for()
-        one.on_plan_activated(CONCLUSION, origin, 1)
-        explained.append(one.explain())
+        reporter = reporter_for()
+        reporter.on_plan_activated(CONCLUSION, origin, 1)
+        explained.append(reporter.explain())
     assert explained[0] == explained[1]
     assert "60 samples" in explained[0]
     assert "held-out steps 9.0 %" in " ".join(explained[0].split())
 
 
 def test_result_without_samples_has_no_fit_table() -> None:
-    one = reporter_for()
-    one.on_plan_activated(replace(CONCLUSION, samples=()), PlanSource.CACHED, 1)
-    assert "fitted model" not in one.explain()
-    assert "active plan, times from the start of backward" in one.explain()
+    reporter = reporter_for()
+    reporter.on_plan_activated(replace(CONCLUSION, samples=()), PlanSource.CACHED, 1)
+    assert "fitted model" not in reporter.explain()
+    assert "active plan, times from the start of backward" in reporter.explain()
 
 
 def test_phase_is_logged_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
-    one = reporter_for()
-    one.on_phase(Phase.MEASURE)
+    reporter = reporter_for()
+    reporter.on_phase(Phase.MEASURE)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         for step, phase in enumerate([Phase.MEASURE] * 2 + [Phase.SAMPLE] * 2, start=1):
-            one.on_step_begin(phase, step)
+            reporter.on_step_begin(phase, step)
     assert caplog.messages == ["measure: from step 1 on", "sample: from step 3 on"]
 
 

@@ -234,11 +234,11 @@ def test_summary_has_steps_plan_and_comparison() -> None:
 
 def race(seconds: tuple[float, ...], slower: float) -> Race:
     """Returns trials of the plan and of one all-reduce that takes longer by a share."""
-    one = replace(PLAN, groups=(TensorGroup(0, 3, 4),), strategy="syneasgd")
+    plan = replace(PLAN, groups=(TensorGroup(0, 3, 4),), strategy="syneasgd")
     return Race(
         (
             Candidate(PLAN, 0.3, seconds),
-            Candidate(one, 0.4, tuple(second * (1 + slower) for second in seconds)),
+            Candidate(plan, 0.4, tuple(second * (1 + slower) for second in seconds)),
         )
     )
 

@@ -20,8 +20,8 @@ def log_tuning_result(
         tries_one_rank: whether one rank takes part in trials, which follow.
     """
     plan = conclusion.plan
-    if another := why_another_plan(replace(run, conclusion=conclusion)):
-        log.info("plan: %s", another)
+    if reason := why_another_plan(replace(run, conclusion=conclusion)):
+        log.info("plan: %s", reason)
     trials = None if conclusion.race is None else conclusion.race.describe()
     if trials in conclusion.notes:
         log.info("trials: %s", trials)

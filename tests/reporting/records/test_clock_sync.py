@@ -79,18 +79,18 @@ STEP = StepRecord("step", "ab", 0, 7, 90, 250, (WAITED, ALONE), exchanges_ns=((1
 
 def test_messages_and_all_reduces_are_exchanges() -> None:
     found = shared_exchanges([STEP])
-    assert [(one.sent_ns, one.arrived_ns) for one in found] == [
+    assert [(message.sent_ns, message.arrived_ns) for message in found] == [
         (10, 30),
         (40, 60),
         (110, 150),
         (200, 240),
     ]
-    assert len({one.key for one in found}) == 4
+    assert len({message.key for message in found}) == 4
 
 
 def test_keys_are_equal_across_ranks_and_unique_per_step() -> None:
     mine, theirs = shared_exchanges([STEP]), shared_exchanges([replace(STEP, rank=1)])
-    assert [one.key for one in mine] == [their.key for their in theirs]
+    assert [message.key for message in mine] == [their.key for their in theirs]
     for other in (replace(STEP, step=8), replace(STEP, plan="cd"), replace(STEP, function="eval")):
         keys = {shared_exchange.key for shared_exchange in shared_exchanges([other])}
-        assert keys.isdisjoint(one.key for one in mine)
+        assert keys.isdisjoint(message.key for message in mine)

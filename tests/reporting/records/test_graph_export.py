@@ -58,7 +58,7 @@ def test_all_reduces_are_merged_as_planned(function: Callable[..., Any]) -> None
     found = nodes_of(graph, "LibraAllReduce")
     assert sorted(node.name for node in found) == [group.name for group in GROUPS]
     for node, group in zip(sorted(found, key=lambda node: node.name), GROUPS, strict=True):
-        names = tuple(one.decode() for one in node.attr["tensor_names"].list.s)
+        names = tuple(name.decode() for name in node.attr["tensor_names"].list.s)
         assert names == group.tensor_names
         assert (node.attr["group"].i, node.attr["num_threads"].i) == (
             group.group,
@@ -79,11 +79,11 @@ def test_outputs_follow_their_tensors() -> None:
             for get_operation in imported.get_operations()
             if get_operation.type == "AddV2"
         ]
-        shapes = sorted(one.inputs[0].shape.as_list() for one in adds)
+        shapes = sorted(node.inputs[0].shape.as_list() for node in adds)
     assert shapes == [[1], [2], [3], [4]]
     for add in adds:
         source = add.inputs[0]
-        names = [one.decode() for one in source.op.get_attr("tensor_names")]
+        names = [name.decode() for name in source.op.get_attr("tensor_names")]
         assert source.shape == [1 + NAMES.index(names[source.value_index])]
 
 

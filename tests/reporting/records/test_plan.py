@@ -79,8 +79,8 @@ def test_versions_name_every_package_once() -> None:
     found = plan.versions()
     assert f"Python {platform.python_version()}" in found
     assert f"Horovod {metadata.version('horovod')}" in found
-    assert len({one.split()[0] for one in found}) == len(found)
-    assert any(one.startswith("TensorFlow 2.") for one in found)
+    assert len({version.split()[0] for version in found}) == len(found)
+    assert any(version.startswith("TensorFlow 2.") for version in found)
 
 
 def test_versions_skip_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,8 @@ START = WarmStart(JOB, "aiacc", PlanOutline((0.5, 1.0), (1, 2), (0, 1)), (CommCo
 
 def test_warm_starts_are_loaded_latest_first(tmp_path: Path) -> None:
     other = WarmStart(JOB, "libra", START.outline)
-    for index, one in enumerate((START, other)):
-        os.utime(plan_store.store_warm_start(tmp_path, one), (index, index))
+    for index, start in enumerate((START, other)):
+        os.utime(plan_store.store_warm_start(tmp_path, start), (index, index))
     assert plan_store.load_warm_starts(tmp_path) == ([other, START], [])
 
 
@@ -148,10 +148,10 @@ def test_networks_have_separate_warm_starts(tmp_path: Path) -> None:
         job = replace(JOB, bytes_per_second=rate)
         return WarmStart(job, "aiacc", START.outline, (CommConfig(units, 2, 1),))
 
-    kept = [at(1.1e8, 1), at(1.2e8, 2), at(3e9, 3)]
-    for index, one in enumerate((START, *kept)):
-        os.utime(plan_store.store_warm_start(tmp_path, one), (index, index))
-    assert plan_store.load_warm_starts(tmp_path) == ([kept[2], kept[1], START], [])
+    starts = [at(1.1e8, 1), at(1.2e8, 2), at(3e9, 3)]
+    for index, start in enumerate((START, *starts)):
+        os.utime(plan_store.store_warm_start(tmp_path, start), (index, index))
+    assert plan_store.load_warm_starts(tmp_path) == ([starts[2], starts[1], START], [])
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def series(folder: Path, rank: int = 0) -> dict[str, list[tuple[int, Any]]]:
 
 
 def test_steps_are_written_singly_and_then_as_medians(tmp_path: Path) -> None:
-    one = made(tmp_path)
+    writer = made(tmp_path)
     single = recorder._SINGLE_STEPS
     # Binary fractions, whose sums are exact: the last is the one with which five seconds are over.
     seconds = [0.25] * single + [0.5, 1.0, 2.0, 1.0, 0.5] + [0.5] * 9
     for step, took in enumerate(seconds, 1):
-        one.record_step_seconds(step, took, is_steady=True)
-    one.record_step_seconds(len(seconds) + 1, 7.0, is_steady=False)
-    one.close()
+        writer.record_step_seconds(step, took, is_steady=True)
+    writer.record_step_seconds(len(seconds) + 1, 7.0, is_steady=False)
+    writer.close()
     found = series(tmp_path)
     steps = found[record_types.STEP_SECONDS]
     assert [step for step, _ in steps] == [*range(1, single + 1), single + 5]
@@ -52,27 +52,27 @@ def test_steps_are_written_singly_and_then_as_medians(tmp_path: Path) -> None:
 def test_tuning_budget_is_written_once(tmp_path: Path) -> None:
     waits, has = (made(tmp_path / name, max_tuning_steps=40) for name in ("w", "h"))
     has.record_plan(RECORD)
-    for one in (waits, has):
+    for writer in (waits, has):
         for step in (1, 2):
-            one.record_step_seconds(step, 0.5, is_steady=True)
-        one.close()
+            writer.record_step_seconds(step, 0.5, is_steady=True)
+        writer.close()
     assert series(tmp_path / "w")[record_types.MAX_TUNING_STEPS] == [(1, 40)]
     assert record_types.MAX_TUNING_STEPS not in series(tmp_path / "h")
 
 
 def test_other_ranks_write_only_their_own_records(tmp_path: Path) -> None:
     for rank in (0, 1):
-        one = made(tmp_path, rank)
-        one.record_step(1, (0, 10), ())  # before a plan is active, nothing is written
-        one.record_plan(RECORD)
-        one.record_step_seconds(2, 0.5, is_steady=True)
-        one.record_drift(3, 0.5, 0.25, is_back=False)
-        one.record_drift(4, 0.25, 0.25, is_back=True)
-        one.add_clock_exchanges(((1, 2), (3, 4)))
+        writer = made(tmp_path, rank)
+        writer.record_step(1, (0, 10), ())  # before a plan is active, nothing is written
+        writer.record_plan(RECORD)
+        writer.record_step_seconds(2, 0.5, is_steady=True)
+        writer.record_drift(3, 0.5, 0.25, is_back=False)
+        writer.record_drift(4, 0.25, 0.25, is_back=True)
+        writer.add_clock_exchanges(((1, 2), (3, 4)))
         for step in (5, 6):
-            one.record_step(step, (10 * step, 10 * step + 5), ())
-        one.record(examples.background_record(1))
-        one.close()
+            writer.record_step(step, (10 * step, 10 * step + 5), ())
+        writer.record(examples.background_record(1))
+        writer.close()
     first, second = series(tmp_path), series(tmp_path, 1)
     assert first[record_types.DRIFTED_STEP_SECONDS] == [(3, 0.5)]
     assert first[record_types.RETURNED_STEP_SECONDS] == [(4, 0.25)]
@@ -84,17 +84,20 @@ def test_other_ranks_write_only_their_own_records(tmp_path: Path) -> None:
     for rank, found in enumerate((first, second)):
         [texts] = [some for tag, some in found.items() if tag.startswith("step/")]
         steps = [StepRecord.from_json(text.decode()) for _, text in texts]
-        assert [(one.step, one.rank) for one in steps] == [(5, rank), (6, rank)]
+        assert [(step_record.step, step_record.rank) for step_record in steps] == [
+            (5, rank),
+            (6, rank),
+        ]
         # The exchange of messages belongs to the next record alone.
-        assert [one.exchanges_ns for one in steps] == [((1, 2), (3, 4)), ()]
+        assert [step_record.exchanges_ns for step_record in steps] == [((1, 2), (3, 4)), ()]
 
 
 def test_traced_step_has_backward_and_residual_seconds(tmp_path: Path) -> None:
-    one = made(tmp_path)
-    one.record_plan(RECORD)
+    writer = made(tmp_path)
+    writer.record_plan(RECORD)
     timeline = examples.measured(RECORD)
-    one.record_step(8, (0, 10**9), (), timeline=timeline)
-    one.close()
+    writer.record_step(8, (0, 10**9), (), timeline=timeline)
+    writer.close()
     found = series(tmp_path)
     [(_, whole)] = found[record_types.BACKWARD_SECONDS]
     [(step, rest)] = found[record_types.RESIDUAL_SECONDS]
@@ -117,12 +120,12 @@ def test_write_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureF
     without, full = made(tmp_path / "file"), made(tmp_path)
     disk: Any = Full()
     full._writer = disk
-    for one in (without, full):
-        one.record_plan(RECORD)
-        one.record_step_seconds(1, 0.5, is_steady=True)
-        one.record_graph(1, tf.Graph().as_graph_def)
-        one.record_step(2, (0, 10), ())
-        one.close()
+    for writer in (without, full):
+        writer.record_plan(RECORD)
+        writer.record_step_seconds(1, 0.5, is_steady=True)
+        writer.record_graph(1, tf.Graph().as_graph_def)
+        writer.record_step(2, (0, 10), ())
+        writer.close()
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "no space left" in caplog.text
 
@@ -130,13 +133,13 @@ def test_write_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_graph_failure_does_not_stop_the_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = made(tmp_path)
+    writer = made(tmp_path)
 
     def draw() -> Any:
         raise ValueError("over 2 GB")
 
-    one.record_graph(1, draw)
-    one.record_step_seconds(1, 0.5, is_steady=True)
-    one.close()
+    writer.record_graph(1, draw)
+    writer.record_step_seconds(1, 0.5, is_steady=True)
+    writer.close()
     assert "graph of the step: over 2 GB" in caplog.text
     assert series(tmp_path)[record_types.STEP_SECONDS] == [(1, 0.5)]

@@ -58,8 +58,8 @@ def test_untraced_steps_do_not_count() -> None:
     ]
     assert [other.timeline(RECORD.plan) for other in others] == [None] * 3
     assert TimelineRecord.from_steps(RECORD.plan, others) is None
-    one = TimelineRecord.from_steps(RECORD.plan, [*others, step])
-    assert one is not None and one.num_steps == 1
+    record = TimelineRecord.from_steps(RECORD.plan, [*others, step])
+    assert record is not None and record.num_steps == 1
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=30))

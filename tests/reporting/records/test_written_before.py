@@ -67,7 +67,8 @@ def answers() -> dict[str, Any]:
     """Returns the tab's answers, by route and what is shown."""
     found = collect_answers(FOLDER)
     return {
-        f"{route} {parameters.get('show', '')}".strip(): one for route, parameters, one in found
+        f"{route} {parameters.get('show', '')}".strip(): answer
+        for route, parameters, answer in found
     }
 
 

@@ -24,13 +24,13 @@ def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:
     record = examples.plan_record(**options)
     steps = []
     for rank in range(ranks):
-        one = examples.step_record(record, rank)
+        step_record = examples.step_record(record, rank)
         shift = ahead_ns if rank else 0
         steps.append(
             dataclasses.replace(
-                one,
-                started_ns=one.started_ns + shift,
-                finished_ns=one.finished_ns + shift,
+                step_record,
+                started_ns=step_record.started_ns + shift,
+                finished_ns=step_record.finished_ns + shift,
                 all_reduces=tuple(
                     dataclasses.replace(
                         span,
@@ -39,10 +39,10 @@ def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:
                         first_byte_ns=span.first_byte_ns + shift,
                         finished_ns=span.finished_ns + shift,
                     )
-                    for span in one.all_reduces
+                    for span in step_record.all_reduces
                 ),
-                backward_start_ns=None if rank else one.backward_start_ns,
-                produced_ns=() if rank else one.produced_ns,
+                backward_start_ns=None if rank else step_record.backward_start_ns,
+                produced_ns=() if rank else step_record.produced_ns,
             )
         )
     return Run({record.plan.fingerprint: record}, tuple(steps), ())
@@ -140,17 +140,17 @@ def test_trace_of_a_job_has_every_all_reduce(
     steps = [step for step in read_run(Path(traced.folder, "run")).steps if step.rank == rank]
     assert steps
     shown = spans(real, rank, "communication")
-    whole = [one for one in shown if "group" in one["args"]]
+    whole = [event for event in shown if "group" in event["args"]]
     assert len(whole) == len(steps) * len(three_groups.groups)
     recorded = [all_reduce for step in steps for all_reduce in step.all_reduces]
-    for one, record in zip(whole, recorded, strict=True):
+    for event, record in zip(whole, recorded, strict=True):
         group = three_groups.groups[record.group]
-        assert one["name"] == f"group {record.group}"
-        assert one["dur"] == pytest.approx((record.finished_ns - record.started_ns) / 1e3)
-        assert one["args"]["num_bytes"] == record.num_bytes
-        assert one["args"]["num_threads"] == group.num_threads
+        assert event["name"] == f"group {record.group}"
+        assert event["dur"] == pytest.approx((record.finished_ns - record.started_ns) / 1e3)
+        assert event["args"]["num_bytes"] == record.num_bytes
+        assert event["args"]["num_threads"] == group.num_threads
         tensors = list(three_groups.tensor_names[group.start : group.stop])
-        assert one["args"]["tensors"] == tensors
+        assert event["args"]["tensors"] == tensors
     assert [span["name"] for span in spans(real, rank, "steps")] == [
         f"step {s.step}" for s in steps
     ]
@@ -195,8 +195,10 @@ def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
         if rank == 0:
             writer.record(record.step, record)
         for step in range(2):
-            one = dataclasses.replace(examples.step_record(record, rank), step=record.step + step)
-            writer.record(one.step, one)
+            step_record = dataclasses.replace(
+                examples.step_record(record, rank), step=record.step + step
+            )
+            writer.record(step_record.step, step_record)
         writer.close()
     [path] = (logdir / "rank_0").iterdir()
     return path
@@ -263,7 +265,9 @@ def test_damaged_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     assert [(step.rank, step.step) for step in run.steps] == [(0, 61), (1, 61), (1, 62)]
     [problem] = run.problems
     assert problem.startswith(f"{str(path)!r}: damaged from byte ")
-    assert [one["file"] for one in LogdirSource.read(tmp_path).damaged] == [str(path)]
+    assert [damaged_file["file"] for damaged_file in LogdirSource.read(tmp_path).damaged] == [
+        str(path)
+    ]
 
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_unreadable_records_equal_those_over_tensorboard(tmp_path: Path) -> None
     write_raw(tmp_path, "no text", b"\xff\xfe\x00", plan)
     write_raw(tmp_path, "no json", b"{}", b"\x00")
     write_raw(tmp_path, "cut", examples.plan_record().to_json()[:100].encode(), plan)
-    ours, theirs = (runs(one) for one in (LogdirSource.read(tmp_path), provided(tmp_path)))
+    ours, theirs = (runs(source) for source in (LogdirSource.read(tmp_path), provided(tmp_path)))
     assert [problem["tag"] for problem in ours["problems"]] == [
         "cut",
         "future",

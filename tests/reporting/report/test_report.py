@@ -310,7 +310,7 @@ def test_registered_strategy_is_in_every_view(browser: Tab, tmp_path: Path) -> N
     browser.driver.get((tmp_path / "r.html").as_uri())
     browser.wait(lambda: browser.one("main").get_attribute("data-ready"))
     browser.view("strategies")
-    names = [one.get_attribute("data-strategy") for one in browser.find("#strategies tbody tr")]
+    names = [row.get_attribute("data-strategy") for row in browser.find("#strategies tbody tr")]
     assert halves.name in names and len(names) == len(set(names))
     browser.view("timeline")
     select = Select(browser.one("#timeline-1"))

@@ -198,7 +198,8 @@ def burst_record(
     for kind, order in (("forward", numbers), ("backward", reversed(numbers))):
         for number in order:
             seconds = 0.75 * sum(
-                one.computes for one in layers_of(plan)[stages[number].start : stages[number].stop]
+                layer.computes
+                for layer in layers_of(plan)[stages[number].start : stages[number].stop]
             )
             for device in range(stages[number].num_devices):
                 bars.append(Bar(device, kind, number, 0, at, at + seconds))
@@ -278,8 +279,8 @@ def traced_step(record: PlanRecord, stretch: float = 1.0, step: int = 0) -> Step
     )
     # A group's last tensor is ready with it, those before are not late.
     produced = [
-        at(one.ready_seconds)
-        for one, group in zip(timeline.groups, record.plan.groups, strict=True)
+        at(timing.ready_seconds)
+        for timing, group in zip(timeline.groups, record.plan.groups, strict=True)
         for _ in range(group.start, group.stop)
     ]
     produced[-1] = at(timeline.compute_seconds)

@@ -26,7 +26,7 @@ def test_concurrent_requests_share_one_computation() -> None:
         # A query of another key does not wait.
         assert cache.get("other", lambda: 7) == 7
         go_on.set()
-        assert {id(one.result(60)) for one in (first, *later)} == {id(computed[0])}
+        assert {id(future.result(60)) for future in (first, *later)} == {id(computed[0])}
     assert len(computed) == 1
 
 
@@ -44,9 +44,9 @@ def test_error_is_raised_in_all_requests_and_not_cached() -> None:
         assert begun.wait(60)
         second = pool.submit(cache.get, 1, fail)
         go_on.set()
-        for one in (first, second):
+        for future in (first, second):
             with pytest.raises(ValueError, match="no such rate"):
-                one.result(60)
+                future.result(60)
     assert cache.get(1, lambda: 5) == 5
 
 

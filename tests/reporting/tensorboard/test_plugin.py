@@ -112,7 +112,7 @@ def test_steps_view_compares_trials_only(plan: dict[str, str], tmp_path: Path) -
     won, beside = steps["race"]
     assert (won["strategy"], won["num_rounds"]) == ("libra", 4)
     assert (beside["strategy"], beside["is_noise"]) == ("wfbp", True)
-    assert [(one["run"], one["is_own"]) for one in steps["measured"]] == [
+    assert [(measured["run"], measured["is_own"]) for measured in steps["measured"]] == [
         (RUN, True), ("second/rank_0", False),
     ]  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_steps_belong_to_the_plan_active_at_their_time(tmp_path: Path) -> None:
     writer.record(later.step, later)
     writer.close()
     steps = Backend(tmp_path).answer("steps", run=RUN, tag=RECORD.tag)
-    assert [(one["strategy"], one["num_steps"]) for one in steps["measured"]] == [
+    assert [(measured["strategy"], measured["num_steps"]) for measured in steps["measured"]] == [
         ("libra", 8), ("wfbp", 10),
     ]  # fmt: skip
 
@@ -217,7 +217,7 @@ def test_history_has_steps_plans_and_prediction_errors(
     [[step, error]] = view["errors"]
     assert step == 64
     assert error == pytest.approx(RECORD.plan.predicted_seconds / 0.04 - 1)
-    assert [one["step"] for one in view["plans"]] == [61]
+    assert [entry["step"] for entry in view["plans"]] == [61]
     assert [(drift["step"], drift["is_back"]) for drift in view["drifts"]] == [
         (66, False),
         (70, True),

@@ -49,7 +49,7 @@ def test_unreadable_summaries_are_listed_with_reasons(odd: Backend) -> None:
 def test_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     backend = Backend(tmp_path)
     known = backend.answer("runs")
-    assert [one["name"] for one in known.pop("strategies")] == list(strategies.BY_NAME)
+    assert [strategy["name"] for strategy in known.pop("strategies")] == list(strategies.BY_NAME)
     assert known == {
         "plans": [],
         "families": [],

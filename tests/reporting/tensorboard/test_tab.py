@@ -46,7 +46,7 @@ def test_plan_view_has_all_facts(tab: Tab, made: dict[str, Any], address: str) -
     place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
     assert place["run"] == RUN
     tab.wait(lambda: tab.one("#gain").get_attribute("data-pending") is None)
-    facts = {one: tab.one(f"#{one}").text for one in ("bottleneck", "threads", "model", "gain")}
+    facts = {fact: tab.one(f"#{fact}").text for fact in ("bottleneck", "threads", "model", "gain")}
     assert "Group" in facts["bottleneck"]
     assert facts["threads"].splitlines()[1].startswith("r = ")
     assert "%" in facts["model"]
@@ -58,7 +58,7 @@ def test_measurements_are_above_predictions(tab: Tab, made: dict[str, Any], addr
     raced = answer(address, f"plan?{urllib.parse.urlencode(place)}")["race"]
     rows = tab.find("#race-table tbody tr")
     assert [row.get_attribute("data-fingerprint") for row in rows] == [
-        one["fingerprint"] for one in raced
+        entry["fingerprint"] for entry in raced
     ]
     assert raced[0]["fingerprint"] == made["plan"].fingerprint
     first = [cell.text for cell in rows[0].find_elements(By.CSS_SELECTOR, "td")]
@@ -85,7 +85,7 @@ def test_group_is_selected_by_keyboard(tab: Tab) -> None:
 
 def selected(tab: Tab) -> set[str | None]:
     """Returns the groups that are marked in the timelines."""
-    return {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")}
+    return {bar.get_attribute("data-group") for bar in tab.find("svg.lanes .bar.selected")}
 
 
 def test_selected_group_is_shared_by_views_and_survives_a_reload(

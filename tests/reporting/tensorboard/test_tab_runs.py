@@ -36,7 +36,9 @@ def test_hostile_names_are_text(odd: Tab) -> None:
     odd.one("#groups tbody tr").click()
     odd.wait(lambda: odd.one("#detail").get_attribute("data-group") == "0")
     # The tab may be redrawing the view.
-    names = odd.wait(lambda: {one.get_attribute("title") for one in odd.find("#tensors .one-line")})
+    names = odd.wait(
+        lambda: {element.get_attribute("title") for element in odd.find("#tensors .one-line")}
+    )
     assert examples.HOSTILE[0] in names
     for view in tensorboard_tab.VIEWS:
         odd.view(view)
@@ -120,7 +122,7 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
         len(chart.find_elements("css selector", "rect")) for chart in browser.find(".burst .gantt")
     ]
     assert bars[0] == len(burst.bars)
-    titles = [one.text.split(":")[0] for one in browser.find(".burst .gantt figcaption")]
+    titles = [caption.text.split(":")[0] for caption in browser.find(".burst .gantt figcaption")]
     assert titles == ["Measured", "Predicted"]
     idle = burst.plan.idle_seconds[1]
     assert f"Rank 1 is idle for {formatting.time(idle)}" in card.text.replace("\u00a0", " ")
@@ -142,7 +144,9 @@ def test_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path
         card = browser.one(".pipeline")
         assert "a pipeline of 2 stages under spp, 4 microbatches" in card.text
         assert "The bottleneck is stage" in card.text
-        assert [one.text.split(":")[0] for one in browser.find(".pipeline .gantt figcaption")] == [
+        assert [
+            caption.text.split(":")[0] for caption in browser.find(".pipeline .gantt figcaption")
+        ] == [
             "Predicted",
             "Measured",
         ]

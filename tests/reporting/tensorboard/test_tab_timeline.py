@@ -22,7 +22,7 @@ def domain(tab: Tab) -> tuple[float, float]:
 def test_timeline_zooms_moves_and_has_tooltips(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     tab.wait(lambda: tab.find("svg.lanes .bar"))
-    kinds = [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")]
+    kinds = [row.get_attribute("data-kind") for row in tab.find("svg.lanes .timeline")]
     assert kinds == ["measured", "predicted", "rank", "rank"]
     predicted = tab.texts("svg.lanes .timeline .backward")[1]
     assert predicted == f"backward {ms(made['plan'].predicted_seconds)}"
@@ -65,7 +65,7 @@ def test_timeline_shows_one_step_of_all_ranks(tab: Tab, made: dict[str, Any]) ->
     assert len(tab.find("#ranks .timeline[data-kind='rank']")) == 2
     place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
     view = answer(urllib.parse.urljoin(tab.address, "/"), f"ranks?{urllib.parse.urlencode(place)}")
-    assert [one["rank"] for one in view["ranks"]] == [0, 1]
+    assert [entry["rank"] for entry in view["ranks"]] == [0, 1]
     assert f"Step {view['step']}, 2 ranks" in tab.one("#skew").text
     for rank in view["ranks"]:
         assert rank["host"]

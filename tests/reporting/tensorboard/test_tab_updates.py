@@ -18,7 +18,7 @@ def test_new_records_appear_without_reload(tab: Tab, trained: Trained, address: 
     tab.wait(lambda: any("growing" in option.text for option in Select(tab.one("#run")).options))
     tab.choose("#run", "growing")
     tab.view("history")
-    drifts = [re.findall(r"\d+", one.text) for one in tab.find("main .drift")]
+    drifts = [re.findall(r"\d+", line.text) for line in tab.find("main .drift")]
     assert drifts == [["66", "200", "50"], ["70", "51", "50"]]  # step, measured and expected ms
     points = "return document.querySelector('#history-lead').textContent"
     before = tab.script(points)

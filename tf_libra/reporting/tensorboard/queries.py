@@ -191,7 +191,7 @@ def runs(source: LogSource) -> dict[str, Any]:
 
 
 def _shown(kind: str, document: str) -> dict[str, Any]:
-    return _SHOWN.get((kind, digest(document)), lambda: CARDS[kind].of(document))
+    return _SHOWN.get((kind, digest(document)), lambda: CARDS[kind].view(document))
 
 
 def _measuring(

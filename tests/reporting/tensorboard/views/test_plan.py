@@ -15,7 +15,7 @@ def test_reasons_of_an_untrusted_model_have_a_caveat() -> None:
 
 
 def test_alternatives_beyond_the_fitted_threads_are_marked() -> None:
-    group = next(k for k, one in enumerate(RECORD.plan.groups) if one.num_threads == 4)
+    group = next(k for k, candidate in enumerate(RECORD.plan.groups) if candidate.num_threads == 4)
     changes = {
         alternative["change"] for alternative in group_view(RECORD, group)["why"]["alternatives"]
     }

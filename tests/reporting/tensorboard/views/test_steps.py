@@ -49,7 +49,7 @@ def test_runs_of_other_jobs_are_ignored() -> None:
         MeasuredRun("without steps", RECORD),
     ]
     view = steps_view(RECORD, "own", runs)
-    assert [one["run"] for one in view["measured"]] == ["own", "backwards", "other"]
+    assert [measured["run"] for measured in view["measured"]] == ["own", "backwards", "other"]
     own, _, others = view["measured"]
     assert own["is_own"] and own["num_steps"] == 3 and own["step_seconds"] == 0.5
     assert own["backward_seconds"] == examples.timeline_record(RECORD).backward.median

@@ -18,11 +18,11 @@ class Card:
 
     Attributes:
       name: key in the listing of runs.
-      of: returns the view of a record's text; an unreadable text is a `ValueError`.
+      view: returns the view of a record's text; an unreadable text is a `ValueError`.
     """
 
     name: str
-    of: Callable[[str], dict[str, Any]]
+    view: Callable[[str], dict[str, Any]]
 
 
 # By kind of record.
