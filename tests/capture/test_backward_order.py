@@ -46,7 +46,7 @@ class Names:
 
     @property
     def given(self) -> list[str]:
-        return [one.name for one in self.taken]
+        return [gradient.name for gradient in self.taken]
 
 
 def test_other_gradients_of_a_name_are_numbered() -> None:

@@ -45,14 +45,14 @@ def find(
     results = [(output.op.name, output.value_index) for output in graph.outputs]
     found = find_weight_updates(traced_graph.read(graph, with_sizes=True), results, adds_sums)
     return {
-        one.gradient: WeightUpdate(
-            one.gradient,
-            tuple(sorted(place[names[i]] for i in one.variables)),
-            one.mixed_by,
-            one.readers,
-            {place[names[i]]: readers for i, readers in one.variable_readers.items()},
+        analysis.gradient: WeightUpdate(
+            analysis.gradient,
+            tuple(sorted(place[names[i]] for i in analysis.variables)),
+            analysis.mixed_by,
+            analysis.readers,
+            {place[names[i]]: readers for i, readers in analysis.variable_readers.items()},
         )
-        for one in found
+        for analysis in found
     }
 
 
@@ -86,8 +86,8 @@ def changes(
         variable.assign(value)
     return {
         (i, int(j))
-        for i, (one, other) in pairs
-        for j in np.flatnonzero(one.ravel() != other.ravel())
+        for i, (before, other) in pairs
+        for j in np.flatnonzero(before.ravel() != other.ravel())
     }
 
 
@@ -95,13 +95,13 @@ def check(update: Update, variables: Sequence[tf.Variable]) -> dict[str, WeightU
     """Compares analysis and brute force, in both directions; returns the analysis."""
     found = find(update, variables)
     assert list(found) == sorted(SHAPES)
-    for name, one in found.items():
+    for name, analysis in found.items():
         changed = changes(update, variables, name, 2)
         assert changed, name
-        is_elementwise = {i for i, _ in changed} <= set(one.variables) and {
+        is_elementwise = {i for i, _ in changed} <= set(analysis.variables) and {
             j for _, j in changed
         } == {2}
-        assert one.is_elementwise == is_elementwise, (name, one, changed)
+        assert analysis.is_elementwise == is_elementwise, (name, analysis, changed)
     return found
 
 
@@ -146,8 +146,8 @@ K = keras.optimizers
 )
 def test_elementwise_optimizers_of_keras(optimizer: Callable[[], Any], num_variables: int) -> None:
     found = check(*with_optimizer(optimizer()))
-    assert all(one.is_elementwise for one in found.values())
-    assert {len(one.variables) for one in found.values()} == {num_variables}
+    assert all(analysis.is_elementwise for analysis in found.values())
+    assert {len(analysis.variables) for analysis in found.values()} == {num_variables}
 
 
 @pytest.mark.parametrize(
@@ -231,11 +231,14 @@ def test_updates_written_by_hand_that_mix_elements(
 ) -> None:
     step = HandWritten(change)
     found = find(step.update, step.variables)
-    for one in found.values():
-        readers = [*one.readers, *(name for all_ in one.variable_readers.values() for name in all_)]
+    for analysis in found.values():
+        readers = [
+            *analysis.readers,
+            *(name for all_ in analysis.variable_readers.values() for name in all_),
+        ]
         assert any(name.endswith(f"({op})") for name in readers)
         # The weight is an element-wise function of nothing, or of values that are mixed.
-        assert one.mixed_by is not None or len(one.variables) == 1
+        assert analysis.mixed_by is not None or len(analysis.variables) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +281,7 @@ def test_readers_of_whole_gradients_are_named() -> None:
         return gradients["kernel"]
 
     found = find(update, [*step.variables, norm])
-    assert all(one.is_elementwise for one in found.values())
+    assert all(analysis.is_elementwise for analysis in found.values())
     assert found["kernel"].readers == ("a result of the step",)
     assert found["bias"].readers == ()
     assert list(found["bias"].variable_readers) == [3]
@@ -300,7 +303,7 @@ def test_dense_updates_of_tensorflow() -> None:
             )
 
     found = check(update, [*weights.values(), *slots.values()])
-    assert [one.variables for one in found.values()] == [(1, 3), (0, 2)]
+    assert [analysis.variables for analysis in found.values()] == [(1, 3), (0, 2)]
 
 
 ELEMENTWISE: tuple[Callable[[Any, Any], Any], ...] = (

@@ -59,7 +59,7 @@ def twice_in_a_branch(weight: tf.Variable, inputs: tf.Tensor) -> None:
         (in_a_branch_and_outside, ["weight", "weight#1"]),
         (twice_in_a_branch, ["weight", "weight#1"]),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_excludes_each_other_is_one_gradient(step: Any, names: list[str]) -> None:
     weight, traces = tf.Variable(1.0, name="weight"), Traces()
@@ -77,7 +77,7 @@ def test_what_differs_in_shape_is_not_one_gradient() -> None:
         return tf.cond(tf.reduce_sum(inputs) > 0, *chosen)
 
     instrumented_function.InstrumentedFunction(step, traces.add).get_concrete_function(INPUTS)
-    assert {one.name: one.shape for one in traces.traces[-1].reduced} == {
+    assert {gradient.name: gradient.shape for gradient in traces.traces[-1].reduced} == {
         "weight": (),
         "weight#1": (2, 4),
     }

@@ -29,7 +29,7 @@ def watched(
     def step(local: Any, reduced: Any) -> None:
         watch.add_to_graph(NAMES, given(local), given(reduced))
 
-    return step(*[tf.unstack(tf.constant(one)) for one in (local, reduced or local)])
+    return step(*[tf.unstack(tf.constant(part)) for part in (local, reduced or local)])
 
 
 def test_finite_gradients_leave_nothing_to_tell() -> None:
@@ -89,5 +89,5 @@ def test_a_snapshot_brings_values_back() -> None:
 
     step()
     snapshot.restore()
-    for one, value in zip(variables, before, strict=True):
-        np.testing.assert_array_equal(one.numpy(), value)
+    for trained, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(trained.numpy(), value)

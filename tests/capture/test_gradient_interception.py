@@ -96,7 +96,7 @@ def test_gradients_inside_of_another_are_a_part_of_it(
 
     trace, found = traced(tf.function(tf.function(step)) if in_function else step)
     assert sorted(found) == FOUR
-    assert sorted(one.name for one in trace.reduced) == FOUR
+    assert sorted(gradient.name for gradient in trace.reduced) == FOUR
 
 
 def test_gradients_of_a_ranks_own_variables_stay_its_own() -> None:
@@ -124,7 +124,9 @@ def test_a_function_used_inside_of_a_gradient_and_outside_is_marked_outside() ->
     @tf.custom_gradient
     def scaled(inputs: Any) -> Any:
         def gradient(upstream: Any) -> Any:
-            return upstream * tf.add_n([tf.reduce_sum(one) for one in gradients_of(inputs)])
+            return upstream * tf.add_n(
+                [tf.reduce_sum(gradient) for gradient in gradients_of(inputs)]
+            )
 
         return tf.identity(inputs), gradient
 
@@ -184,10 +186,10 @@ def test_a_gradient_that_is_none_is_passed_through(place: int) -> None:
             loss = loss_of(layers, inputs)
         chosen = [*layers[:place], unused, *layers[place:]]
         seen[:] = tape.gradient(loss, chosen)
-        return [one for one in seen if one is not None]
+        return [gradient for gradient in seen if gradient is not None]
 
     trace, found = traced(step)
-    assert [index for index, one in enumerate(seen) if one is None] == [place]
+    assert [index for index, gradient in enumerate(seen) if gradient is None] == [place]
     assert found == FOUR[::-1]
     assert trace.missing == ("unused",)
 
@@ -213,8 +215,14 @@ def test_one_that_is_none_inside_of_another_tape() -> None:
             with tf.GradientTape() as inner:
                 loss = loss_of(layers, inputs)
             first = inner.gradient(loss, [*layers, unused])
-            penalty = tf.add_n([tf.reduce_sum(one**2) for one in first if one is not None])
-        return [one for one in outer.gradient(penalty, [*layers, unused]) if one is not None]
+            penalty = tf.add_n(
+                [tf.reduce_sum(gradient**2) for gradient in first if gradient is not None]
+            )
+        return [
+            gradient
+            for gradient in outer.gradient(penalty, [*layers, unused])
+            if gradient is not None
+        ]
 
     for rule, times in (("local", 1), ("average", 3)):
         trace, found = traced(step, inner_gradients=rule)

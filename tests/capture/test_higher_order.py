@@ -47,7 +47,7 @@ def test_a_persistent_tape_that_differentiates_its_own_gradient_is_rejected() ->
     def step(inputs: tf.Tensor) -> Any:
         with tf.GradientTape(persistent=True) as tape:
             loss = loss_of(layers, inputs)
-            penalty = tf.add_n([tf.norm(one) for one in tape.gradient(loss, layers)])
+            penalty = tf.add_n([tf.norm(gradient) for gradient in tape.gradient(loss, layers)])
         return tape.gradient(loss + penalty, layers)
 
     with pytest.raises(ValueError, match=REFUSED):

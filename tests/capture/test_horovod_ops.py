@@ -52,7 +52,7 @@ def test_none_is_neither_forgotten_nor_averaged() -> None:
         with tf.GradientTape() as tape:
             loss = loss_of(layers, inputs)
         found = tape.gradient(loss, [*layers, unused])
-        return [one if one is None else hvd.allreduce(one) for one in found][:4]
+        return [gradient if gradient is None else hvd.allreduce(gradient) for gradient in found][:4]
 
     trace, found = traced(step)
     assert sorted(found) == [f"layer{i}" for i in range(4)]
@@ -86,7 +86,7 @@ def by_tape(layers: list[tf.Variable], inputs: tf.Tensor, averages: bool) -> Any
 
 def by_hand(layers: list[tf.Variable], inputs: tf.Tensor, averages: bool) -> Any:
     found = gradients_of(layers, inputs)
-    return [hvd.allreduce(one) for one in found] if averages else found
+    return [hvd.allreduce(gradient) for gradient in found] if averages else found
 
 
 def by_optimizer(layers: list[tf.Variable], inputs: tf.Tensor, averages: bool) -> Any:
@@ -117,8 +117,8 @@ class Flagged:
     def _step(self, inputs: tf.Tensor, averages: bool | None) -> None:
         found = self._way(self.layers, inputs, self.averages if averages is None else averages)
         written = self.sums if self._update == "sums" else self.layers
-        for one, gradient in zip(written, found, strict=True):
-            one.assign_sub(gradient)
+        for target, gradient in zip(written, found, strict=True):
+            target.assign_sub(gradient)
 
     def trace(self, averages: bool) -> list[str]:
         """Trace the step; what its graph all-reduces."""
@@ -129,7 +129,7 @@ class Flagged:
 
 
 @pytest.mark.parametrize("flag", ["argument", "attribute"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_gradients_that_another_trace_averages_stay_local(
     way: Callable[..., Any], flag: str
 ) -> None:
@@ -143,7 +143,7 @@ def test_gradients_that_another_trace_averages_stay_local(
 
 
 @pytest.mark.parametrize("flag", ["argument", "attribute"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_gradients_that_have_trained_averaged_are_rejected_when_horovod_averages(
     way: Callable[..., Any], flag: str
 ) -> None:
@@ -153,7 +153,7 @@ def test_gradients_that_have_trained_averaged_are_rejected_when_horovod_averages
         step.trace(averages=True)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_sums_of_averages_are_averaged_as_sums_of_what_is_local(way: Callable[..., Any]) -> None:
     step = Flagged(way, "argument", update="sums")
     assert len(step.trace(averages=False)) == 4
@@ -173,7 +173,7 @@ def test_other_variables_of_the_function_are_averaged_in_all_traces() -> None:
         assert len(all_reduces(call.get_concrete_function(INPUTS, averages))) == count
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_gradients_that_were_returned_averaged_are_rejected_when_horovod_averages(
     way: Callable[..., Any],
 ) -> None:
@@ -197,7 +197,7 @@ def test_evaluation_that_takes_no_gradient_is_neither_local_nor_averaged() -> No
     assert traces.traces[-1].local == ()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_variables_that_are_arguments_are_known_in_all_traces(way: Callable[..., Any]) -> None:
     layers, traces = chain(), Traces()
     call = InstrumentedFunction(tf.function(way), traces.add)

@@ -244,9 +244,9 @@ def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
         tf.function(step), traces.add, lambda: ReductionPolicy(sparse_as_dense=dense)
     )
     concrete = call.get_concrete_function(tf.TensorSpec([None], tf.int64))
-    assert [one.is_gathered for one in traces.marked[0]] == [False, not dense]
+    assert [gradient.is_gathered for gradient in traces.marked[0]] == [False, not dense]
     found = all_reduces(concrete)
-    (name,) = (one.name for one in traces.marked[0] if one.shape[-1:] == (4,))
+    (name,) = (gradient.name for gradient in traces.marked[0] if gradient.shape[-1:] == (4,))
     expected = [name] if dense else [f"{name}/{what}" for what in ("counts", "indices", "values")]
     assert found[1:] == expected
     returned = concrete.structured_outputs["table"]
@@ -348,9 +348,9 @@ def test_every_object_whose_method_it_is_makes_its_own_variables(signature: Any)
 
 
 def test_tracing_a_method_keeps_no_object_alive() -> None:
-    call, one = lazy_step(Traces()), Lazy("gone")
-    call.get_concrete_function(one, INPUTS)
-    gone = weakref.ref(one)
-    del one
+    call, lazy = lazy_step(Traces()), Lazy("gone")
+    call.get_concrete_function(lazy, INPUTS)
+    gone = weakref.ref(lazy)
+    del lazy
     gc.collect()
     assert gone() is None

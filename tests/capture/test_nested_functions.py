@@ -74,7 +74,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("function", MADE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", MADE, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> None:
     layers = chain()
@@ -86,7 +86,7 @@ def test_what_a_function_brings(function: Callable[..., Any], nested: bool) -> N
     )
 
 
-@pytest.mark.parametrize("function", MADE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", MADE, ids=lambda function: function.__name__)
 def test_a_step_that_calls_one_is_rejected_or_not(function: Callable[..., Any]) -> None:
     layers = chain()
     concrete = tf.function(lambda inputs: function(layers, inputs)).get_concrete_function(INPUTS)
@@ -241,7 +241,7 @@ def test_inner_gradient_that_a_later_trace_differentiates_again_is_rejected() ->
 
     def step(inputs: tf.Tensor, twice: bool) -> Any:
         with tf.GradientTape() as tape:
-            squares = sum(tf.reduce_sum(one**2) for one in model.method(inputs))
+            squares = sum(tf.reduce_sum(output**2) for output in model.method(inputs))
         return tape.gradient(squares, model.layers) if twice else squares
 
     call = instrumented_function.InstrumentedFunction(tf.function(step), traces.add)

@@ -64,7 +64,7 @@ def test_gradients_per_example_that_are_averaged_in_one_vector_are_left_to_horov
 
     def step(inputs: tf.Tensor) -> None:
         vector = tf.concat(
-            [tf.reshape(one, [-1]) for one in clipped(per_example(layers, inputs))], 0
+            [tf.reshape(gradient, [-1]) for gradient in clipped(per_example(layers, inputs))], 0
         )
         for layer, change in zip(layers, tf.split(hvd.allreduce(vector), 2), strict=False):
             layer.assign_sub(tf.reshape(change, layer.shape))
@@ -199,7 +199,9 @@ def test_what_the_script_averages_is_planned() -> None:
     layers = chain()
 
     def step(inputs: tf.Tensor) -> None:
-        assigned(layers, [hvd.allreduce(one) for one in clipped(per_example(layers, inputs))])
+        assigned(
+            layers, [hvd.allreduce(gradient) for gradient in clipped(per_example(layers, inputs))]
+        )
 
     trace, found = traced(step)
     assert sorted(found) == ["layer0", "layer1"]
@@ -274,7 +276,9 @@ def test_what_has_nothing_to_do_with_gradients_is_no_concern() -> None:
     def step(inputs: tf.Tensor) -> Any:
         losses, _ = clipped_in_map(layers, inputs)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.vectorized_map(lambda one: one[None] @ layers[0], inputs))
+            loss = tf.reduce_sum(
+                tf.vectorized_map(lambda example: example[None] @ layers[0], inputs)
+            )
         layers[0].assign_sub(tape.gradient(loss, layers[0]))
         return losses
 

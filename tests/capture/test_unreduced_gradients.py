@@ -131,7 +131,7 @@ def chained(layers: Layers, inputs: Any) -> None:
 
 
 def adversary(layers: Layers, inputs: Any) -> None:
-    near = inputs + tf.sign(tf.function(lambda one: taken_by_inputs(layers, one))(inputs))
+    near = inputs + tf.sign(tf.function(lambda tensor: taken_by_inputs(layers, tensor))(inputs))
     descend(layers, taken(layers, near))
 
 
@@ -146,7 +146,7 @@ def penalty(layers: Layers, inputs: Any) -> None:
     """On the slope at what other weights make, as a critic's is."""
     with tf.GradientTape() as outer:
         made = tf.tanh(inputs @ layers[3])
-        slope = tf.function(lambda one: taken_by_inputs(layers[:3], one))(made)
+        slope = tf.function(lambda values: taken_by_inputs(layers[:3], values))(made)
         loss = loss_of(layers[:3], inputs) + tf.reduce_sum(slope**2)
     descend(layers[:3], outer.gradient(loss, layers[:3]))
 
@@ -154,7 +154,7 @@ def penalty(layers: Layers, inputs: Any) -> None:
 def counted(layers: Layers, inputs: Any) -> None:
     """Writes the slope into a variable that it does not depend on."""
     descend(layers, taken(layers, inputs))
-    steepness.assign(tf.norm(tf.function(lambda one: taken_by_inputs(layers, one))(inputs)))
+    steepness.assign(tf.norm(tf.function(lambda tensor: taken_by_inputs(layers, tensor))(inputs)))
 
 
 steepness = tf.Variable(0.0)
@@ -178,11 +178,11 @@ def samples_by_their_slope(samples: tf.Variable, inputs: Any) -> None:
     start = samples.read_value() + weight
 
     @tf.function
-    def slope(one: Any) -> Any:
+    def slope(values: Any) -> Any:
         with tf.GradientTape() as tape:
-            tape.watch(one)
-            energy = tf.reduce_sum(one**4)
-        return tape.gradient(energy, one)
+            tape.watch(values)
+            energy = tf.reduce_sum(values**4)
+        return tape.gradient(energy, values)
 
     samples.assign(start - 0.1 * slope(start))
 
@@ -197,4 +197,4 @@ def test_a_ranks_own_samples_are_its_own(how: str) -> None:
     if how == "named":
         with pytest.raises(ValueError, match="updates 'samples'"):
             traced(step)
-    traced(step, is_rank_local=lambda one: one is samples)
+    traced(step, is_rank_local=lambda tensor: tensor is samples)

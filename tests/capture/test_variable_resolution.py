@@ -78,7 +78,7 @@ def sliced(layer: Any) -> Any:
 
 
 def unstacked_and_reshaped(layer: Any) -> Any:
-    return [tf.reshape(one, [2, 2]) for one in tf.unstack(tf.transpose(layer))]
+    return [tf.reshape(column, [2, 2]) for column in tf.unstack(tf.transpose(layer))]
 
 
 @pytest.mark.parametrize("cut", [split, sliced, unstacked_and_reshaped])
@@ -171,7 +171,7 @@ def test_what_is_computed_while_the_step_is_traced_is_no_part_of_it() -> None:
     def step(inputs: Any) -> Any:
         with tf.init_scope():
             scale = tf.linalg.global_norm(gradient_of(layers, layers, tf.ones([2, 4])))
-        return [one / scale for one in gradient_of(layers, layers, inputs)]
+        return [gradient / scale for gradient in gradient_of(layers, layers, inputs)]
 
     _, found = traced(step)
     assert sorted(found) == EACH

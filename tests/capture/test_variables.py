@@ -44,6 +44,6 @@ def test_variables_are_those_that_a_graph_uses() -> None:
 
     graph = step.get_concrete_function().graph
     for found in (variables.variables_of(graph), seen):
-        assert any(one is used for one in found)
-        assert not any(one is unused for one in found)
+        assert any(variable is used for variable in found)
+        assert not any(variable is unused for variable in found)
     assert variables.variables_of(tf.Graph()) == []

@@ -26,7 +26,7 @@ class Traces:
         return [trace.reduced for trace in self.traces]
 
     def names(self, trace: int = -1) -> list[str]:
-        return [one.name for one in self.marked[trace]]
+        return [gradient.name for gradient in self.marked[trace]]
 
 
 def chain(dtype: str = "float32") -> list[tf.Variable]:

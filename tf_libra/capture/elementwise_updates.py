@@ -298,7 +298,9 @@ class _Components:
             for variable, mixed in self._mixed.items():
                 if variable in coupled:
                     continue
-                through = [coupled[one] for one in self._aligned[variable] if one in coupled]
+                through = [
+                    coupled[neighbor] for neighbor in self._aligned[variable] if neighbor in coupled
+                ]
                 for root, node in mixed.items():
                     if root in coupled:
                         through.append(coupled[root])

@@ -26,7 +26,7 @@ def followed(
         results=graph.outputs,
         **options,
     )
-    return found, [set(found.written.get(id(one), ())) for one in (A, B)]
+    return found, [set(found.written.get(id(value), ())) for value in (A, B)]
 
 
 def test_what_is_written_carries_what_it_was_computed_of() -> None:
@@ -76,12 +76,12 @@ def test_a_loop_carries_round_what_any_turn_adds() -> None:
     assert found.returned == {"tanh"}
 
 
-@pytest.mark.parametrize("of", [tf.tanh, tf.identity])
-def test_functions_are_followed_into_and_out_of(of: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("operation", [tf.tanh, tf.identity])
+def test_functions_are_followed_into_and_out_of(operation: Callable[[Any], Any]) -> None:
     @tf.function
     def inner(x: Any, y: Any) -> Any:
         A.assign(y)
-        return of(x), y
+        return operation(x), y
 
     def step(x: Any) -> Any:
         first, second = inner(x, tf.sin(x))
@@ -89,7 +89,7 @@ def test_functions_are_followed_into_and_out_of(of: Callable[[Any], Any]) -> Non
         return second
 
     found, reached = followed(step)
-    assert reached == [{"sin"}, {"tanh"} if of is tf.tanh else set()]
+    assert reached == [{"sin"}, {"tanh"} if operation is tf.tanh else set()]
     assert found.returned == {"sin"}
 
 
@@ -98,8 +98,8 @@ def test_functions_of_data_may_do_anything_with_what_they_get() -> None:
         shift = tf.tanh(x)
         dataset = tf.data.Dataset.range(2).map(lambda i: tf.cast(i, tf.float32) + shift)
         total = tf.zeros([])
-        for one in dataset:
-            total += one
+        for element in dataset:
+            total += element
         return total
 
     assert "tanh" in followed(step)[0].returned

@@ -62,7 +62,7 @@ def test_what_an_all_reduce_is_computed_of_is_known() -> None:
         w.assign_sub(rate * slot)
 
     concrete = tf.function(step).get_concrete_function(X)
-    handles = [id(one) for one in (w.handle, slot.handle, rate.handle)]
+    handles = [id(handle) for handle in (w.handle, slot.handle, rate.handle)]
     inputs = {
         i + 1: handles.index(id(captured_input))
         for i, captured_input in enumerate(concrete.captured_inputs)
@@ -105,16 +105,16 @@ def test_conditions_flow_into_what_they_guard() -> None:
 
 def test_loops_are_followed_round() -> None:
     w, last = V(tf.ones([3])), V(tf.zeros([3]))
-    one, two = V(1.0), V(2.0)
+    first, second = V(1.0), V(2.0)
 
     def step(x: Any) -> None:
-        a, b, c = tf.constant(0.0), one.read_value(), two.read_value()
+        a, b, c = tf.constant(0.0), first.read_value(), second.read_value()
         for _ in tf.range(3):
             a, b, c = b, c, c
             w.assign_sub(reduced(w * x))
         last.assign(a * tf.ones([3]))
 
-    found = flows(step, X, names={"w": w, "last": last, "one": one, "two": two})
+    found = flows(step, X, names={"w": w, "last": last, "one": first, "two": second})
     assert found == {"w": "reduced w", "last": "one two"}
 
 
@@ -184,6 +184,6 @@ def test_constants_are_distinguished() -> None:
         found = find_sources(traced_graph.read(concrete.graph), range(1, len(concrete.inputs)))
         return [found.constants_of(mask) for _, mask in sorted(found.writes.items())]
 
-    (three, one), (four, also_one) = constants(3), constants(4)
+    (three, first), (four, also_one) = constants(3), constants(4)
     assert three != four
-    assert one == also_one
+    assert first == also_one

@@ -43,7 +43,10 @@ def test_everything_that_a_step_calls_is_there() -> None:
     assert len(loop.functions) == 2
     called = [name for node in body.nodes for name in node.functions]
     assert set(called) <= set(found.functions)
-    nodes = [*body.nodes, *(node for one in found.functions.values() for node in one.nodes)]
+    nodes = [
+        *body.nodes,
+        *(node for called_function in found.functions.values() for node in called_function.nodes),
+    ]
     assert [node.tensor_names for node in nodes if node.op == "LibraAllReduce"] == [("w",)]
     [write] = [node for node in nodes if WRITES.match(node.op)]
     assert by_name[write.inputs[0][0]].name in body.arguments
