@@ -58,7 +58,7 @@ def dropping_twice() -> Trained:
     return from_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), metric=metric)
 
 
-def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
+def _stateful(function: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
     """A model whose layers write a weight and a state, and then compute with them."""
     weights = [
         tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"kernel{i}")
@@ -69,7 +69,7 @@ def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trai
     def call(images: Any) -> Any:
         x = tf.reshape(images, [-1, 64])
         for weight, state in zip(weights, states, strict=True):
-            x = boundary(of(x, weight, state))
+            x = boundary(function(x, weight, state))
         return x @ head
 
     optimizer = keras.optimizers.SGD(0.1)

@@ -23,12 +23,12 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
     """Neither on variables, nor on what an optimizer keeps, nor on random states."""
     trained = build_model(EVERY[name])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
-    before = [tf.convert_to_tensor(one).numpy() for one in every]
+    before = [tf.convert_to_tensor(variable).numpy() for variable in every]
     given = (batches(1, 8)[0], {})
     traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     found = measured_layers(traces, given, 2)
-    for one, value in zip(every, before, strict=True):
-        np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+    for variable, value in zip(every, before, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(variable).numpy(), value)
     assert found.names == tuple(layer.name for layer in traces.microbatch_graph.layers)
     assert found.input_shares == (0.5, 1.0)
     assert min(found.forward_seconds.min(), found.backward_seconds.min()) >= 0
@@ -87,7 +87,7 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
     """Without any effect; so many seconds for each message that nothing else counts."""
     trained = build_model(EVERY["normalized"])
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
-    before = [tf.convert_to_tensor(one).numpy() for one in every]
+    before = [tf.convert_to_tensor(variable).numpy() for variable in every]
     given = (batches(1, 8)[0], {})
     traces = SizedTraces(StepRecorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
     layers = measured_layers(traces, given, 2)
@@ -95,8 +95,8 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
     cut = traces.partition((0, last))
     links = LinkRates(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
     found = measured_stages(traces, given, 2, layers, (0, last), links)
-    for one, value in zip(every, before, strict=True):
-        np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+    for variable, value in zip(every, before, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(variable).numpy(), value)
     for stage, own in enumerate((slice(0, last), slice(last, None))):
         for phase, seconds in (
             (cut.forward_phase(stage), found.forward_seconds),
@@ -122,7 +122,7 @@ def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
 def test_a_rank_without_its_measurement_discards_those_of_all():
     """The measurements that all ranks have, of whole microbatches, are averaged all the same."""
     columns = ([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]], [8, 8], [4])
-    one = LayerGraph.chain(*columns, input_shares=(0.5, 1), update_seconds=[0.5, 1])
+    graph = LayerGraph.chain(*columns, input_shares=(0.5, 1), update_seconds=[0.5, 1])
     forward, backward = ([row[-1] for row in rows] for rows in columns[:2])
     other = LayerGraph.chain(forward, backward, [8, 8], [4], update_seconds=[1.5, 3])
 
@@ -138,9 +138,9 @@ def test_a_rank_without_its_measurement_discards_those_of_all():
 
     ranks = Ranks()
     averaged(other, ranks)
-    found = averaged(one, ranks)
+    found = averaged(graph, ranks)
     assert found.input_shares == ()
     np.testing.assert_array_equal(found.forward_seconds, forward)
     np.testing.assert_array_equal(found.backward_seconds, backward)
     np.testing.assert_array_equal(found.update_seconds, [1, 2])
-    assert averaged(one, Ranks()) == one
+    assert averaged(graph, Ranks()) == graph

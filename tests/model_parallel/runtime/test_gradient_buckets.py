@@ -32,7 +32,7 @@ def test_a_later_stage_has_groups_where_the_iteration_is_shorter_for_it(first_se
     assert found[0] == []  # it has no replicas
     assert (len(found[1]) > 1) == pays
     if pays:
-        assert sorted(name for one in found[1] for name in one) == sorted(cut.reductions[1])
+        assert sorted(name for bucket in found[1] for name in bucket) == sorted(cut.reductions[1])
 
 
 @pytest.mark.parametrize(("seconds", "pays"), [(0.02, True), (1e-6, False)])

@@ -35,11 +35,11 @@ def test_all_numbers_of_stages_are_of_one_table():
     assert plan == tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=4)
     plans = make_pipeline_plans(layers, cluster, "spp", num_microbatches=4)
     assert plans[0] == plan
-    assert sorted(len(one.stages) for one in plans) == [1, 2, 3, 4]
-    for one in plans:
-        alone = Spp(num_stages=len(one.stages), num_microbatches=4)
-        assert one == tf_libra.make_pipeline_plan(layers, cluster, alone)
-        assert make_pipeline_plans(layers, cluster, alone) == (one,)
+    assert sorted(len(candidate.stages) for candidate in plans) == [1, 2, 3, 4]
+    for candidate in plans:
+        alone = Spp(num_stages=len(candidate.stages), num_microbatches=4)
+        assert candidate == tf_libra.make_pipeline_plan(layers, cluster, alone)
+        assert make_pipeline_plans(layers, cluster, alone) == (candidate,)
 
 
 def test_a_number_of_stages_that_is_not_possible_is_passed_over():

@@ -86,7 +86,7 @@ def test_released_variables_are_synchronized_when_needed(trained: Job) -> None:
     for step in halves:
         alone.accumulated(*step, MICROBATCHES)
     whole = [int(tf.size(variable.value)) for variable in alone.variables]
-    kept = []
+    held_indices = []
     for rank in range(trained.world_size):
         value = trained.value("released", rank)
         np.testing.assert_allclose(value["evaluated"], loss, rtol=1e-3)
@@ -95,14 +95,14 @@ def test_released_variables_are_synchronized_when_needed(trained: Job) -> None:
         assert all(sizes == after_first for sizes in later)
         assert {0} < {*after_first}
         assert all(a in (0, b) for a, b in zip(after_first, whole, strict=True))
-        kept.append({index for index, size in enumerate(after_first) if size})
+        held_indices.append({index for index, size in enumerate(after_first) if size})
         found = trained.arrays("released", rank)
         for number, variable in enumerate(alone.variables):
             np.testing.assert_allclose(found[str(number)], variable.numpy(), rtol=1e-3, atol=1e-4)
     stages = trained.value("released")["stages"]
     for ranks in stages:
-        assert all(kept[rank] == kept[ranks[0]] for rank in ranks)
-    assert kept[stages[0][0]] | kept[stages[1][0]] == set(range(len(whole)))
+        assert all(held_indices[rank] == held_indices[ranks[0]] for rank in ranks)
+    assert held_indices[stages[0][0]] | held_indices[stages[1][0]] == set(range(len(whole)))
 
 
 @pytest.mark.parametrize("trained", [2, 3], indirect=True)

@@ -31,7 +31,7 @@ def test_what_is_predicted_leaves_the_plans_gaps():
         idle = sum(stop - start for start, stop in gaps)
         assert busy + idle == pytest.approx(PLAN.iteration_seconds)
     for kind, field in (("compute", "computes"), ("transition", "comes_in")):
-        took = sum(getattr(one, field) * one.num_devices for one in layers_of(PLAN))
+        took = sum(getattr(layer, field) * layer.num_devices for layer in layers_of(PLAN))
         drawn = [bar for bar in predicted.bars if bar.kind == kind]
         assert sum(bar.stop_seconds - bar.start_seconds for bar in drawn) == pytest.approx(took)
 

@@ -16,16 +16,17 @@ many = settings(max_examples=200, deadline=None)
 @st.composite
 def plans(draw, layers, cluster):
     """Any stages on any devices, in any order that waits for nothing that waits for it."""
-    one, two, three, four, five, six, *drawn = fractions(draw, 6 + cluster.num_devices + 4)
-    M = pick(range(1, 5), one)
-    count = pick(range(1, min(len(layers.layers), cluster.num_devices) + 1), two)
-    ranges = pick(list(reference.partitions(len(layers.layers), count)), three)
+    choices = iter(fractions(draw, 6))
+    drawn = fractions(draw, cluster.num_devices + 4)
+    M = pick(range(1, 5), next(choices))
+    count = pick(range(1, min(len(layers.layers), cluster.num_devices) + 1), next(choices))
+    ranges = pick(list(reference.partitions(len(layers.layers), count)), next(choices))
     devices = np.argsort(drawn[4:], kind="stable").tolist()
-    used = pick(range(count, cluster.num_devices + 1), four)
-    sets = pick(list(reference.replications(devices[:used], count)), five)
+    used = pick(range(count, cluster.num_devices + 1), next(choices))
+    sets = pick(list(reference.replications(devices[:used], count)), next(choices))
     stages = [(a, b, s) for (a, b), s in zip(ranges, sets, strict=True)]
     orders = execution_orders(count, M)
-    if six >= 0.5:
+    if next(choices) >= 0.5:
         numbers = np.argsort(drawn[:M], kind="stable").tolist()
         forward = [("forward", m) for m in numbers]
         orders = [tuple(forward + [("backward", m) for m in reversed(numbers)])] * count
@@ -168,9 +169,9 @@ def test_plans_of_other_layers_or_devices_are_rejected():
 
 def test_orders_that_wait_for_each_other_are_rejected():
     layers, cluster = chain_of_two(1)
-    one = (("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1))
+    order = (("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1))
     other = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
-    plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], [one, other])
+    plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], [order, other])
     with pytest.raises(ValueError, match="in a circle"):
         tf_libra.simulate_pipeline(layers, plan, cluster)
 

@@ -76,14 +76,14 @@ def test_bubbles_are_what_computation_leaves(layers, cluster):
         timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
         bars, end = bars_of(plan, timeline), timeline.iteration_seconds
         found = bubbles(bars, len(stages), end)
-        assert [one.seconds for one in found] == sorted((b.seconds for b in found), reverse=True)
+        assert [gap.seconds for gap in found] == sorted((b.seconds for b in found), reverse=True)
         for device in {bar.device for bar in bars}:
             busy = sum(
                 bar.stop_seconds - bar.start_seconds
                 for bar in bars
                 if bar.device == device and bar.microbatch is not None
             )
-            idle = sum(one.seconds for one in found if one.device == device)
+            idle = sum(gap.seconds for gap in found if gap.device == device)
             assert busy + idle == pytest.approx(end, rel=1e-9, abs=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_bubbles_are_named_by_what_is_awaited():
     layers, plan, cluster = planned([1, 1], [2, 2], [0, 0], [0], 1.0, TWO, 2)
     timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
     found = bubbles(bars_of(plan, timeline), 2, timeline.iteration_seconds)
-    assert [(one.device, one.seconds, one.why) for one in found] == [
+    assert [(gap.device, gap.seconds, gap.why) for gap in found] == [
         (0, 2, "backward of microbatch 0 by stage 1"),
         (1, 2, "the end of the iteration"),
         (0, 1, "backward of microbatch 1 by stage 1"),

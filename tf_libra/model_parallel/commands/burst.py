@@ -133,14 +133,14 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
     limits = _numbers("max_amplification", flag_value(values, "max_amplification"))
     rows: list[dict[str, Any]] = []
     pictures = []
-    for one in compare(scaling, strategies, limits):
-        if one.plan is None:
-            rows.append({"plan": one.name, "problem": one.problem})
+    for compared in compare(scaling, strategies, limits):
+        if compared.plan is None:
+            rows.append({"plan": compared.name, "problem": compared.problem})
             continue
-        rows.append(_row(one.name, one.plan))
+        rows.append(_row(compared.name, compared.plan))
         # Plot fixed numbers of devices only for the whole cluster.
-        if one.num_devices in (None, scaling.device_counts[-1]):
-            pictures.append((one.name, one.plan))
+        if compared.num_devices in (None, scaling.device_counts[-1]):
+            pictures.append((compared.name, compared.plan))
     least = strong_scaling_limit(scaling)
     if flag_value(values, "json"):
         print_json({"plans": rows, "strong_scaling_limit_seconds": least})

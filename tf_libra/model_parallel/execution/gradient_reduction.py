@@ -79,19 +79,19 @@ class GradientReduction:
 
     @classmethod
     def for_stage(
-        cls, partition: StagePartition, stage: int, kept: Collection[str]
+        cls, partition: StagePartition, stage: int, kept_tensors: Collection[str]
     ) -> "GradientReduction":
         """Returns the reduction for the first of several microbatches.
 
         Args:
             partition: the step in stages.
             stage: index of the stage.
-            kept: names of the computed tensors that are needed besides their sums.
+            kept_tensors: names of the computed tensors that are needed besides their sums.
         """
         graph = partition.graph
         gradients = {name: graph.gradients[name].name for name in partition.reductions[stage]}
         outputs = partition.subgraphs[partition.backward_phase(stage)].outputs
-        only_summed = set(gradients.values()) - set(kept)
+        only_summed = set(gradients.values()) - set(kept_tensors)
         return cls(
             tuple(gradients),
             {name: outputs.index(gradient) for name, gradient in gradients.items()},

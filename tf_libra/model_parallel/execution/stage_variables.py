@@ -310,7 +310,7 @@ class StageVariables:
         """Adds the parts of sums on the first rank of their stage, which serves them."""
         assert self._world is not None
         transport = self._world[1]
-        keys = [key for key, one in self._owned.items() if one.is_sum and one.is_written]
+        keys = [key for key, owned in self._owned.items() if owned.is_sum and owned.is_written]
         for variable in [self._owned[key] for key in keys]:
             handle, (root, *others) = self._references[variable.key](), variable.ranks
             message = f"variable {variable.name}, a part of it"

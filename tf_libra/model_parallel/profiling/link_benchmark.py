@@ -26,21 +26,21 @@ def measured_links(transport: Transport, control: Control) -> LinkRates:
     """Measure each pair of ranks in turn by round trips; all ranks call this."""
     rates = np.zeros([control.world_size] * 2)
     latencies = []
-    for one, other in itertools.combinations(range(control.world_size), 2):
+    for first, other in itertools.combinations(range(control.world_size), 2):
 
-        def one_way(num_bytes: int, one: int = one, other: int = other) -> float:
+        def one_way(num_bytes: int, first: int = first, other: int = other) -> float:
             """Return the seconds of a transfer, the same on every rank."""
             seconds = 0.0
-            if control.rank in (one, other):
-                is_first, probe = control.rank == one, _probe(num_bytes)
-                peer = other if is_first else one
+            if control.rank in (first, other):
+                is_first, probe = control.rank == first, _probe(num_bytes)
+                peer = other if is_first else first
                 seconds = min(
                     _round_trip(transport, probe, peer, is_first) for _ in range(_REPEATS)
                 )
-            return float(control.all_gather(seconds)[one]) / 2
+            return float(control.all_gather(seconds)[first]) / 2
 
         latencies.append(one_way(4))
-        rates[one, other] = rates[other, one] = lasting_rate(one_way)
+        rates[first, other] = rates[other, first] = lasting_rate(one_way)
     handled = _handled(transport, control, _probe(4))
     return LinkRates(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
 

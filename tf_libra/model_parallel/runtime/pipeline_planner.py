@@ -117,7 +117,11 @@ class PipelinePlanner:
         mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
-        memory = [one for one in control.all_gather(self._strategy.memory_bytes) if one is not None]
+        memory = [
+            limit_bytes
+            for limit_bytes in control.all_gather(self._strategy.memory_bytes)
+            if limit_bytes is not None
+        ]
         cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
         plan = self._planned(traces, layers, cluster, control)

@@ -277,8 +277,10 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
         )
         loads.append((update_seconds(layers, stage), f"the update of stage {number}"))
     seconds, what = max(loads, key=lambda load: load[0])
-    of = "" if plan.predicted_seconds is None else f" of {formatting.time(plan.predicted_seconds)}"
-    return f"the bottleneck is {what}: {formatting.time(seconds)}{of}"
+    prediction = (
+        "" if plan.predicted_seconds is None else f" of {formatting.time(plan.predicted_seconds)}"
+    )
+    return f"the bottleneck is {what}: {formatting.time(seconds)}{prediction}"
 
 
 def layers_of(plan: PipelinePlan, stage: int) -> str:

@@ -26,9 +26,9 @@ def test_allotments_are_those_of_which_no_lane_could_have_more(more, devices, la
         if sum(counts[position] for position in positions) <= devices
     ]
     largest = [
-        one
-        for one in fitting
-        if not any(other != one and all(np.array(other) >= one) for other in fitting)
+        allotment
+        for allotment in fitting
+        if not any(other != allotment and all(np.array(other) >= allotment) for other in fitting)
     ]
     found = list(allotments_of(counts, devices, lanes))
     assert sorted(found) == sorted(largest)

@@ -208,18 +208,18 @@ def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to()
 def test_no_device_runs_two_tasks_concurrently(case, limit):
     plan = tf_libra.make_burst_plan(case[0], max_amplification=limit)
     spans = [span for span in plan.spans if span.seconds > 1e-9]
-    for one, other in itertools.combinations(spans, 2):
+    for first, other in itertools.combinations(spans, 2):
         if (
-            one.start_seconds < other.stop_seconds - 1e-9
-            and other.start_seconds < one.stop_seconds - 1e-9
+            first.start_seconds < other.stop_seconds - 1e-9
+            and other.start_seconds < first.stop_seconds - 1e-9
         ):
-            assert one.lane != other.lane
+            assert first.lane != other.lane
             used = [
                 range(
                     plan.first_devices[span.layer],
                     plan.first_devices[span.layer] + plan.num_devices[span.layer],
                 )
-                for span in (one, other)
+                for span in (first, other)
             ]
             assert not set(used[0]) & set(used[1])
     assert max(span.stop_seconds for span in plan.spans) == pytest.approx(plan.iteration_seconds)

@@ -30,7 +30,7 @@ def targets_of(bundled, index):
     if isinstance(bundled, Edges):
         return [bundled.targets[index]]
     inner = bundled.branches if isinstance(bundled, Blocks) else bundled.links
-    return [target for one in inner for target in targets_of(one, index)]
+    return [target for edge in inner for target in targets_of(edge, index)]
 
 
 def residual(edge, layer):

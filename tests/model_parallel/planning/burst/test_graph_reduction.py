@@ -13,7 +13,7 @@ def layers_of(link):
     if isinstance(link, Edge):
         return []
     if isinstance(link, Chain):
-        inner = [layer for one in link.links for layer in layers_of(one)]
+        inner = [layer for inner_link in link.links for layer in layers_of(inner_link)]
         return [*link.layers, *inner]
     return [layer for branch in link.branches for layer in layers_of(branch)]
 
@@ -22,7 +22,7 @@ def edges_of(link):
     if isinstance(link, Edge):
         return [link.index]
     inner = link.links if isinstance(link, Chain) else link.branches
-    return [index for one in inner for index in edges_of(one)]
+    return [index for inner_link in inner for index in edges_of(inner_link)]
 
 
 def series_parallel(rng, size):

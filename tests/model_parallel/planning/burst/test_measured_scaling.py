@@ -147,7 +147,7 @@ def test_bursts_do_not_pay_for_what_takes_less_than_a_startup(
     profile = chain(compute, num_bytes, startup, startup, startup).profile(between)
     plan = make_burst_plan(profile)
     changes = np.count_nonzero(np.diff(plan.num_devices))
-    best = min(one.iteration_seconds for one in data_parallel(profile))
+    best = min(candidate.iteration_seconds for candidate in data_parallel(profile))
     least = compute.min(axis=1).sum()
     assert least + changes * 3 * startup <= plan.iteration_seconds * (1 + 1e-9)
     assert plan.iteration_seconds <= best * (1 + 1e-9)

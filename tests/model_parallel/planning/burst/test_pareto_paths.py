@@ -57,38 +57,40 @@ def test_two_ways_parallel_lanes_are_as_many_are(drawn):
     assert found == pytest.approx(together(seconds, entering, main, axis=1))
 
 
-def check_frontier(kept, seconds, entering):
+def check_frontier(pareto, seconds, entering):
     """Check that no selected path dominates another, and that dropped paths are dominated."""
     for place in np.ndindex(seconds.shape[1:]):
         column = (slice(None), *place)
-        there = np.isfinite(kept.seconds[column])
+        there = np.isfinite(pareto.seconds[column])
         assert not there[1:][~there[:-1]].any()  # padding is at the end
-        pairs = list(zip(kept.entering[column][there], kept.seconds[column][there], strict=True))
-        for one, other in itertools.pairwise(pairs):
-            assert one[0] <= other[0] and one[1] > other[1]
+        pairs = list(
+            zip(pareto.entering[column][there], pareto.seconds[column][there], strict=True)
+        )
+        for first, other in itertools.pairwise(pairs):
+            assert first[0] <= other[0] and first[1] > other[1]
         for e, s in zip(entering[column], seconds[column], strict=True):
             if np.isfinite(s):
                 assert any(a <= e and b <= s * (1 + 1e-12) for a, b in pairs)
-        assert np.isinf(kept.entering[column][~there]).all()
+        assert np.isinf(pareto.entering[column][~there]).all()
 
 
 @given(ways(branches=2))
 def test_what_none_beats_is_kept_with_the_row_that_it_was(drawn):
     seconds, entering = (x.transpose(2, 0, 1) for x in drawn)  # [R, M, k]
-    kept = frontier(seconds, entering)
-    check_frontier(kept, seconds, entering)
-    for row, *place in zip(*np.nonzero(np.isfinite(kept.seconds)), strict=True):
-        was = int(kept.rows[row, *place])
-        assert seconds[was, *place] == kept.seconds[row, *place]
-        assert entering[was, *place] == kept.entering[row, *place]
+    pareto = frontier(seconds, entering)
+    check_frontier(pareto, seconds, entering)
+    for row, *place in zip(*np.nonzero(np.isfinite(pareto.seconds)), strict=True):
+        was = int(pareto.rows[row, *place])
+        assert seconds[was, *place] == pareto.seconds[row, *place]
+        assert entering[was, *place] == pareto.entering[row, *place]
 
 
 @given(ways(branches=2))
 def test_of_two_frontiers_what_none_beats_of_all_is_kept(drawn):
     seconds, entering = (x.transpose(2, 1, 0) for x in drawn)  # [R, k, M]
-    one, other = (frontier(seconds[:, k], entering[:, k]) for k in range(2))
+    first, other = (frontier(seconds[:, k], entering[:, k]) for k in range(2))
     every = (np.concatenate([x[:, 0], x[:, 1]]) for x in (seconds, entering))
-    check_frontier(better(one, other), *every)
+    check_frontier(better(first, other), *every)
 
 
 @st.composite

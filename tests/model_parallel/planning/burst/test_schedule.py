@@ -35,7 +35,7 @@ def decided(draw, cases):
         if chains:
             parallel = draw(st.lists(st.sampled_from(chains), unique=True))[: len(link[1]) - 1]
             possible = itertools.product(counts, repeat=len(parallel) + 1)
-            fitting = [one for one in possible if sum(one) <= cap]
+            fitting = [allotment for allotment in possible if sum(allotment) <= cap]
             if parallel and fitting:
                 widths = draw(st.sampled_from(fitting))
             else:
@@ -115,7 +115,10 @@ def blocks_of(run):
     if isinstance(run, ChainRun):
         return [block for link in run.links for block in blocks_of(link)]
     if isinstance(run, BlockRun):
-        return [run, *(block for one in (*run.main, *run.parallel) for block in blocks_of(one))]
+        return [
+            run,
+            *(block for inner_run in (*run.main, *run.parallel) for block in blocks_of(inner_run)),
+        ]
     return []
 
 
@@ -137,11 +140,11 @@ def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case)
         devices = [set().union(*(used[layer] for layer in lane)) for lane in lanes]
         assert len(set().union(*devices)) == sum(map(len, devices))
     spans = [span for span in plan.spans if span.seconds > 1e-9]
-    for one, other in itertools.combinations(spans, 2):
-        if max(one.start_seconds, other.start_seconds) < (
-            min(one.stop_seconds, other.stop_seconds) - 1e-9
+    for earlier, other in itertools.combinations(spans, 2):
+        if max(earlier.start_seconds, other.start_seconds) < (
+            min(earlier.stop_seconds, other.stop_seconds) - 1e-9
         ):
-            assert not used[one.layer] & used[other.layer]
+            assert not used[earlier.layer] & used[other.layer]
     occupied = sum(plan.num_devices[span.layer] * span.seconds for span in plan.spans)
     assert plan.device_seconds == pytest.approx(occupied, rel=1e-9, abs=1e-9)
     for span in plan.spans:

@@ -60,8 +60,8 @@ def orders_of_cuts(matrix, members):
     if len(members) == 1:
         return [tuple(members)]
     side = min_cut(matrix[np.ix_(members, members)])
-    one, other = (orders_of_cuts(matrix, np.asarray(members)[part]) for part in (side, ~side))
-    return [a + b for x in one for y in other for a, b in ((x, y), (y, x))]
+    left, other = (orders_of_cuts(matrix, np.asarray(members)[part]) for part in (side, ~side))
+    return [a + b for x in left for y in other for a, b in ((x, y), (y, x))]
 
 
 @many

@@ -160,12 +160,12 @@ class Branches:
         )
         seconds = best.transpose(2, 0, 1)[:, None, :, :, None] + seconds
         entering = np.broadcast_to(entering, seconds.shape)
-        kept = ParetoSet(seconds.reshape(-1, *shape), entering.reshape(-1, *shape), None)
-        if len(kept.seconds) > MANY:
-            kept = frontier(*self._possible(chains.targets, kept.seconds, kept.entering))
+        pareto = ParetoSet(seconds.reshape(-1, *shape), entering.reshape(-1, *shape), None)
+        if len(pareto.seconds) > MANY:
+            pareto = frontier(*self._possible(chains.targets, pareto.seconds, pareto.entering))
 
         def run(row: int, link: int, source: int, count: int) -> Run:
-            position, way = divmod(kept.row(row, link, source, count), ways)
+            position, way = divmod(pareto.row(row, link, source, count), ways)
             counts = [position]
             for before, step in reversed(taken):
                 counts.append(int((before[link, source] + step[link, :, counts[-1]]).argmin()))
@@ -176,7 +176,7 @@ class Branches:
             runs.append(last.run(way, link, position, count))
             return ChainRun(tuple(chains.layers[:, link].tolist()), tuple(counts), tuple(runs))
 
-        return Table(kept.seconds, kept.entering, run)
+        return Table(pareto.seconds, pareto.entering, run)
 
     def _possible(self, targets: Indices, seconds: Array, entering: Array) -> tuple[Array, Array]:
         """Drop paths whose transition alone exceeds the targets' limits."""
@@ -310,38 +310,38 @@ class Branches:
             main = lanes.main[number]
             if incumbent is not None and self._beaten(tables, main, targets, incumbent):
                 continue
-            kept = ParetoSet(tables[0].seconds, tables[0].entering, None)
+            pareto = ParetoSet(tables[0].seconds, tables[0].entering, None)
             picks: list[Indices] = [
                 np.broadcast_to(
-                    np.arange(len(kept.seconds))[:, None, None, None], kept.seconds.shape
+                    np.arange(len(pareto.seconds))[:, None, None, None], pareto.seconds.shape
                 )
             ]
             for table, apart in zip(tables[1:], ~main[1:], strict=True):
                 ways = len(table.seconds)
-                before = kept.seconds[:, None], kept.entering[:, None]
+                before = pareto.seconds[:, None], pareto.entering[:, None]
                 if apart:
                     joined = in_parallel(*before, table.seconds, table.entering)
                 else:
                     joined = before[0] + table.seconds
-                shape = (-1, *kept.seconds.shape[1:])
+                shape = (-1, *pareto.seconds.shape[1:])
                 sums = (before[1] + table.entering).reshape(shape)
-                kept = frontier(*self._possible(targets, joined.reshape(shape), sums))
-                picks = [np.take_along_axis(pick, rows_of(kept) // ways, 0) for pick in picks]
-                picks.append(rows_of(kept) % ways)
-            found.append((number, kept, picks))
-            incumbent = kept if incumbent is None else better(incumbent, kept)
+                pareto = frontier(*self._possible(targets, joined.reshape(shape), sums))
+                picks = [np.take_along_axis(pick, rows_of(pareto) // ways, 0) for pick in picks]
+                picks.append(rows_of(pareto) % ways)
+            found.append((number, pareto, picks))
+            incumbent = pareto if incumbent is None else better(incumbent, pareto)
         final = frontier(
-            np.concatenate([kept.seconds for _, kept, _ in found]),
-            np.concatenate([kept.entering for _, kept, _ in found]),
+            np.concatenate([pareto.seconds for _, pareto, _ in found]),
+            np.concatenate([pareto.entering for _, pareto, _ in found]),
         )
-        ends = list(itertools.accumulate(len(kept.seconds) for _, kept, _ in found))
+        ends = list(itertools.accumulate(len(pareto.seconds) for _, pareto, _ in found))
 
         def run(row: int, link: int, source: int, count: int) -> Run:
             place = link, source, count
             offered = final.row(row, *place)
             position = next(i for i, end in enumerate(ends) if offered < end)
-            number, kept, picks = found[position]
-            way = offered - (ends[position] - len(kept.seconds))
+            number, pareto, picks = found[position]
+            way = offered - (ends[position] - len(pareto.seconds))
             taken = np.array([pick[way, *place] for pick in picks])
             return lanes.run(number, taken, place, self.costs.counts)
 

@@ -112,9 +112,9 @@ def _series(before: Link, layer: int, after: Link) -> Chain:
     return Chain(layers, (*links, after))
 
 
-def _parallel(one: Link, other: Link) -> Block:
+def _parallel(first: Link, other: Link) -> Block:
     branches: list[Edge | Chain] = []
-    for link in (one, other):
+    for link in (first, other):
         branches += link.branches if isinstance(link, Block) else [link]
     return Block(tuple(sorted(branches, key=_place)))
 

@@ -72,8 +72,8 @@ def _search(scaling: ScalingProfile, max_amplification: float | None) -> ChainRu
             )
         least, amplified = next_least, next_amplified
         predecessors.append(chosen)
-    kept = [g for g in positions if within(amplified[g], limit)] or list(positions)
-    counts = [min(kept, key=lambda g: least[g])]
+    allowed = [g for g in positions if within(amplified[g], limit)] or list(positions)
+    counts = [min(allowed, key=lambda g: least[g])]
     for chosen in reversed(predecessors[1:]):
         counts.append(chosen[counts[-1]])
     counts.reverse()

@@ -89,10 +89,10 @@ def frontier(seconds: Array, entering: Array) -> ParetoSet:
     keep[1:] &= seconds[1:] < least[:-1] * (1 - EQUAL)
     size = max(1, int(keep.sum(axis=0).max()))
     place = np.argsort(~keep, axis=0, kind="stable")[:size]
-    kept = keep[place, at]
+    selected = keep[place, at]
     return ParetoSet(
-        np.where(kept, seconds[place, at], np.inf).reshape(size, *shape),
-        np.where(kept, entering[place, at], np.inf).reshape(size, *shape),
+        np.where(selected, seconds[place, at], np.inf).reshape(size, *shape),
+        np.where(selected, entering[place, at], np.inf).reshape(size, *shape),
         order[place, at].reshape(size, *shape),
     )
 
@@ -105,10 +105,10 @@ def _finite(seconds: Array, entering: Array) -> ParetoSet:
     return ParetoSet(seconds, np.where(np.isfinite(seconds), entering, np.inf), rows)
 
 
-def rows_of(kept: ParetoSet) -> Indices:
+def rows_of(pareto: ParetoSet) -> Indices:
     """Return the previous row of each path."""
-    assert kept.rows is not None
-    return kept.rows
+    assert pareto.rows is not None
+    return pareto.rows
 
 
 def better(first: ParetoSet, other: ParetoSet) -> ParetoSet:
@@ -138,9 +138,13 @@ def combined(
     rows = np.zeros((seconds.shape[1], len(seconds)), np.intp)
     counts = main.sum(axis=1)
     for count in np.unique(counts):
-        these = np.flatnonzero(counts == count)
-        found[these], rows[:, these] = _with_main(
-            seconds[these], entering[these], int(count), limits[these], known[these]
+        same_count = np.flatnonzero(counts == count)
+        found[same_count], rows[:, same_count] = _with_main(
+            seconds[same_count],
+            entering[same_count],
+            int(count),
+            limits[same_count],
+            known[same_count],
         )
     return found, rows
 
@@ -211,7 +215,7 @@ def _parallel_lanes(lanes: list[tuple[Array, Array]], limits: Array) -> tuple[Ar
     best = total.argmin(axis=1)[:, None]
     limit = np.take_along_axis(until, best, axis=1)
     taken = [
-        np.where(one <= limit, entering, np.inf).argmin(axis=1)
-        for one, (_, entering) in zip(before, lanes, strict=True)
+        np.where(paths <= limit, entering, np.inf).argmin(axis=1)
+        for paths, (_, entering) in zip(before, lanes, strict=True)
     ]
     return np.take_along_axis(total, best, axis=1)[:, 0], taken

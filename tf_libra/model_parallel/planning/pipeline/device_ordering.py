@@ -33,8 +33,8 @@ def device_order(cluster: Cluster) -> tuple[int, ...]:
     orders: dict[int, _Orders] = {}
     for place in reversed(range(len(parts))):
         if place in cuts:
-            one, other = cuts[place]
-            orders[place] = _joined(orders.pop(one), orders.pop(other), lengths)
+            left, other = cuts[place]
+            orders[place] = _joined(orders.pop(left), orders.pop(other), lengths)
         else:
             orders[place] = _Orders(parts[place], np.zeros((1, 1)))
     first, last = np.unravel_index(int(orders[0].least.argmin()), (count, count))
@@ -68,33 +68,33 @@ class _Orders:
             if part.parts is None or part.between is None:
                 found.append(int(part.members[0]))
                 continue
-            one, other = part.parts
-            border = len(one.members)
+            first_half, other = part.parts
+            border = len(first_half.members)
             begins = min(first, last)
             ends = max(first, last) - border
-            ways = one.least[begins][:, None] + part.between + other.least[:, ends]
+            ways = first_half.least[begins][:, None] + part.between + other.least[:, ends]
             stops, goes_on = (int(i) for i in np.unravel_index(int(ways.argmin()), ways.shape))
             if first < border:
-                left += [(other, goes_on, ends), (one, begins, stops)]
+                left += [(other, goes_on, ends), (first_half, begins, stops)]
             else:
-                left += [(one, stops, begins), (other, ends, goes_on)]
+                left += [(first_half, stops, begins), (other, ends, goes_on)]
         return tuple(found)
 
 
-def _joined(one: _Orders, other: _Orders, lengths: NDArray[np.float64]) -> _Orders:
+def _joined(first: _Orders, other: _Orders, lengths: NDArray[np.float64]) -> _Orders:
     """Return the orders of two parts together, in either order."""
-    border = len(one.members)
-    members = np.concatenate([one.members, other.members])
-    between = lengths[np.ix_(one.members, other.members)]
+    border = len(first.members)
+    members = np.concatenate([first.members, other.members])
+    between = lengths[np.ix_(first.members, other.members)]
     least = np.full((len(members), len(members)), np.inf)
-    least[:border, border:] = _shortest(_shortest(one.least, between), other.least)
+    least[:border, border:] = _shortest(_shortest(first.least, between), other.least)
     least[border:, :border] = least[:border, border:].T
-    return _Orders(members, least, (one, other), between)
+    return _Orders(members, least, (first, other), between)
 
 
-def _shortest(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shortest(first: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the min-plus product of [a, b] and [b, c]."""
-    return np.stack([(row[:, None] + other).min(axis=0) for row in one])
+    return np.stack([(row[:, None] + other).min(axis=0) for row in first])
 
 
 def min_cut(weights: NDArray[np.float64]) -> NDArray[np.bool_]:

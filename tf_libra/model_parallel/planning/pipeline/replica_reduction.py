@@ -64,12 +64,12 @@ def plan_reduction(
         num_replicas, latency_seconds, (1.0, 0.0), overlapped=rate, exclusive=rate, hops=2
     )
     plan = make_plan(profile, cost, Libra(threads=(1,)))
-    at_once = make_plan(profile, cost, SynEasgd())
+    synchronous = make_plan(profile, cost, SynEasgd())
     seconds, total = (
-        simulate(profile, schedule, cost).backward_seconds for schedule in (plan, at_once)
+        simulate(profile, schedule, cost).backward_seconds for schedule in (plan, synchronous)
     )
     if seconds > (1 - _GAIN) * total:
-        plan, seconds = at_once, total
+        plan, seconds = synchronous, total
     return Reduction(tuple((group.start, group.stop) for group in plan.groups), seconds, total)
 
 
