@@ -188,10 +188,10 @@ def rows(seconds: Mapping[int, Mapping[str, Sequence[float]]]) -> list[list[str]
     return [
         [
             str(num_ranks),
-            *(f"{statistics.median(of):.2f}" for of in found.values()),
+            *(f"{statistics.median(seconds):.2f}" for seconds in found.values()),
             *(
-                f"{_median_ratio(of, found[HOROVOD]):.2f}"
-                for name, of in found.items()
+                f"{_median_ratio(seconds, found[HOROVOD]):.2f}"
+                for name, seconds in found.items()
                 if name != HOROVOD and HOROVOD in found
             ),
         ]
@@ -199,8 +199,10 @@ def rows(seconds: Mapping[int, Mapping[str, Sequence[float]]]) -> list[list[str]
     ]
 
 
-def _median_ratio(of: Sequence[float], to: Sequence[float]) -> float:
-    return statistics.median(one / other for one, other in zip(of, to, strict=True))
+def _median_ratio(numerators: Sequence[float], to: Sequence[float]) -> float:
+    return statistics.median(
+        numerator / other for numerator, other in zip(numerators, to, strict=True)
+    )
 
 
 def main(_: list[str]) -> None:

@@ -73,8 +73,11 @@ def take_turn(
             lanes=max(rank.connections["lanes"] for rank in running.ranks),
             setup_seconds=max(rank.setup_seconds for rank in running.ranks),
             setup_cpu_seconds=max(rank.setup_cpu_seconds for rank in running.ranks),
-            seconds={size: max(one for one, _ in of) for size, of in timed.items()},
-            cpu_seconds={size: statistics.mean(one for _, one in of) for size, of in timed.items()},
+            seconds={size: max(seconds for seconds, _ in pairs) for size, pairs in timed.items()},
+            cpu_seconds={
+                size: statistics.mean(cpu_seconds for _, cpu_seconds in pairs)
+                for size, pairs in timed.items()
+            },
         )
 
 
@@ -104,7 +107,9 @@ def table(measured: Mapping[int, Sequence[Mapping[str, Turn]]]) -> str:
             cells = [
                 _milliseconds(direct.cpu_seconds[size] for direct, _ in pairs),
                 _milliseconds(square.cpu_seconds[size] for _, square in pairs),
-                _milliseconds(one.cpu_seconds[size] - two.cpu_seconds[size] for one, two in pairs),
+                _milliseconds(
+                    grid.cpu_seconds[size] - other.cpu_seconds[size] for grid, other in pairs
+                ),
                 _milliseconds(direct.seconds[size] for direct, _ in pairs),
                 _milliseconds(square.seconds[size] for _, square in pairs),
             ]
@@ -119,7 +124,7 @@ def _milliseconds(rounds: Iterable[float]) -> str:
 def main(_: list[str]) -> None:
     program = native.build("scaling")
     sizes = [int(text) for text in _BYTES.value]
-    rows = {int(one): row_of_square(int(one), least=4) for one in _RANKS.value}
+    rows = {int(text): row_of_square(int(text), least=4) for text in _RANKS.value}
     none = [num_ranks for num_ranks, row in rows.items() if row is None]
     if none:
         raise app.UsageError(f"--ranks: {none[0]} are no square")

@@ -75,10 +75,10 @@ def count(
         num_bytes=num_bytes,
     )
 
-    def over_links(of: Callable[[Rank], Sequence[int]]) -> tuple[int, ...]:
+    def over_links(traffic: Callable[[Rank], Sequence[int]]) -> tuple[int, ...]:
         totals = [0] * num_hosts
         for number, rank in enumerate(ranks):
-            for other, moved in enumerate(of(rank)):
+            for other, moved in enumerate(traffic(rank)):
                 if other // ranks_per_host != number // ranks_per_host:
                     totals[number // ranks_per_host] += moved
         return tuple(totals)

@@ -67,8 +67,8 @@ def free_addresses(count: int) -> list[str]:
         for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
             if len(found) == count:
                 return found
-            one = stack.enter_context(socket.socket())
+            listener = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                one.bind(("127.0.0.1", port))
+                listener.bind(("127.0.0.1", port))
                 found.append(f"127.0.0.1:{port}")
     raise OSError(f"no {count} ports between {_PORTS.start} and {_PORTS.stop - 1} are free")

@@ -70,7 +70,7 @@ def notes(document: Mapping[str, Any]) -> str:
         f"machine: {machine['cpu']}, {machine['cores']} cores,"
         f" {machine['memory_bytes'] / 2**30:.1f} GiB, Linux {machine['kernel']},"
         f" load {machine['load_average']:.1f} at the start",
-        "versions: " + ", ".join(f"{name} {of}" for name, of in document["versions"].items()),
+        "versions: " + ", ".join(f"{name} {value}" for name, value in document["versions"].items()),
         _threads(settings),
     ]
     if "one-worker" in document["strategies"]:
@@ -84,7 +84,7 @@ def notes(document: Mapping[str, Any]) -> str:
             f"{name} ({values['median_seconds'] * 1e3:.1f} ms)"
             for name, values in horovod["variants"].items()
         )
-        environment = " ".join(f"{name}={of}" for name, of in horovod["environment"].items())
+        environment = " ".join(f"{name}={value}" for name, value in horovod["environment"].items())
         lines.append(
             f"horovod: the better of {medians} is {horovod['variant']}; cycle time"
             f" {horovod['cycle_seconds'] * 1e3:g} ms, fusion threshold"
@@ -130,7 +130,7 @@ def medians(document: Mapping[str, Any]) -> dict[str, float]:
 def machine_text(document: Mapping[str, Any]) -> str:
     """Returns one line on the machine and the versions that a document was measured with."""
     machine = document["machine"]
-    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+    versions = ", ".join(f"{name} {value}" for name, value in document["versions"].items())
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB,"
         f" Linux {machine['kernel']}; {versions}."

@@ -126,13 +126,13 @@ def _work() -> int:
         "np": size,
         "steps": _STEPS.value,
         "seconds": seconds,
-        "pauses": [one["pauses"] for one in everyone],
-        "same_bits": all(one["weights"] == everyone[0]["weights"] for one in everyone),
+        "pauses": [report["pauses"] for report in everyone],
+        "same_bits": all(report["weights"] == everyone[0]["weights"] for report in everyone),
         "relative_error": error,
         "stages": stages,
-        "planned": [one["planned"] for one in everyone],
-        "executed": [one["executed"] for one in everyone],
-        "resident_bytes": [one["resident_bytes"] for one in everyone],
+        "planned": [report["planned"] for report in everyone],
+        "executed": [report["executed"] for report in everyone],
+        "resident_bytes": [report["resident_bytes"] for report in everyone],
         "growth_bytes": growth,
     }
     outcome["passed"] = (

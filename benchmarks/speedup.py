@@ -159,20 +159,20 @@ def blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "fastest but `auto`",
         "`spp`, `deeppool` predicted, ms",
     )
-    rows = [(name, *_row(kept)) for name, kept in cases.items()]
+    rows = [(name, *_row(case)) for name, case in cases.items()]
     lines = "".join(f"\nMeasured on {machine}\n" for machine in machines)
     return {"speedup": table(head, rows) + lines, "speedup_goals": _goals(cases)}
 
 
-def _row(kept: Mapping[str, Any]) -> tuple[str, ...]:
-    medians = kept["median_seconds"]
+def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    medians = case["median_seconds"]
     cells = [
-        f"{medians[name] * 1e3:.0f}, {_speedup(kept, name)}" if name in medians else ""
+        f"{medians[name] * 1e3:.0f}, {_speedup(case, name)}" if name in medians else ""
         for name in FAMILIES.values()
     ]
     if AUTO in medians:
-        cells[-1] += f" ({kept['went_on_with']})"
-    predicted = (f"{seconds * 1e3:.0f}" for seconds in kept["predicted_seconds"].values())
+        cells[-1] += f" ({case['went_on_with']})"
+    predicted = (f"{seconds * 1e3:.0f}" for seconds in case["predicted_seconds"].values())
     return (
         f"{medians['one-worker'] * 1e3:.0f}",
         *cells,
@@ -181,8 +181,8 @@ def _row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _speedup(kept: Mapping[str, Any], name: str) -> str:
-    return f"{1 / kept['to_one_worker'][name]['median']:.2f} x"
+def _speedup(case: Mapping[str, Any], name: str) -> str:
+    return f"{1 / case['to_one_worker'][name]['median']:.2f} x"
 
 
 def _fastest(medians: Mapping[str, float]) -> str:
@@ -196,11 +196,11 @@ def readme_blocks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         (
             name,
             *(
-                _speedup(kept, family) if family in kept["to_one_worker"] else "not measured"
+                _speedup(case, family) if family in case["to_one_worker"] else "not measured"
                 for family in FAMILIES.values()
             ),
         )
-        for name, kept in cases.items()
+        for name, case in cases.items()
     ]
     return {"speedup": table(("case", *FAMILIES), rows)}
 
@@ -210,11 +210,11 @@ def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
     if not cases:
         return "Not measured.\n"
     errors = [
-        abs(kept["median_seconds"][name] / seconds - 1)
-        for kept in cases.values()
-        for name, seconds in kept["predicted_seconds"].items()
+        abs(case["median_seconds"][name] / seconds - 1)
+        for case in cases.values()
+        for name, seconds in case["predicted_seconds"].items()
     ]
-    slower = [kept["to_one_worker"]["libra"]["median"] > 1 for kept in cases.values()]
+    slower = [case["to_one_worker"]["libra"]["median"] > 1 for case in cases.values()]
     errors.sort()
     middle = errors[len(errors) // 2]
     rows = [
@@ -224,7 +224,7 @@ def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
             f"{middle:.0%}, {errors[-1]:.0%} at worst, in {len(errors)} predictions",
         ),
         ("`libra` is never slower than one worker", f"slower in {sum(slower)} of {len(slower)}"),
-        *_goals_of_auto([kept for kept in cases.values() if AUTO in kept["median_seconds"]]),
+        *_goals_of_auto([case for case in cases.values() if AUTO in case["median_seconds"]]),
     ]
     return table(("goal", "measured"), rows)
 
@@ -232,12 +232,12 @@ def _goals(cases: Mapping[str, Mapping[str, Any]]) -> str:
 def _goals_of_auto(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     if not cases:
         return []
-    medians = [kept["median_seconds"] for kept in cases]
+    medians = [case["median_seconds"] for case in cases]
     to_best = [
         medians_of_case[AUTO] / medians_of_case[_fastest(medians_of_case)]
         for medians_of_case in medians
     ]
-    to_one_worker = [kept["to_one_worker"][AUTO]["median"] for kept in cases]
+    to_one_worker = [case["to_one_worker"][AUTO]["median"] for case in cases]
     return [
         (
             f"`auto` takes at most {limit:g} times as long as {what}",
@@ -255,13 +255,13 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     path = Path(FLAGS.json)
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    saved = json.loads(path.read_text()) if path.exists() else {}
     deadline = case_flags.deadline(FLAGS)
     cores = len(os.sched_getaffinity(0))
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in all_cases():
-            known = AUTO in kept.get(case.name, {}).get("median_seconds", ())
+            known = AUTO in saved.get(case.name, {}).get("median_seconds", ())
             known = known and not FLAGS.remeasure
             if FLAGS.only not in case.name or known or time.monotonic() >= deadline:
                 continue
@@ -275,9 +275,9 @@ def main(argv: Sequence[str]) -> int:
                     print(f"speedup: {case.name}: not saved, steps of a strategy spread too widely")
                 failed += 1
                 continue
-            kept[case.name] = summary(found)
-            path.write_text(json.dumps(kept, indent=1) + "\n")
-    in_order = {case.name: kept[case.name] for case in all_cases() if case.name in kept}
+            saved[case.name] = summary(found)
+            path.write_text(json.dumps(saved, indent=1) + "\n")
+    in_order = {case.name: saved[case.name] for case in all_cases() if case.name in saved}
     page = Path(FLAGS.document)
     page.write_text(fill(page.read_text(), blocks(in_order), prefix="speedup"))
     readme = Path(FLAGS.readme)

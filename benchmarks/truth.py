@@ -141,12 +141,12 @@ def _noise(seconds: Sequence[float]) -> float:
     return float(abs(first - second) / np.median(seconds))
 
 
-def _errors(rows: Sequence[dict[str, Any]], of: str) -> dict[str, float | None]:
+def _errors(rows: Sequence[dict[str, Any]], quantity: str) -> dict[str, float | None]:
     pairs = np.array(
         [
-            (row[f"predicted_{of}_seconds"], row[f"measured_{of}_seconds"])
+            (row[f"predicted_{quantity}_seconds"], row[f"measured_{quantity}_seconds"])
             for row in rows
-            if row[f"measured_{of}_seconds"] is not None
+            if row[f"measured_{quantity}_seconds"] is not None
         ],
         float,
     ).reshape(-1, 2)
@@ -223,21 +223,22 @@ def table(document: dict[str, Any]) -> str:
         cells = [
             "".join(
                 f"{'' if row[key] is None else format(row[key] * 1e3, '.1f'):>11}"
-                for key in (f"predicted_{of}_seconds", f"measured_{of}_seconds")
+                for key in (f"predicted_{quantity}_seconds", f"measured_{quantity}_seconds")
             )
-            for of in ("backward", "step")
+            for quantity in ("backward", "step")
         ]
         short = threads if len(threads) <= 14 else f"{threads[:11]}..."
         groups, noise = len(row["plan"]["groups"]), row["noise"]
         lines.append(f"{groups:>6}  {short:16}{cells[0]}  {cells[1]}  {noise:6.1%}")
-    for of in ("backward", "step"):
-        errors = document[of]
+    for quantity in ("backward", "step"):
+        errors = document[quantity]
         if errors["median_error"] is None:
-            lines.append(f"{of}: never measured")
+            lines.append(f"{quantity}: never measured")
             continue
         ranked = errors["rank_correlation"]
         lines.append(
-            f"{of}: median error {errors['median_error']:.1%}, worst {errors['worst_error']:.1%},"
+            f"{quantity}: median error {errors['median_error']:.1%},"
+            f" worst {errors['worst_error']:.1%},"
             f" bias {errors['bias']:+.1%}, rank correlation"
             f" {'none' if ranked is None else format(ranked, '.2f')}"
         )

@@ -29,8 +29,8 @@ def claims(
     """The figures in the text of the paper's evaluation."""
     rows = {(row.network, row.scenario): row for row in figure_9}
 
-    def change(network: str, one: str, other: str, *, total: bool = False) -> float:
-        first, second = rows[network, one], rows[network, other]
+    def change(network: str, scenario: str, other: str, *, total: bool = False) -> float:
+        first, second = rows[network, scenario], rows[network, other]
         if total:
             return first.total / second.total - 1
         return first.foreground / second.foreground - 1

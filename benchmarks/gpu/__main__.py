@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"gpu: {problem}", file=sys.stderr, flush=True)
     keep()
     print(runner.summary(options.out, report))
-    return 0 if all(one["ended_well"] for one in report["steps"].values()) else 1
+    return 0 if all(outcome["ended_well"] for outcome in report["steps"].values()) else 1
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def run(job: Job) -> None:
             step(*trained.batch)
     alone = trained.step(list)
     whole = tf.nest.map_structure(
-        lambda one: tf.concat([one] * hvd.size(), axis=0), trained.batch
+        lambda tensor: tf.concat([tensor] * hvd.size(), axis=0), trained.batch
     )  # all ranks have the same samples
     ways: dict[str, Callable[[], dict[str, float]]] = {
         "data parallel": lambda: _trained(together, trained.batch, job),

@@ -73,7 +73,7 @@ def steps_of(job: Job, training: Training) -> tuple[dict[str, Any], dict[str, di
     # The first starts an engine with as many lanes as it may use, which the others share.
     flat = [name for name in names if is_ours(name) and not has_stages(name)]
     ours = {name: strategy_of(name) for name in flat}
-    for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
+    for name in sorted(ours, key=lambda strategy: ours[strategy].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         options = {"broadcast_variables": "always"} | options_of(name)

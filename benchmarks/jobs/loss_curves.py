@@ -42,13 +42,13 @@ def _passages(length: int) -> tuple[list[str], list[int]]:
     """Returns passages of Python's documentation of so many words, and the topic of each."""
     from pydoc_data.topics import topics
 
-    passages, of = [], []
+    passages, labels = [], []
     for number, (_, text) in enumerate(sorted(topics.items())):
         words = text.split()
         for begin in range(0, len(words) - length + 1, length):
             passages.append(" ".join(words[begin : begin + length]))
-            of.append(number)
-    return passages, of
+            labels.append(number)
+    return passages, labels
 
 
 def transformer() -> tuple[Any, Data]:
@@ -79,12 +79,12 @@ def embedding() -> tuple[Any, Data]:
     import keras
 
     layers = keras.layers
-    passages, of = _passages(20)
+    passages, labels = _passages(20)
     ids = [[zlib.crc32(word.encode()) % 4096 for word in text.split()] for text in passages]
     tokens = keras.Input((20,), dtype="int32")
     x = layers.GlobalAveragePooling1D()(layers.Embedding(4096, 32)(tokens))
-    model = keras.Model(tokens, layers.Dense(max(of) + 1)(x))
-    return model, (np.array(ids, "int32"), np.array(of))
+    model = keras.Model(tokens, layers.Dense(max(labels) + 1)(x))
+    return model, (np.array(ids, "int32"), np.array(labels))
 
 
 TRAININGS: dict[str, Callable[[], tuple[Any, Data]]] = {

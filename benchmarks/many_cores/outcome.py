@@ -150,8 +150,8 @@ def _step_row(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _truth_row(result: Mapping[str, Any]) -> tuple[str, ...]:
-    def errors(of: str) -> str:
-        found = result[of]
+    def errors(quantity: str) -> str:
+        found = result[quantity]
         if found["median_error"] is None:
             return "never measured"
         median, worst = found["median_error"], found["worst_error"]

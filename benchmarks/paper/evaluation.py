@@ -63,8 +63,8 @@ def compare(parameters: Parameters, workload: Workload, workers: int | None = No
     bound = ideal(workload.profile, cost, min(named["MG-WFBP"].allowed_threads))
     return [
         *(
-            _row(workload, one.name, _planned(one), cost)
-            for one in side_by_side(workload.profile, cost, named)
+            _row(workload, row.name, _planned(row), cost)
+            for row in side_by_side(workload.profile, cost, named)
         ),
         _row(workload, IDEAL, _planned(bound), cost.contention_free()),
     ]
@@ -155,14 +155,14 @@ def claims(testbed: Iterable[Row], largest: Iterable[Row]) -> list[Claim]:
     rows = {(row.network, row.strategy): row for row in testbed}
     networks = list(dict.fromkeys(network for network, _ in rows))
 
-    def faster(one: Row, other: Row) -> float:
-        return one.throughput / other.throughput - 1
+    def faster(row: Row, other: Row) -> float:
+        return row.throughput / other.throughput - 1
 
-    def less(one: Row, other: Row) -> float:
-        return 1 - one.backward_seconds / other.backward_seconds
+    def less(row: Row, other: Row) -> float:
+        return 1 - row.backward_seconds / other.backward_seconds
 
-    def above(one: Row, other: Row) -> float:
-        return one.backward_seconds / other.backward_seconds - 1
+    def above(row: Row, other: Row) -> float:
+        return row.backward_seconds / other.backward_seconds - 1
 
     whole = "throughput"
     found = [
@@ -186,15 +186,17 @@ def claims(testbed: Iterable[Row], largest: Iterable[Row]) -> list[Claim]:
         "backward added": above,
     }
     result = []
-    for one, measure, other, paper in found:
+    for strategy, measure, other, paper in found:
         if measure == "residual saved":
             # Of all networks together: of a residual that is next to none, any share may be saved.
-            left = [sum(rows[n, name].residual_seconds for n in networks) for name in (one, other)]
+            left = [
+                sum(rows[n, name].residual_seconds for n in networks) for name in (strategy, other)
+            ]
             computed = [100 * (1 - left[0] / left[1])]
         else:
-            computed = [100 * values[measure](rows[n, one], rows[n, other]) for n in networks]
+            computed = [100 * values[measure](rows[n, strategy], rows[n, other]) for n in networks]
         where = "Fig. 6" if measure == whole else "Fig. 7"
-        text = f"{one} over {other}: {measure}"
+        text = f"{strategy} over {other}: {measure}"
         if isinstance(paper, tuple):
             result.append(Claim(text, where, paper, (min(computed), max(computed))))
         else:

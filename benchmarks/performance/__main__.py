@@ -51,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(folder: Path) -> int:
     deadline = case_flags.deadline(FLAGS)
-    kept = _read(Path(FLAGS.json))
+    saved = _read(Path(FLAGS.json))
     failed = 0
     for case in cases.all_cases():
-        of_case = kept["cases"].setdefault(case.name, {})
+        of_case = saved["cases"].setdefault(case.name, {})
         if FLAGS.only not in case.name:
             continue
         commands = case.commands(FLAGS.rounds)
@@ -69,12 +69,12 @@ def _run(folder: Path) -> int:
                 continue
             where = {part: found[part] for part in ("machine", "versions")}
             of_case[name] = outcome.KEPT[name](found) | where
-            Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
-    Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
+            Path(FLAGS.json).write_text(json.dumps(saved, indent=1) + "\n")
+    Path(FLAGS.json).write_text(json.dumps(saved, indent=1) + "\n")
     # Around the tables the page is what a person has written; at first, what stands here.
     page = Path(FLAGS.document)
     text = (page if page.exists() else _PAGE).read_text()
-    blocks = document.blocks(kept) | document.gains(kept)
+    blocks = document.blocks(saved) | document.gains(saved)
     page.write_text(fill(text, blocks, others=("many_cores", "speedup")))
     return 1 if failed else 0
 

@@ -135,9 +135,9 @@ def _gain_over_one_worker(case: Mapping[str, Any]) -> tuple[str, str]:
     """Milliseconds of one worker, and how much faster two are; empty if not measured."""
     if "one_worker" not in case:
         return "", ""
-    kept = case["one_worker"]
-    ratio = kept["to_one_worker"]["libra"]["median"]
-    return f"{kept['median_seconds']['one-worker'] * 1e3:.0f}", f"{1 / ratio:.2f} x"
+    result = case["one_worker"]
+    ratio = result["to_one_worker"]["libra"]["median"]
+    return f"{result['median_seconds']['one-worker'] * 1e3:.0f}", f"{1 / ratio:.2f} x"
 
 
 def _times_faster(plain: Mapping[str, Any]) -> str:
@@ -189,13 +189,13 @@ def _goals(cases: Kept) -> str:
         f"their backward by at most {outcome.BACKWARD_ERROR:.0%}",
         [_within(truth["backward"], "median_error", outcome.BACKWARD_ERROR) for truth in truths],
     )
-    for of in ("step", "backward"):
+    for quantity in ("step", "backward"):
         add(
-            f"no bias of the {of} above {outcome.BIAS:.0%}, none missed by more than"
+            f"no bias of the {quantity} above {outcome.BIAS:.0%}, none missed by more than"
             f" {outcome.WORST_ERROR:.0%}",
             [
-                _within(truth[of], "bias", outcome.BIAS)
-                and _within(truth[of], "worst_error", outcome.WORST_ERROR)
+                _within(truth[quantity], "bias", outcome.BIAS)
+                and _within(truth[quantity], "worst_error", outcome.WORST_ERROR)
                 for truth in truths
             ],
         )
@@ -279,20 +279,20 @@ def _took_at_most(phase: Mapping[str, float], steps: int, seconds: float) -> boo
 
 
 def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
-    kept = case["step_time"]
-    medians, best = kept["median_seconds"], kept["best"]
-    tuning = kept["tuning"]
+    result = case["step_time"]
+    medians, best = result["median_seconds"], result["best"]
+    tuning = result["tuning"]
     one_worker = case.get("one_worker")
     return (
         f"{medians['libra'] * 1e3:.1f}",
         f"{best} {medians[best] * 1e3:.1f}",
-        results.ratio_text(kept["to_best"]),
-        results.ratio_text(kept["to_horovod"]),
+        results.ratio_text(result["to_best"]),
+        results.ratio_text(result["to_horovod"]),
         "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
         "" if one_worker is None else results.ratio_text(one_worker["to_one_worker"]["libra"]),
         f"{tuning['steps']} steps, {tuning['seconds']:.0f} s",
-        kept["plan"],
-        "; ".join(outcome.misses("step_time", kept)),
+        result["plan"],
+        "; ".join(outcome.misses("step_time", result)),
     )
 
 
@@ -306,46 +306,46 @@ def _all_reduces(errors: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(cells)
 
 
-def _truth_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
-    taken = kept.get("measuring")
+def _truth_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    taken = result.get("measuring")
     return (
-        _errors(kept["step"]),
-        _errors(kept["backward"]),
-        _all_reduces(kept.get("all_reduce", {})),
+        _errors(result["step"]),
+        _errors(result["backward"]),
+        _all_reduces(result.get("all_reduce", {})),
         f"{taken['steps']} steps, {taken['seconds']:.1f} s" if taken else "",
-        f"{kept['noise']:.1%}",
-        f"{kept['drift']:.2f} ({kept['pace'][0]:.2f} to {kept['pace'][1]:.2f})",
-        "; ".join(outcome.misses("truth", kept)),
+        f"{result['noise']:.1%}",
+        f"{result['drift']:.2f} ({result['pace'][0]:.2f} to {result['pace'][1]:.2f})",
+        "; ".join(outcome.misses("truth", result)),
     )
 
 
-def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
-    medians = kept["median_seconds"]
+def _plain_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    medians = result["median_seconds"]
     return (
         f"{medians['libra'] * 1e3:.1f}",
         f"{medians['mwms'] * 1e3:.1f}",
-        results.ratio_text(kept["to_plain"]),
-        _milliseconds(kept, "one-worker") if "one-worker" in medians else "",
-        results.ratio_text(kept["to_one_worker"]) if "one-worker" in medians else "",
-        "; ".join(outcome.misses("plain", kept)),
+        results.ratio_text(result["to_plain"]),
+        _milliseconds(result, "one-worker") if "one-worker" in medians else "",
+        results.ratio_text(result["to_one_worker"]) if "one-worker" in medians else "",
+        "; ".join(outcome.misses("plain", result)),
     )
 
 
 def _wire_row(case: Mapping[str, Any]) -> tuple[str, ...]:
-    kept, one_worker = case["wire"], case.get("one_worker")
-    shares = kept["shares"] or {}
+    result, one_worker = case["wire"], case.get("one_worker")
+    shares = result["shares"] or {}
     best = max(shares, key=lambda strategy: shares[strategy], default=None)
     return (
-        f"{kept['limit_seconds'] * 1e3:.1f}",
+        f"{result['limit_seconds'] * 1e3:.1f}",
         "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
         f"{shares['libra']:.2f}" if "libra" in shares else "Horovod is at the limit",
         "" if best is None else f"{best} {shares[best]:.2f}",
-        "; ".join(outcome.misses("wire", kept)),
+        "; ".join(outcome.misses("wire", result)),
     )
 
 
-def _milliseconds(kept: Mapping[str, Any], strategy: str) -> str:
-    return f"{kept['median_seconds'][strategy] * 1e3:.1f}"
+def _milliseconds(result: Mapping[str, Any], strategy: str) -> str:
+    return f"{result['median_seconds'][strategy] * 1e3:.1f}"
 
 
 def _errors(errors: Mapping[str, float | None]) -> str:
@@ -374,6 +374,6 @@ def _rows(
 def _machines(cases: Kept) -> dict[str, str]:
     """A letter for each machine that something was measured on, in the cases' order."""
     known = dict.fromkeys(
-        results.machine_text(kept) for case in cases.values() for kept in case.values()
+        results.machine_text(result) for case in cases.values() for result in case.values()
     )
     return {machine: chr(ord("A") + number) for number, machine in enumerate(known)}

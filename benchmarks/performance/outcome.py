@@ -103,39 +103,41 @@ def has_ranks(truth: Mapping[str, Any]) -> bool:
     return bool(truth["spread"] > 4 * truth["noise"])
 
 
-def misses(benchmark: str, kept: Mapping[str, Any]) -> list[str]:
+def misses(benchmark: str, result: Mapping[str, Any]) -> list[str]:
     """The goals that a case's outcome misses, in words; empty where it meets them all."""
     if benchmark == "step_time":
         limits = [
-            ("to the best", kept["to_best"]["median"], MOST_TO_BEST, "{:.3f}"),
-            ("steps of tuning", kept["tuning"]["steps"], TUNING_STEPS, "{:d}"),
-            ("seconds of tuning", kept["tuning"]["seconds"], TUNING_SECONDS, "{:.0f}"),
+            ("to the best", result["to_best"]["median"], MOST_TO_BEST, "{:.3f}"),
+            ("steps of tuning", result["tuning"]["steps"], TUNING_STEPS, "{:d}"),
+            ("seconds of tuning", result["tuning"]["seconds"], TUNING_SECONDS, "{:.0f}"),
         ]
     elif benchmark == "truth":
         limits = []
-        for of, most in (("step", STEP_ERROR), ("backward", BACKWARD_ERROR)):
-            errors = kept[of]
+        for quantity, most in (("step", STEP_ERROR), ("backward", BACKWARD_ERROR)):
+            errors = result[quantity]
             if errors["median_error"] is None:
-                limits.append((f"{of} never measured", 1.0, 0.0, "{:.0f}"))
+                limits.append((f"{quantity} never measured", 1.0, 0.0, "{:.0f}"))
                 continue
-            limits.append((f"{of}'s median error", errors["median_error"], most, "{:.1%}"))
-            limits.append((f"{of}'s worst error", errors["worst_error"], WORST_ERROR, "{:.1%}"))
-            limits.append((f"{of}'s bias", abs(errors["bias"]), BIAS, "{:.1%}"))
-        for kind, errors in kept.get("all_reduce", {}).items():
+            limits.append((f"{quantity}'s median error", errors["median_error"], most, "{:.1%}"))
+            limits.append(
+                (f"{quantity}'s worst error", errors["worst_error"], WORST_ERROR, "{:.1%}")
+            )
+            limits.append((f"{quantity}'s bias", abs(errors["bias"]), BIAS, "{:.1%}"))
+        for kind, errors in result.get("all_reduce", {}).items():
             if errors["median_error"] is not None:
                 what = f"all-reduces {kind}: median error"
                 limits.append((what, errors["median_error"], ALL_REDUCE_ERROR, "{:.1%}"))
-        if "measuring" in kept:  # results of earlier versions have neither
-            taken = kept["measuring"]
+        if "measuring" in result:  # results of earlier versions have neither
+            taken = result["measuring"]
             limits.append(("steps of measuring", taken["steps"], MEASURING_STEPS, "{:d}"))
             limits.append(("seconds of measuring", taken["seconds"], MEASURING_SECONDS, "{:.1f}"))
-        if has_ranks(kept):
-            ranked = kept["step"]["rank_correlation"] or 0.0
+        if has_ranks(result):
+            ranked = result["step"]["rank_correlation"] or 0.0
             limits.append(("1 - rank correlation", 1 - ranked, 1 - RANK_CORRELATION, "{:.2f}"))
     elif benchmark == "plain":
-        limits = [("to the plain strategy", kept["to_plain"]["median"], MOST_TO_PLAIN, "{:.3f}")]
+        limits = [("to the plain strategy", result["to_plain"]["median"], MOST_TO_PLAIN, "{:.3f}")]
     else:
-        share = (kept["shares"] or {}).get("libra")
+        share = (result["shares"] or {}).get("libra")
         missing = 0.0 if share is None else 1 - share
         limits = [("of the wire not won back", missing, 1 - SHARE_OF_WIRE, "{:.2f}")]
     # Limits are inclusive, and 1 - 0.8 is not quite 0.2.

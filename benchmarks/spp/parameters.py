@@ -171,7 +171,7 @@ def inception_v3(samples: int, rate: float) -> tf_libra.LayerGraph:
             for a, b, kernel in zip(widths, widths[1:], kernels, strict=False)
         ]
 
-    one, three, five, row, column = (1,), (3,), (5,), (1, 7), (7, 1)
+    single, three, five, row, column = (1,), (3,), (5,), (1, 7), (7, 1)
     layers = [
         _added("conv_0", [_convolution(149, 3, 32, 3)], 32 * 149**2),
         _added("conv_1", [_convolution(147, 32, 32, 3)], 32 * 147**2),
@@ -181,28 +181,28 @@ def inception_v3(samples: int, rate: float) -> tf_libra.LayerGraph:
     ]
     inputs = 192
     for pooled in (32, 64, 64):
-        parts = path(35, inputs, 64, kernels=[one])
-        parts += path(35, inputs, 48, 64, kernels=[one, five])
-        parts += path(35, inputs, 64, 96, 96, kernels=[one, three, three])
-        parts += path(35, inputs, pooled, kernels=[one])
+        parts = path(35, inputs, 64, kernels=[single])
+        parts += path(35, inputs, 48, 64, kernels=[single, five])
+        parts += path(35, inputs, 64, 96, 96, kernels=[single, three, three])
+        parts += path(35, inputs, pooled, kernels=[single])
         inputs = 224 + pooled
         layers.append(_added(f"mixed_{len(layers)}", parts, inputs * 35**2))
     parts = path(17, 288, 384, kernels=[three]) + path(17, 96, 96, kernels=[three])
-    parts += path(35, 288, 64, 96, kernels=[one, three])
+    parts += path(35, 288, 64, 96, kernels=[single, three])
     layers.append(_added(f"mixed_{len(layers)}", parts, 768 * 17**2))
     for c in (128, 160, 160, 192):
-        parts = path(17, 768, 192, kernels=[one]) + path(17, 768, 192, kernels=[one])
-        parts += path(17, 768, c, c, 192, kernels=[one, row, column])
-        parts += path(17, 768, c, c, c, c, 192, kernels=[one, column, row, column, row])
+        parts = path(17, 768, 192, kernels=[single]) + path(17, 768, 192, kernels=[single])
+        parts += path(17, 768, c, c, 192, kernels=[single, row, column])
+        parts += path(17, 768, c, c, c, c, 192, kernels=[single, column, row, column, row])
         layers.append(_added(f"mixed_{len(layers)}", parts, 768 * 17**2))
-    parts = path(17, 768, 192, kernels=[one]) + path(8, 192, 320, kernels=[three])
-    parts += path(17, 768, 192, 192, 192, kernels=[one, row, column])
+    parts = path(17, 768, 192, kernels=[single]) + path(8, 192, 320, kernels=[three])
+    parts += path(17, 768, 192, 192, 192, kernels=[single, row, column])
     parts += path(8, 192, 192, kernels=[three])
     layers.append(_added(f"mixed_{len(layers)}", parts, 1280 * 8**2))
     for inputs in (1280, 2048):
-        parts = path(8, inputs, 320, kernels=[one]) + path(8, inputs, 192, kernels=[one])
-        parts += path(8, inputs, 384, kernels=[one]) + path(
-            8, inputs, 448, 384, kernels=[one, three]
+        parts = path(8, inputs, 320, kernels=[single]) + path(8, inputs, 192, kernels=[single])
+        parts += path(8, inputs, 384, kernels=[single]) + path(
+            8, inputs, 448, 384, kernels=[single, three]
         )
         parts += 4 * path(8, 384, 384, kernels=[(1, 3)])
         layers.append(_added(f"mixed_{len(layers)}", parts, 2048 * 8**2))

@@ -253,8 +253,8 @@ def _coarser(layers: tf_libra.LayerGraph) -> tf_libra.LayerGraph:
     """Two of these layers make one; the last may stay alone."""
     starts = np.arange(0, len(layers.names), 2)
     forward, backward, size = (
-        np.add.reduceat(one, starts)
-        for one in (layers.forward_seconds, layers.backward_seconds, layers.parameter_bytes)
+        np.add.reduceat(costs, starts)
+        for costs in (layers.forward_seconds, layers.backward_seconds, layers.parameter_bytes)
     )
     return tf_libra.LayerGraph.chain(
         forward,

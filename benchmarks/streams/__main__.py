@@ -33,10 +33,12 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     deadline = case_flags.deadline(FLAGS)
     path = Path(FLAGS.json)
-    kept = _read(path)
+    document = _read(path)
     failed = 0
     for case in cases.all_cases():
-        is_wanted = FLAGS.only in case.name and (FLAGS.remeasure or not kept["cases"][case.name])
+        is_wanted = FLAGS.only in case.name and (
+            FLAGS.remeasure or not document["cases"][case.name]
+        )
         if not is_wanted or time.monotonic() >= deadline:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -44,11 +46,11 @@ def main(argv: Sequence[str]) -> int:
         if found is None:
             failed += 1
             continue
-        kept["cases"][case.name] = outcome.kept(found)
-        path.write_text(json.dumps(kept, indent=1) + "\n")
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+        document["cases"][case.name] = outcome.kept(found)
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    path.write_text(json.dumps(document, indent=1) + "\n")
     page = Path(FLAGS.document)
-    page.write_text(fill(page.read_text(), outcome.blocks(kept), "streams_"))
+    page.write_text(fill(page.read_text(), outcome.blocks(document), "streams_"))
     return 1 if failed else 0
 
 

@@ -17,7 +17,7 @@ def way(step: float, background: float) -> dict[str, float]:
 
 
 def test_ways_are_compared_with_the_same_training_alone_and_with_all_that_there_is() -> None:
-    one = {
+    measurements = {
         "data parallel": way(0.1, 0),
         "data parallel, background": way(0.105, 20),
         "static partition": way(0.2, 50),
@@ -26,10 +26,10 @@ def test_ways_are_compared_with_the_same_training_alone_and_with_all_that_there_
         "background": way(0.0, 100),
     }
     slow = {
-        name: way(2 * of["step_seconds"], of["background_per_second"] / 2)
-        for name, of in one.items()
+        name: way(2 * measurement["step_seconds"], measurement["background_per_second"] / 2)
+        for name, measurement in measurements.items()
     }
-    found = bursts.judged([one, slow, one])
+    found = bursts.judged([measurements, slow, measurements])
     assert found["static partition"]["capacity"] == pytest.approx(0.5 + 0.5)
     assert found["data parallel"]["capacity"] == pytest.approx(1.0)
     assert found["bursts, background"]["slowdown"] == pytest.approx(0.2)

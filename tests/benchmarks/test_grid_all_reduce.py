@@ -35,5 +35,5 @@ def test_real_ranks_take_a_turn(built_programs: Path, row: int, num_lanes: int, 
     assert turn.lanes == num_lanes * met
     assert turn.setup_seconds > 0 and turn.setup_cpu_seconds > 0
     assert turn.seconds.keys() == turn.cpu_seconds.keys() == {4, 1 << 16}
-    assert all(one > 0 for one in turn.seconds.values())
-    assert all(one > 0 for one in turn.cpu_seconds.values())
+    assert all(seconds > 0 for seconds in turn.seconds.values())
+    assert all(seconds > 0 for seconds in turn.cpu_seconds.values())

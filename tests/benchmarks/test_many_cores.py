@@ -89,7 +89,7 @@ def test_curves_and_steps_of_a_result_stand_in_the_page() -> None:
     }
     document = HERE | {
         "seconds": seconds,
-        "strategies": {name: {"median_seconds": of[0]} for name, of in seconds.items()},
+        "strategies": {name: {"median_seconds": samples[0]} for name, samples in seconds.items()},
         "plan": {"libra": {"strategy": "wfbp", "groups": [{"num_threads": 3}]}},
         "tuning": {},
         "rounds": 2,

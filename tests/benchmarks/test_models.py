@@ -39,7 +39,7 @@ def test_cnn5m_is_the_network_that_results_are_compared_on() -> None:
         for convolution in convolutions
     )
     dense = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)]
-    assert [one.units for one in dense] == [2048, 1024, 10]
+    assert [layer.units for layer in dense] == [2048, 1024, 10]
     assert model.count_params() == 5_379_882
 
 

@@ -132,8 +132,8 @@ def test_claims_are_ranges_over_networks():
     claims = evaluation.claims(rows, largest)
     first = claims[0]
     gains = [
-        100 * (one.throughput / other.throughput - 1)
-        for one, other in zip(
+        100 * (libra.throughput / other.throughput - 1)
+        for libra, other in zip(
             [r for r in rows if r.strategy == "LIBRA"],
             [r for r in rows if r.strategy == "SynEASGD"],
             strict=True,

@@ -25,7 +25,9 @@ def step_time(libra: list[float], best: list[float], steps: int = 60) -> dict[st
     seconds = {"none": [0.1] * 3, "horovod": [0.3] * 3, "wfbp": best, "libra": libra}
     return {
         "seconds": seconds,
-        "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
+        "strategies": {
+            name: {"median_seconds": sorted(samples)[1]} for name, samples in seconds.items()
+        },
         "plan": {
             "libra": {"strategy": "libra", "groups": [{"num_threads": 1}, {"num_threads": 4}]}
         },
@@ -45,7 +47,7 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
         "all_reduce": {
             kind: {"median_error": step, "noise": 0.1} for kind in ("alone", "overlapped")
         },
-        "plans": [{"measured_step_seconds": one} for one in (0.1, 0.11, 0.12)],
+        "plans": [{"measured_step_seconds": step_seconds} for step_seconds in (0.1, 0.11, 0.12)],
     }
 
 
@@ -53,7 +55,9 @@ def plain(libra: list[float], mwms: list[float]) -> dict[str, Any]:
     seconds = {"none": [0.05] * 3, "one-worker": [0.1] * 3, "mwms": mwms, "libra": libra}
     return {
         "seconds": seconds,
-        "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
+        "strategies": {
+            name: {"median_seconds": sorted(samples)[1]} for name, samples in seconds.items()
+        },
     }
 
 
@@ -68,17 +72,17 @@ def one_worker(libra: float) -> dict[str, Any]:
 
 def test_the_plain_strategy_is_missed_by_too_little_gain() -> None:
     for libra, missed in ((0.075, 0), (0.076, 1)):
-        kept = outcome.of_plain(plain([libra] * 3, [0.1] * 3))
-        assert len(outcome.misses("plain", kept)) == missed
+        result = outcome.of_plain(plain([libra] * 3, [0.1] * 3))
+        assert len(outcome.misses("plain", result)) == missed
 
 
 def test_step_is_compared_with_the_best_other_in_paired_rounds() -> None:
-    kept = outcome.of_step_time(step_time([0.2, 0.22, 0.24], [0.2, 0.2, 0.2]))
-    assert kept["best"] == "wfbp"
-    assert kept["to_best"]["median"] == pytest.approx(1.1)
-    assert kept["to_horovod"]["median"] == pytest.approx(0.22 / 0.3)
-    assert kept["plan"] == "libra, 2 groups, 1 to 4 threads"
-    assert outcome.misses("step_time", kept) == ["to the best 1.100, at most 1.020"]
+    result = outcome.of_step_time(step_time([0.2, 0.22, 0.24], [0.2, 0.2, 0.2]))
+    assert result["best"] == "wfbp"
+    assert result["to_best"]["median"] == pytest.approx(1.1)
+    assert result["to_horovod"]["median"] == pytest.approx(0.22 / 0.3)
+    assert result["plan"] == "libra, 2 groups, 1 to 4 threads"
+    assert outcome.misses("step_time", result) == ["to the best 1.100, at most 1.020"]
     fast = outcome.of_step_time(step_time([0.19, 0.2, 0.2], [0.2, 0.2, 0.2], steps=61))
     assert outcome.misses("step_time", fast) == ["steps of tuning 61, at most 60"]
 
@@ -115,11 +119,11 @@ def test_goals_of_predictions_are_counted_over_all_that_was_measured() -> None:
     alike = truth(0.01, 0.02, 0.0, -0.5) | {"noise": 0.05}
     never = truth(0.01, 0.02, 0.0, 0.9)
     never["backward"] = dict.fromkeys(never["step"])
-    kept = {
-        str(index): {"truth": outcome.of_truth(one) | HERE}
-        for index, one in enumerate((exact, far, alike, never))
+    results = {
+        str(index): {"truth": outcome.of_truth(measurement) | HERE}
+        for index, measurement in enumerate((exact, far, alike, never))
     }
-    goals = document.blocks({"cases": kept})["goals"]
+    goals = document.blocks({"cases": results})["goals"]
     for goal in (
         "in the median | 3 of 4",
         "their backward by at most 4% | 2 of 4",
@@ -144,7 +148,7 @@ def test_every_case_has_its_commands_and_rows() -> None:
     of_plain = [case for case in every if case.model in cases.OF_PLAIN]
     assert [list(case.commands(50)) for case in of_plain] == [["plain"], ["plain"]]
     every = [case for case in every if case not in of_plain]
-    kept: dict[str, Any] = {case.name: {} for case in every}
+    results: dict[str, Any] = {case.name: {} for case in every}
     for case in every:
         commands = case.commands(50)
         assert ("truth" in commands) == case.pinned
@@ -152,12 +156,14 @@ def test_every_case_has_its_commands_and_rows() -> None:
         assert ("--unpinned" in commands["step_time"]) != case.pinned
         assert ("plain" in commands) == (case.pinned and case.rate != "1gbit")
         assert "--strategies=none,one-worker,horovod,libra" in commands["one_worker"]
-        kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3)) | HERE
-    kept[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3)) | THERE
-    kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None)) | HERE
-    kept[every[0].name]["one_worker"] = outcome.of_one_worker(one_worker(0.2)) | HERE
-    kept[every[1].name]["one_worker"] = outcome.of_one_worker(one_worker(0.12)) | HERE
-    of_all = {"cases": kept}
+        results[case.name]["step_time"] = (
+            outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3)) | HERE
+        )
+    results[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3)) | THERE
+    results[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None)) | HERE
+    results[every[0].name]["one_worker"] = outcome.of_one_worker(one_worker(0.2)) | HERE
+    results[every[1].name]["one_worker"] = outcome.of_one_worker(one_worker(0.12)) | HERE
+    of_all = {"cases": results}
     blocks = document.blocks(of_all)
     gains = document.gains(of_all)["gains"]
     assert (
@@ -180,10 +186,10 @@ def test_every_case_has_its_commands_and_rows() -> None:
     assert "18 of 18 cases" in blocks["goals"]
     assert "1 of 1 cases" in blocks["goals"]
     assert "0 of 0 cases" in blocks["goals"]  # of the wire nothing was measured
-    for one in kept.values():
-        one.pop("one_worker", None)
-    assert "one worker" not in document.gains({"cases": kept})["gains"]
-    assert "one worker" not in document.blocks({"cases": kept})["steps"]
+    for results_of_case in results.values():
+        results_of_case.pop("one_worker", None)
+    assert "one worker" not in document.gains({"cases": results})["gains"]
+    assert "one worker" not in document.blocks({"cases": results})["steps"]
 
 
 def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,21 +203,21 @@ def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPa
         given([performance.__name__, f"--benchmarks={','.join(benchmarks)}"])
         monkeypatch.setattr(performance, "FLAGS", given)
         assert performance._missing(commands, {}) == expected
-        kept: dict[str, Any] = {name: {} for name in commands}
-        assert performance._missing(commands, kept) == []
+        results: dict[str, Any] = {name: {} for name in commands}
+        assert performance._missing(commands, results) == []
     with pytest.raises(flags.IllegalFlagValueError, match="step_time, truth"):
         copy.deepcopy(performance.FLAGS)([performance.__name__, "--benchmarks=two_workers"])
 
 
 def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
     """With no time left nothing is measured."""
-    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    json_path, page = tmp_path / "kept.json", tmp_path / "page.md"
     first = next(cases.all_cases()).name
     of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3)) | HERE}
-    kept.write_text(json.dumps({"cases": {first: of_case}}))
+    json_path.write_text(json.dumps({"cases": {first: of_case}}))
     command = [sys.executable, "-m", "benchmarks.performance", "--minutes=0"]
     done = subprocess.run(
-        [*command, f"--json={kept}", f"--document={page}"],
+        [*command, f"--json={json_path}", f"--document={page}"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -34,9 +34,9 @@ CASE = "cnn5m, 2 workers, 1gbit, SGD"
 
 
 def test_speedup_is_paired_and_the_least_median_is_the_fastest() -> None:
-    kept = speedup.summary(DOCUMENT)
-    assert kept["predicted_seconds"] == {"spp:num_microbatches=4": 0.056, "deeppool": 0.05}
-    row = speedup.blocks({CASE: kept})["speedup"].splitlines()[2]
+    summary = speedup.summary(DOCUMENT)
+    assert summary["predicted_seconds"] == {"spp:num_microbatches=4": 0.056, "deeppool": 0.05}
+    row = speedup.blocks({CASE: summary})["speedup"].splitlines()[2]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     # Median of 19/6, 18/6 and 19/9 is 3.
     assert cells[:4] == [CASE, "60", "200, 0.30 x", "190, 0.33 x"]
@@ -52,17 +52,17 @@ def test_goals_count_predictions_and_slower_cases() -> None:
 
 
 def test_cases_saved_before_auto_was_measured_stay_in_the_table() -> None:
-    kept = speedup.summary(DOCUMENT)
-    del kept["median_seconds"]["auto"], kept["to_one_worker"]["auto"]
-    assert "|  | deeppool | 56, 50 |" in speedup.blocks({CASE: kept})["speedup"]
-    assert "0.33 x" in speedup.readme_blocks({CASE: kept})["speedup"]
+    summary = speedup.summary(DOCUMENT)
+    del summary["median_seconds"]["auto"], summary["to_one_worker"]["auto"]
+    assert "|  | deeppool | 56, 50 |" in speedup.blocks({CASE: summary})["speedup"]
+    assert "0.33 x" in speedup.readme_blocks({CASE: summary})["speedup"]
 
 
 def test_case_whose_steps_spread_widely_is_disturbed() -> None:
     calm = {name: {"p10_seconds": 1.0, "p90_seconds": 1.5} for name in SECONDS}
     assert not speedup.is_disturbed({"strategies": calm})
-    one = {"libra": {"p10_seconds": 1.0, "p90_seconds": 1.6}}
-    assert speedup.is_disturbed({"strategies": calm | one})
+    case = {"libra": {"p10_seconds": 1.0, "p90_seconds": 1.6}}
+    assert speedup.is_disturbed({"strategies": calm | case})
 
 
 def test_cases_are_distinct_and_their_commands_valid() -> None:
@@ -75,15 +75,15 @@ def test_cases_are_distinct_and_their_commands_valid() -> None:
 
 
 def test_saved_results_fill_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, kept, readme = (tmp_path / name for name in ("page.md", "speedup.json", "README.md"))
+    page, json_path, readme = (tmp_path / name for name in ("page.md", "speedup.json", "README.md"))
     readme.write_text("<!-- begin speedup -->\n<!-- end speedup -->\n")
     marks = "".join(
         f"<!-- begin {name} -->\n<!-- end {name} -->\n" for name in ("speedup", "speedup_goals")
     )
     page.write_text(f"<!-- begin goals -->\nstay\n<!-- end goals -->\n{marks}")
-    kept.write_text(json.dumps({CASE: speedup.summary(DOCUMENT)}))
+    json_path.write_text(json.dumps({CASE: speedup.summary(DOCUMENT)}))
     parsed = copy.deepcopy(speedup.FLAGS)
-    command = ["speedup", f"--document={page}", f"--readme={readme}", f"--json={kept}"]
+    command = ["speedup", f"--document={page}", f"--readme={readme}", f"--json={json_path}"]
     parsed([*command, "--minutes=0"])
     monkeypatch.setattr(speedup, "FLAGS", parsed)
     assert speedup.main(["speedup"]) == 0

@@ -112,6 +112,6 @@ def test_coarser_layers_are_the_same_model():
     half = studies._coarser(layers)
     assert half.names == layers.names[::2]
     np.testing.assert_allclose(half.cut_bytes, layers.cut_bytes[[1, 3]])
-    for one in ("forward_seconds", "backward_seconds", "parameter_bytes"):
-        assert getattr(half, one).sum() == pytest.approx(getattr(layers, one).sum())
-        np.testing.assert_allclose(getattr(half, one)[0], getattr(layers, one)[:2].sum())
+    for field in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+        assert getattr(half, field).sum() == pytest.approx(getattr(layers, field).sum())
+        np.testing.assert_allclose(getattr(half, field)[0], getattr(layers, field)[:2].sum())

@@ -125,8 +125,13 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) ->
         assert row["measured_step_seconds"] > 0
         assert row["predicted_step_seconds"] > row["predicted_backward_seconds"] > 0
         assert row["measured_backward_seconds"] > 0
-    for of in ("backward", "step"):
-        assert set(document[of]) == {"median_error", "worst_error", "bias", "rank_correlation"}
+    for quantity in ("backward", "step"):
+        assert set(document[quantity]) == {
+            "median_error",
+            "worst_error",
+            "bias",
+            "rank_correlation",
+        }
     assert np.isfinite(document["step"]["median_error"])
     counts = [errors["count"] for errors in document["all_reduce"].values()]
     alone = [

@@ -92,10 +92,10 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], message:
 
 @pytest.mark.parametrize("key", documents.MEASURED_ON)
 def test_no_result_without_what_it_was_measured_on(key: str) -> None:
-    one = document("curves", {})
+    written = document("curves", {})
     del (environment := dict(MEASURED_ON))[key]
     with pytest.raises(ValueError, match=f"environment.{key} is missing"):
-        documents.check({**one, "environment": environment})
+        documents.check({**written, "environment": environment})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "3"])
@@ -111,7 +111,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     for rounds in (1, 2):
         documents.write(path, document("curves", {"rounds": rounds}))
         assert documents.read(path)["results"] == {"rounds": rounds}
-    assert [one.name for one in tmp_path.iterdir()] == ["curves.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["curves.json"]
 
 
 def test_samples_come_back_unchanged() -> None:

@@ -69,7 +69,7 @@ def test_curves_hold_every_kernel_size_and_number_of_threads(out: Path) -> None:
         samples = documents.samples_from(kernel["samples"])
         assert all(sample.overlap_seconds > 0 for sample in samples)
     alone = documents.samples_from(found["alone"]["samples"])
-    assert all(one.overlap_seconds == one.compute_seconds == 0 for one in alone)
+    assert all(sample.overlap_seconds == sample.compute_seconds == 0 for sample in alone)
 
 
 def test_what_was_measured_loads_as_what_planners_take(out: Path) -> None:

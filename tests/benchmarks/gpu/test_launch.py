@@ -81,9 +81,9 @@ def test_only_planned_ranks_follow_a_plan(job: Job) -> None:
 
 
 def test_the_proof_reads_the_log_of_nccl(job: Job) -> None:
-    one = dataclasses.replace(job, step="channels")
-    environment = nccl_environment(one, 128)
-    assert environment["NCCL_DEBUG_FILE"] == str(nccl_log(one))
+    changed = dataclasses.replace(job, step="channels")
+    environment = nccl_environment(changed, 128)
+    assert environment["NCCL_DEBUG_FILE"] == str(nccl_log(changed))
     assert "TUNING" in environment["NCCL_DEBUG_SUBSYS"].split(",")
     assert "NCCL_DEBUG_FILE" not in nccl_environment(job, 128)
 

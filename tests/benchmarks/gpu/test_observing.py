@@ -57,8 +57,8 @@ def test_a_known_machine_is_tuned_to_its_own_plan() -> None:
         while True:
             seen = None
             if experiment.traced:
-                one = machine(profile, experiment.plan, cost)
-                seen = observation([one, one], experiment.plan, step)
+                observed = machine(profile, experiment.plan, cost)
+                seen = observation([observed, observed], experiment.plan, step)
                 if not experiment.plan.after_backward:
                     assert overlap_samples(seen.records, seen.production, profile).samples
             experiment, step = tuning.send(seen), step + 1

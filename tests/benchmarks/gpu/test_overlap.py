@@ -63,9 +63,9 @@ def test_samples_of_a_known_machine_give_its_model_back() -> None:
             progress = Progress((0.0, 1.0, 1.0 + beside), (0.0, 1.0, 1.0 + work))
             alone = float(cost.exclusive_all_reduce(num_bytes, threads))
             for span, computed in ((Span(1.0, 1.0 + beside), progress), (Span(0.0, alone), None)):
-                one = sample(span, computed, num_bytes, threads)
-                assert one is not None
-                samples.append(one)
+                measured = sample(span, computed, num_bytes, threads)
+                assert measured is not None
+                samples.append(measured)
     found = fit(samples, 2)
     assert found.median_error < 0.01
     assert found.model.compute_rate(2048) == pytest.approx(cost.compute_rate(2048), rel=0.02)

@@ -20,7 +20,9 @@ def test_each_all_reduce_of_a_step_gets_its_channels(library: Path) -> None:
         tuner.begin_step([(1024, 1), (4096, 32), (1024, 4)])
         sizes = (1024, 4096, 1024)[: len(requested)]
         logged = nccl_log.parse("\n".join(nccl.line(size) for size in sizes))
-        expected = [nccl_log.RequestedChannels(*one) for one in zip(sizes, requested, strict=True)]
+        expected = [
+            nccl_log.RequestedChannels(*channels) for channels in zip(sizes, requested, strict=True)
+        ]
         assert nccl_log.compare(expected, logged)["proven"]
     after = tuner.counters()
     assert after["applied"] - before["applied"] == 8

@@ -51,12 +51,12 @@ def test_the_last_layer_comes_first():
 
 def test_arithmetic_scales_with_batch_and_rate():
     network = networks.load("bert_base")
-    one, other = network.profile_at(1e12, 8), network.profile_at(4e12, 64)
-    assert other.compute_seconds == pytest.approx(2 * one.compute_seconds)
-    assert one.compute_after[0] == pytest.approx(network.backward_operations * 8 / 1e12)
+    small, other = network.profile_at(1e12, 8), network.profile_at(4e12, 64)
+    assert other.compute_seconds == pytest.approx(2 * small.compute_seconds)
+    assert small.compute_after[0] == pytest.approx(network.backward_operations * 8 / 1e12)
     assert network.forward_seconds_at(1e12, 8) == network.forward_operations * 8 / 1e12
-    assert one.names == network.profile_on_cpu().names
-    assert {tensor.dtype for tensor in one.tensors} == {"float32"}
+    assert small.names == network.profile_on_cpu().names
+    assert {tensor.dtype for tensor in small.tensors} == {"float32"}
 
 
 @pytest.mark.parametrize(
