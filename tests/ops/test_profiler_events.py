@@ -22,7 +22,7 @@ def test_every_all_reduce_is_there_once_on_each_of_its_lanes(
     executed = traced.value("profiler", rank)["telemetry"]
     assert len(executed) == 3 * len(three_groups.groups)
     for record in executed:
-        lanes = [one for one in found if one.sequence == record["sequence"]]
+        lanes = [event for event in found if event.sequence == record["sequence"]]
         assert sorted(lane.lane for lane in lanes) == list(range(record["num_threads"]))
         for lane in lanes:
             assert lane.group == record["group"]
@@ -38,7 +38,7 @@ def test_times_are_those_of_telemetry(traced: Job, rank: int) -> None:
     # The trace counts from its start, which both clocks have in common.
     shifts = set()
     for record in traced.value("profiler", rank)["telemetry"]:
-        lanes = [one for one in found if one.sequence == record["sequence"]]
+        lanes = [event for event in found if event.sequence == record["sequence"]]
         shifts.add(record["started_ns"] - min(lane.start_ns for lane in lanes))
         # The record is completed after the last lane's event.
         assert record["finished_ns"] - min(shifts) >= max(lane.end_ns for lane in lanes)
@@ -48,8 +48,8 @@ def test_times_are_those_of_telemetry(traced: Job, rank: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_phases_lie_within_their_all_reduce_and_fill_it(traced: Job, rank: int) -> None:
     for lane, events in itertools.groupby(
-        sorted(trace(traced, "profiler", rank).lanes, key=lambda one: one.lane),
-        key=lambda one: one.lane,
+        sorted(trace(traced, "profiler", rank).lanes, key=lambda event: event.lane),
+        key=lambda event: event.lane,
     ):
         by_sequence: dict[int, dict[str, tuple[int, int]]] = {}
         for event in events:

@@ -84,7 +84,7 @@ class Execution:
         elif node.op in ("LibraAllReduce", "LibraAllReduceStart"):
             reduced = list(zip(tensor_names(node), self.values[run], strict=True))
             self.reduced.update(reduced)
-            self._outputs[run] = [hash(("reduced", *one)) for one in reduced]
+            self._outputs[run] = [hash(("reduced", *values)) for values in reduced]
             if node.op == "LibraAllReduceStart":
                 self._outputs[run].append(hash(run))  # what is pending
         elif node.op == "LibraCut":

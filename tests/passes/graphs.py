@@ -219,15 +219,15 @@ def joined(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     for node in graph.node:
         if node.name in starts:
             continue
-        kept = whole.node.add()
-        kept.CopyFrom(node)
+        copied = whole.node.add()
+        copied.CopyFrom(node)
         if node.op == "LibraAllReduceStart":
-            kept.op = "LibraAllReduce"
-            kept.attr["E"].i = 0  # the default, which what is started lacks
-        del kept.input[:]
+            copied.op = "LibraAllReduce"
+            copied.attr["E"].i = 0  # the default, which what is started lacks
+        del copied.input[:]
         for text in node.input:
             name = node_name(text)
-            kept.input.append(text.replace(name, starts.get(name, name), 1))
+            copied.input.append(text.replace(name, starts.get(name, name), 1))
     return whole
 
 

@@ -86,10 +86,10 @@ def test_the_two_branches_of_a_conditional_are_copies(model: Model) -> None:
     with under(plan):
         graph = executed(either, *model.args)
     assert sorted(fused(graph)) == [f"tf_libra/{plan}/group_0", f"tf_libra/{plan}/group_0_copy_1"]
-    one, other = (nodes(graph)[name] for name in fused(graph))
-    assert not set(data(one)) & set(data(other))
-    assert one.name not in controls(other)
-    assert other.name not in controls(one)
+    first, other = (nodes(graph)[name] for name in fused(graph))
+    assert not set(data(first)) & set(data(other))
+    assert first.name not in controls(other)
+    assert other.name not in controls(first)
 
 
 def must_wait(graph: graph_pb2.GraphDef, earlier: str, later: str) -> bool:
@@ -167,8 +167,8 @@ def test_a_metric_outside_of_a_step_in_a_branch_stays_out_alone(model: Model) ->
     )
     # Which of them come before the groups is ours to choose; but all are in one order.
     order = [first, f"tf_libra/{plan}/group_0", f"tf_libra/{plan}/group_2", last]
-    for one, other in itertools.combinations(order, 2):
-        assert must_wait(graph, one, other) != must_wait(graph, other, one)
+    for earlier, other in itertools.combinations(order, 2):
+        assert must_wait(graph, earlier, other) != must_wait(graph, other, earlier)
 
 
 def test_steps_with_a_branch_each_are_all_planned(model: Model) -> None:

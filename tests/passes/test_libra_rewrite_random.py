@@ -39,9 +39,9 @@ def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
     order = [names[i] for i in np.argsort(drawn[7:], kind="stable").tolist()]
     order = order[pick(range(2), lacks) :]  # the graph may have one that the plan lacks
     places = range(1, max(2, len(order)))
-    cuts = sorted({pick(places, one) for one in drawn[: pick(range(4), how_many)]})
+    cuts = sorted({pick(places, place) for place in drawn[: pick(range(4), how_many)]})
     parts = [order[a:b] for a, b in itertools.pairwise([0, *cuts, len(order)])]
-    threads = [pick(range(1, 5), one) for one in drawn[3:7]]
+    threads = [pick(range(1, 5), number) for number in drawn[3:7]]
     return [Group(*each) for each in zip(parts, threads, strict=False) if each[0]] or [
         Group(["missing"])
     ]
@@ -133,17 +133,19 @@ def test_what_could_be_one_is_one_and_neighbours_are_in_order(case) -> None:
         return
     by_name = nodes(rewritten)
     written = report(plan)["graph"]["groups"]
-    edges = dependencies(untouched, rewritten, {one["node"]: one["copy"] for one in written})
-    written = [one for one in written if one["node"] in edges]  # not those in loops
-    for one, other in itertools.combinations(written, 2):
-        if (one["group"], one["copy"]) != (other["group"], other["copy"]):
+    edges = dependencies(
+        untouched, rewritten, {record["node"]: record["copy"] for record in written}
+    )
+    written = [record for record in written if record["node"] in edges]  # not those in loops
+    for first, other in itertools.combinations(written, 2):
+        if (first["group"], first["copy"]) != (other["group"], other["copy"]):
             continue
-        if by_name[one["node"]].device != by_name[other["node"]].device:
+        if by_name[first["node"]].device != by_name[other["node"]].device:
             continue
-        assert nx.has_path(edges, one["node"], other["node"]), (one, other)
-    for one, other in itertools.pairwise(written):
-        if one["copy"] == other["copy"] and one["group"] > other["group"]:
-            assert nx.has_path(edges, one["node"], other["node"]), (one, other)
+        assert nx.has_path(edges, first["node"], other["node"]), (first, other)
+    for first, other in itertools.pairwise(written):
+        if first["copy"] == other["copy"] and first["group"] > other["group"]:
+            assert nx.has_path(edges, first["node"], other["node"]), (first, other)
 
 
 @st.composite

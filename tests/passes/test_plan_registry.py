@@ -40,10 +40,10 @@ def test_a_plan_without_id_is_rejected() -> None:
 
 def test_null_pointers_are_rejected() -> None:
     c = native.load().c
-    one = native.int_array([1])
+    ones = native.int_array([1])
     names = native.text_array(["a"])
     whole = native.long_array([-1])
-    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0, b"", 1, one, one, names]
+    good = [b"plan", b"digest", 1, ones, ones, ones, names, whole, 0, b"", 1, ones, ones, names]
     for i in (0, 1, 3, 4, 5, 6, 7, 9, 11, 12, 13):
         arguments = list(good)
         arguments[i] = None
@@ -53,10 +53,10 @@ def test_null_pointers_are_rejected() -> None:
     short = native.text_array(["a"])
     two_names = (type(short)._type_ * 2)(b"a", None)
     two = native.int_array([2])
-    arguments = [b"p", b"d", 1, two, one, one, two_names, native.long_array([-1, -1]), 0, b""]
-    assert c.TfLibraRegisterPlan(*arguments, 0, one, one, names) != 0
+    arguments = [b"p", b"d", 1, two, ones, ones, two_names, native.long_array([-1, -1]), 0, b""]
+    assert c.TfLibraRegisterPlan(*arguments, 0, ones, ones, names) != 0
     assert b"fewer names" in c.TfLibraLastPlanError()
-    assert c.TfLibraRegisterPlan(*good[:10], 1, two, one, two_names) != 0
+    assert c.TfLibraRegisterPlan(*good[:10], 1, two, ones, two_names) != 0
     assert b"gather_names holds fewer names" in c.TfLibraLastPlanError()
 
 

@@ -98,22 +98,22 @@ def training_graphs(draw: st.DrawFn, several_devices: bool = False) -> graph_pb2
     kinds = ("add", "add", "add", "const", "cast", "convolution", "if", "loop", "reduced")
     for i in range(draw(st.integers(2, 12))):
         kind = draw(st.sampled_from(kinds))
-        one = st.sampled_from(values)
+        value = st.sampled_from(values)
         name = f"n{i}"
         gradients: list[str] = []
         if kind == "add":
-            some = draw(st.lists(one, min_size=1, max_size=3))
-            gradients = [builder.add(name, *some, *(f"^{v}" for v in {draw(one)} - set(some)))]
+            some = draw(st.lists(value, min_size=1, max_size=3))
+            gradients = [builder.add(name, *some, *(f"^{v}" for v in {draw(value)} - set(some)))]
             if several_devices:
                 builder.graph.node[-1].device = draw(st.sampled_from(BOTH))
         elif kind == "const":
-            gradients = [builder.source(name, f"^{draw(one)}")]
+            gradients = [builder.source(name, f"^{draw(value)}")]
         elif kind == "cast":
-            gradients = [builder.cast(name, draw(one))]
+            gradients = [builder.cast(name, draw(value))]
         elif kind == "convolution":
-            gradients = list(builder.convolution(name, draw(one), draw(one)))
+            gradients = list(builder.convolution(name, draw(value), draw(value)))
         elif kind == "if":
-            gradients = [builder.conditional(name, draw(one))]
+            gradients = [builder.conditional(name, draw(value))]
         elif kind == "loop":
             gradients = builder.loop(name, *draw(st.lists(st.sampled_from(values), min_size=1,
                                                           max_size=2)))  # fmt: skip
